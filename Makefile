@@ -1,0 +1,33 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test lint study bench clean
+
+setup: .venv/.ready ## a ready virtual environment in .venv
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup ## stream a real ECG into a memory of 64 numbers; figure in runs/demo
+	$(BIN)/python -m wavessm.lab.demo --out runs/demo
+
+test: setup ## every test, doctest and documentation snippet
+	$(BIN)/python -m pytest --numprocesses 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+study: setup ## the tables and plots under results/
+	$(BIN)/python -m wavessm.lab.conditioning --out results/frames
+	$(BIN)/python -m wavessm.lab.memory --out results/memory
+
+bench: setup ## build times and memory throughput; CSV under results/
+	$(BIN)/python benchmarks/build.py --out results/build
+	$(BIN)/python benchmarks/memory.py --out results/memory
+
+clean:
+	rm -rf .venv runs .pytest_cache .hypothesis .mypy_cache .ruff_cache

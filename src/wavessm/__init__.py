@@ -1,0 +1,49 @@
+"""State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
+
+Read the modules in this order: frames, operators, structure, discretize, flows, memory.
+"""
+
+from wavessm.discretize import bilinear, generalised_bilinear, zoh
+from wavessm.errors import (
+    ConditionError,
+    MissingExtraError,
+    NotFiniteError,
+    OptionError,
+    RankError,
+    ShapeError,
+    UnknownNameError,
+    WaveSSMError,
+)
+from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
+from wavessm.memory import OnlineMemory
+from wavessm.operators import Operator, make_operator
+from wavessm.structure import DPLR, Dense, Diagonal
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPLR",
+    "PAPER_FAMILIES",
+    "ConditionError",
+    "Dense",
+    "Diagonal",
+    "Frame",
+    "MissingExtraError",
+    "NotFiniteError",
+    "OnlineMemory",
+    "Operator",
+    "OptionError",
+    "Quadrature",
+    "RankError",
+    "ShapeError",
+    "UnknownNameError",
+    "WaveSSMError",
+    "Wavelet",
+    "bilinear",
+    "families",
+    "generalised_bilinear",
+    "make_frame",
+    "make_operator",
+    "register_family",
+    "zoh",
+]

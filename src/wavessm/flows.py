@@ -1,0 +1,261 @@
+"""Exact solutions of dx/dτ = −A x + B u for an input held constant between readings of a clock τ.
+
+`ModalFlow` works by modes and serves operators that diagonalise; `DenseFlow` works by matrices and serves all others,
+Legendre first among them. Neither loops over samples in Python: a chunk of samples is a few matrix products.
+`memory.py` chooses between them and owns the clock.
+
+    λ      modes of A, Re λ ≥ 0                (K,), one of each conjugate pair
+    clock  readings from 0, increasing          (M + 1,)
+    x      states in the flow's coordinates     (..., K) complex, or (..., N)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavessm.discretize import zoh
+from wavessm.errors import ConditionError
+from wavessm.frames.quadrature import Array
+from wavessm.operators import Operator
+
+
+def taylor_powers(time: Tensor, terms: int) -> Tensor:
+    """timeʲ / j! for j = 0 … terms. (...) → (..., terms + 1)"""
+    ratios = time[..., None] / torch.arange(1, terms + 1, device=time.device)
+    return torch.cat([torch.ones_like(ratios[..., :1]), torch.cumprod(ratios, dim=-1)], dim=-1)
+
+
+class Flow(Protocol):
+    """Solves dx/dτ = −A x + B u on a clock, in coordinates of its own."""
+
+    def zero(self, batch: tuple[int, ...]) -> Tensor: ...
+
+    def rest(self, u: Tensor) -> Tensor:
+        """The state that has seen u for ever, A⁻¹B u. (...) → (..., K)"""
+
+    def reach(self, clock: Array) -> int:
+        """How many steps of a clock that starts at 0 one call of `states` can take."""
+
+    def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
+        """After each of M inputs held between the readings of a clock (M + 1,) from 0. u (..., M) → (..., M, K)"""
+
+    def response(self, sigma: Array) -> Tensor:
+        """∫₀^σ e^{−As} B ds in the frame's coordinates. (K,) → (K, N)"""
+
+    def to_frame(self, x: Tensor) -> Tensor: ...
+
+
+class ModalFlow:
+    """By modes: one complex number for each conjugate pair.
+
+    A state is carried as e^{λτ} x relative to a point of the chunk, where the recurrence is a plain running sum. Its
+    terms grow with time, so the sum never cancels; a chunk ends before they overflow. Where many samples fit into a
+    time that is short for every mode (|λ|·time ≤ 4), the exponentials are one product with a Taylor table.
+    """
+
+    TERMS = 24
+    WORTH = 64  # samples in a short time from which the table pays
+
+    def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device) -> None:
+        form = operator.to_diagonal()
+        kept, weight = form.one_of_each_pair
+        self.dtype, self.device = dtype, device
+        self.complex = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.lam = torch.from_numpy(-form.lam[kept]).to(device)  # modes of A: Re ≥ 0
+        self.B = torch.from_numpy(form.B[kept]).to(device)
+        V = form.V[:, kept] * weight
+        # Re(V x) as one real product with [Re x, Im x] interleaved
+        self.real_V = torch.from_numpy(np.stack([V.real, -V.imag], -1).reshape(operator.n, -1)).to(device, dtype)
+        # λʲ B and (−λ)ʲ, by which the Taylor tables are multiplied: (TERMS + 1, 2K) real
+        powers = self.lam ** torch.arange(self.TERMS + 1, device=device)[:, None]
+        signs = (1.0 - 2.0 * (torch.arange(self.TERMS + 1, device=device) % 2))[:, None]
+        self.input_series = torch.view_as_real(powers * self.B).flatten(1)
+        self.decay_series = torch.view_as_real(powers * signs).flatten(1)
+        self.short = 4.0 / max(float(self.lam.abs().max()), 1e-12)
+        self.longest = (60.0 if dtype == torch.float32 else 300.0) / max(float(self.lam.real.max()), 1e-12)
+        self._tables: tuple[Array, tuple[Tensor, Tensor, Tensor]] = (
+            np.empty(0),
+            (self.lam, self.lam, self.lam),
+        )
+
+    def zero(self, batch: tuple[int, ...]) -> Tensor:
+        return torch.zeros(*batch, len(self.lam), dtype=self.complex, device=self.device)
+
+    def rest(self, u: Tensor) -> Tensor:
+        return u[..., None] * (self.B / self.lam).to(self.complex)
+
+    def reach(self, clock: Array) -> int:
+        short = int(np.searchsorted(clock, self.short, side="right")) - 1
+        if short >= min(self.WORTH, len(clock) - 1):
+            return short
+        return max(1, int(np.searchsorted(clock, self.longest, side="right")) - 1)
+
+    def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
+        if len(clock) == 2:  # one step may be longer than the growing form can hold
+            step = torch.tensor(clock[1], device=self.device)
+            decay = torch.exp(-self.lam * step).to(self.complex)
+            return (x * decay + u * self._held(step).to(self.complex))[..., None, :]
+        if not np.array_equal(clock, self._tables[0]):  # the translated clock is the same for every chunk
+            tables = self._series(clock) if clock[-1] <= self.short else self._exponentials(clock)
+            self._tables = (
+                clock,
+                (tables[0].to(self.complex), tables[1].to(self.complex), tables[2].to(self.complex)),
+            )
+        start, held, decay = self._tables[1]
+        running = torch.cumsum(u[..., None] * held, dim=-2)
+        return running.add_((x * start)[..., None, :]).mul_(decay)
+
+    def _exponentials(self, clock: Array) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights of the start (K,), of each input and of each state (M, K), relative to the chunk's start."""
+        time = torch.from_numpy(clock).to(self.device)[:, None]
+        growth = torch.exp(self.lam * time)
+        return growth[0], self._held(time.diff(dim=0)) * growth[1:], 1 / growth[1:]
+
+    def _series(self, clock: Array) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by Taylor series around the chunk's middle."""
+        time = torch.from_numpy(clock - clock[-1] / 2).to(self.device)
+        powers = taylor_powers(time, self.TERMS + 1)
+        pair = (-1, len(self.lam), 2)
+        held = torch.view_as_complex((powers[:, 1:].diff(dim=0) @ self.input_series).view(pair))
+        decay = torch.view_as_complex((powers[1:, :-1] @ self.decay_series).view(pair))
+        return torch.exp(self.lam * time[0]), held, decay
+
+    def _held(self, step: Tensor) -> Tensor:
+        """∫₀^step e^{−λσ} dσ B = B (1 − e^{−λ step}) / λ, without cancellation."""
+        a, b = -self.lam.real * step, -self.lam.imag * step
+        decay = torch.expm1(a)
+        half = torch.sin(b / 2)
+        real = decay - 2 * half**2 * (1 + decay)
+        imag = 2 * half * torch.cos(b / 2) * (1 + decay)
+        still = self.lam == 0
+        ratio = -torch.complex(real, imag) / torch.where(still, 1, self.lam)
+        return torch.where(still, step.to(ratio.dtype), ratio) * self.B
+
+    def response(self, sigma: Array) -> Tensor:
+        clock = torch.from_numpy(sigma).to(self.device)[:, None]
+        finite = self._held(torch.where(clock.isinf(), 0, clock))
+        return self.to_frame(torch.where(clock.isinf(), self.B / self.lam, finite).to(self.complex))
+
+    def to_frame(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(x).flatten(-2) @ self.real_V.T
+
+
+class DenseFlow:
+    """By matrices, for operators that do not diagonalise.
+
+    Over a short time (‖A‖·time ≤ 4) a state is a Taylor series in Aʲ x and its inputs one in Aʲ B, with the inputs'
+    iterated integrals as coefficients. A long time is a product of squared propagators, which contract because
+    A + Aᵀ ≥ 0 on a tight frame. A clock of equal steps needs only the powers of one propagator.
+    """
+
+    TERMS = 40
+    BLOCK = 64
+
+    def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> None:
+        self.dtype, self.device, self.step = dtype, device, step
+        self.A = torch.tensor(operator.A, device=device)
+        self.B = torch.tensor(operator.B, device=device)
+        self.short = 4.0 / max(float(torch.linalg.matrix_norm(self.A, 2)), 1e-12)
+        self.propagators = [self._propagator(operator, self.short)]
+        self.input_series = self._krylov(self.B)
+        # lower-triangular index m − q of the product of two series, and where it is not negative
+        lag = torch.arange(self.TERMS, device=device)
+        lag = lag[:, None] - lag
+        self.lag, self.causal = lag.clamp(min=0), (lag >= 0).double()
+        if step is not None:
+            self.decays, self.impulses = self._powers(*self._propagator(operator, step))
+
+    def _propagator(self, operator: Operator, time: float) -> tuple[Tensor, Tensor]:
+        exact = zoh(operator.system, time)
+        return torch.tensor(exact.to_dense(), device=self.device), torch.tensor(exact.B, device=self.device)
+
+    def _krylov(self, v: Tensor) -> Tensor:
+        """Aʲ v for j < TERMS. (..., N) → (..., TERMS, N)"""
+        rows = [v]
+        for _ in range(self.TERMS - 1):
+            rows.append(rows[-1] @ self.A.T)
+        return torch.stack(rows, dim=-2)
+
+    def _powers(self, R: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """R¹ … R^BLOCK as one (BLOCK · N, N) matrix, and R⁰w … as rows."""
+        decays, impulses = [R], [w]
+        for _ in range(self.BLOCK - 1):
+            decays.append(R @ decays[-1])
+            impulses.append(R @ impulses[-1])
+        return torch.cat(decays), torch.stack(impulses)
+
+    def zero(self, batch: tuple[int, ...]) -> Tensor:
+        return torch.zeros(*batch, len(self.B), dtype=torch.float64, device=self.device)
+
+    def rest(self, u: Tensor) -> Tensor:
+        return u[..., None].double() * torch.linalg.solve(self.A, self.B)
+
+    def reach(self, clock: Array) -> int:
+        if self.step is not None:
+            return min(self.BLOCK, len(clock) - 1)
+        return max(1, int(np.searchsorted(clock, self.short, side="right")) - 1)
+
+    def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
+        u = u.double()
+        if self.step is not None:
+            return self._equal_steps(x, u)
+        time = torch.from_numpy(clock).to(self.device)
+        if clock[-1] > self.short:
+            return self._advance(x, time[1], u[..., 0])[..., None, :]
+        return self._short_steps(x, time, u)
+
+    def _equal_steps(self, x: Tensor, u: Tensor) -> Tensor:
+        count = u.shape[-1]
+        decayed = (x @ self.decays[: count * len(self.B)].T).unflatten(-1, (count, -1))
+        padded = torch.cat([torch.zeros_like(u[..., 1:]), u], dim=-1)
+        toeplitz = padded.unfold(-1, count, 1).flip(-1)  # (..., M, M): row j holds u_j, u_{j−1}, …
+        return decayed + toeplitz @ self.impulses[:count]
+
+    def _short_steps(self, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
+        forward, back = taylor_powers(time, self.TERMS), taylor_powers(-time[1:], self.TERMS)
+        decayed = back[:, :-1] @ self._krylov(x)
+        # inputs: e^{−At} Σ_q A^q B ∫ σ^q/q! u dσ = Σ_m Aᵐ B Σ_{q ≤ m} (−t)^{m−q}/(m−q)! ∫ σ^q/q! u dσ
+        running = torch.cumsum(u[..., None] * forward[:, 1:].diff(dim=0), dim=-2)  # (..., M, TERMS)
+        shift = back[:, self.lag] * self.causal  # (M, TERMS, TERMS)
+        return decayed + torch.einsum("jmq,...jq->...jm", shift, running) @ self.input_series
+
+    def _advance(self, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
+        """The state after holding u for `time`, however long. x (..., N), time and u (...)"""
+        count = torch.floor(time / self.short).long()
+        back = taylor_powers(count.double() * self.short - time, self.TERMS)
+        state = (back[..., None, :-1] @ self._krylov(x))[..., 0, :]
+        state = state - u[..., None] * (back[..., 1:] @ self.input_series)
+        bit = 0
+        while bool((count >> bit).any()):
+            if bit == len(self.propagators):
+                R, w = self.propagators[-1]
+                self.propagators.append((R @ R, R @ w + w))
+            R, w = self.propagators[bit]
+            on = ((count >> bit) & 1)[..., None].bool()
+            state = torch.where(on, state @ R.T + u[..., None] * w, state)
+            bit += 1
+        return state
+
+    def response(self, sigma: Array) -> Tensor:
+        time = torch.from_numpy(sigma).to(self.device)
+        for_ever = time.isinf()
+        ones = torch.ones_like(time)
+        finite = self._advance(self.zero(tuple(time.shape)), torch.where(for_ever, 0, time), ones)
+        if bool(for_ever.any()):
+            finite = torch.where(for_ever[:, None], self.rest(ones), finite)
+        return finite.to(self.dtype)
+
+    def to_frame(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype)
+
+
+def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
+    """By modes if the operator diagonalises, by matrices if not; `step` if the clock's steps are all equal."""
+    try:
+        return ModalFlow(operator, dtype, device)
+    except ConditionError:
+        return DenseFlow(operator, dtype, device, step)

@@ -1,0 +1,215 @@
+"""Stage 1c: from a mother wavelet to exactly N atoms, by the recipe of the paper's appendix on frames.
+
+    f_k = f_min … f_max     pseudo-frequencies in cycles per window, log-spaced
+    s_k = f_c / f_k         dilation of the mother wavelet, f_c its centre frequency
+    σ_k = s_k σ_0           width in time, σ_0 the energy-weighted spread of the mother wavelet
+    hop_k ∝ α σ_k           so narrow atoms stand more densely than wide ones
+    n_k                     centres at scale k, in proportion to 1 / hop_k, by largest remainder
+
+The paper leaves the range open, and the range decides everything: the proportions n_k do not depend on α, so
+for a fixed N it is f_max that says how densely the atoms really stand. Too low, and they overlap until they are
+dependent; too high, and they leave gaps in time that no state can remember. By default f_max is the one at which
+an octave ladder of scales has hops of α σ_k, and α starts at the paper's 0.75 and widens until κ(S) is at most
+`MAX_CONDITION`. Options that are given are taken as given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from wavessm.errors import NotFiniteError, OptionError, ShapeError
+from wavessm.frames.quadrature import Array, Quadrature
+
+MAX_CONDITION = 1e10
+"""κ(S) that the default range accepts: the tight atoms then keep eleven of their sixteen digits."""
+
+WIDENING = 2 ** (1 / 8)
+"""Factor on α between two attempts at the default range."""
+
+
+@dataclass(frozen=True)
+class Wavelet:
+    """A mother wavelet: all that the recipe needs to fill a window with it.
+
+    function          ψ at points x (M,): (M,) real; (M,) complex, whose real and imaginary parts become two
+                      atoms; or (voices, M), several waveforms that are shifted and dilated together
+    support           (lo, hi): ψ is taken as zero outside
+    centre_frequency  in cycles per unit of x; the peak of the spectrum if not given
+    reference         where the definition comes from
+
+    >>> import numpy as np
+    >>> hat = Wavelet(lambda x: (1 - x**2) * np.exp(-(x**2) / 2), support=(-8, 8))
+    >>> round(hat.frequency, 3), round(hat.spread, 3)   # √2 / 2π and √(7/6)
+    (0.225, 1.08)
+    """
+
+    function: Callable[[Array], npt.NDArray]
+    support: tuple[float, float] = (-8.0, 8.0)
+    centre_frequency: float | None = None
+    reference: str = ""
+
+    def voices(self, x: Array) -> Array:
+        """ψ at x as real waveforms, zero outside the support. (M,) → (voices, M)"""
+        values = np.atleast_2d(np.asarray(self.function(x)))
+        if values.ndim != 2 or values.shape[1] != len(x):
+            raise ShapeError(
+                f"Wavelet: the function gave shape {values.shape} for {len(x)} points, expected ({len(x)},) "
+                f"or (voices, {len(x)}). Write it with numpy operations on arrays."
+            )
+        if np.iscomplexobj(values):
+            values = np.concatenate([values.real, values.imag])
+        inside = (x >= self.support[0]) & (x <= self.support[1])
+        if not np.isfinite(values[:, inside]).all():
+            raise NotFiniteError("Wavelet: the function gave NaN or infinity inside its support.")
+        return np.where(inside, values, 0.0)
+
+    @property
+    def frequency(self) -> float:
+        """f_c in cycles per unit of x."""
+        return _prototype(self).frequency
+
+    @property
+    def spread(self) -> float:
+        """σ_0: energy-weighted standard deviation."""
+        return _prototype(self).spread
+
+
+@dataclass(frozen=True)
+class _Prototype:
+    frequency: float
+    centre: float
+    spread: float
+    voices: int
+
+
+@lru_cache(maxsize=256)
+def _prototype(wavelet: Wavelet) -> _Prototype:
+    """What the recipe measures on the mother wavelet itself."""
+    low, high = wavelet.support
+    if not low < high:
+        raise OptionError(f"Wavelet: support is {wavelet.support}, expected (low, high) with low < high.")
+    x = np.linspace(low, high, 1 << 14)
+    values = wavelet.voices(x)
+    energy = np.sum(values**2, axis=0)
+    if energy.sum() == 0:
+        raise OptionError(f"Wavelet: the function is zero on its support {wavelet.support}; give another support.")
+    energy /= energy.sum()
+    centre = float(energy @ x)
+    spread = float(np.sqrt(energy @ (x - centre) ** 2))
+    frequency = wavelet.centre_frequency
+    if frequency is None:
+        spectrum = np.abs(np.fft.rfft(values, 1 << 18, axis=1)).max(axis=0)
+        frequency = float(np.fft.rfftfreq(1 << 18, x[1] - x[0])[1 + spectrum[1:].argmax()])
+    return _Prototype(frequency, centre, spread, len(values))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the window is tiled; None means chosen as the module's docstring says.
+
+    scales   number of scales, or the pseudo-frequencies themselves; one an octave if None
+    f_min    lowest pseudo-frequency in cycles per window
+    f_max    highest pseudo-frequency
+    alpha    hop in units of the atoms' width; decides f_max where that is None
+    """
+
+    scales: int | tuple[float, ...] | None = None
+    f_min: float = 0.25
+    f_max: float | None = None
+    alpha: float = 0.75
+
+    @staticmethod
+    def of(
+        scales: int | Sequence[float] | None, f_min: float | None, f_max: float | None, alpha: float | None
+    ) -> Tiling:
+        """Options as a user gives them, None for the default of each, checked."""
+        listed = scales if scales is None or isinstance(scales, int) else tuple(float(f) for f in scales)
+        base = Tiling()
+        tiling = Tiling(
+            listed,
+            base.f_min if f_min is None else float(f_min),
+            None if f_max is None else float(f_max),
+            base.alpha if alpha is None else float(alpha),
+        )
+        if isinstance(listed, tuple) and (not listed or min(listed) <= 0):
+            raise OptionError(f"scales: pseudo-frequencies are {listed}, expected positive cycles per window.")
+        if isinstance(listed, int) and listed < 1:
+            raise OptionError(f"scales is {listed}, expected at least 1.")
+        if not tiling.f_min > 0 or (tiling.f_max is not None and tiling.f_max < tiling.f_min):
+            raise OptionError(f"f_min is {tiling.f_min}, f_max is {tiling.f_max}; expected 0 < f_min ≤ f_max.")
+        if not tiling.alpha > 0:
+            raise OptionError(f"alpha is {tiling.alpha}, expected a positive hop in units of the width.")
+        return tiling
+
+    def frequencies(self, f_max: float) -> Array:
+        """(scales,) log-spaced pseudo-frequencies up to f_max."""
+        if isinstance(self.scales, tuple):
+            return np.asarray(self.scales)
+        octaves = np.log2(f_max / self.f_min)
+        count = self.scales if self.scales is not None else max(1, round(octaves) + 1)
+        return np.geomspace(self.f_min, f_max, count) if count > 1 else np.array([f_max])
+
+
+def allocate(desired: npt.ArrayLike, total: int) -> npt.NDArray[np.int_]:
+    """Integers in proportion to `desired` that sum to `total`, by largest remainder.
+
+    >>> allocate([1.0, 2.0, 4.0], 10).tolist()
+    [1, 3, 6]
+    """
+    quota = np.asarray(desired, float)
+    quota = quota / quota.sum() * total
+    counts = np.floor(quota).astype(int)
+    short = total - counts.sum()
+    counts[np.argsort(counts - quota, kind="stable")[:short]] += 1
+    return counts
+
+
+def place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array) -> Array:
+    """n unit-energy atoms: shifted and dilated copies of ψ at the given pseudo-frequencies. (n, L)
+
+    Several voices share a centre; where n is no multiple of them, the last centre lacks some.
+    """
+    proto = _prototype(wavelet)
+    dilations = proto.frequency / frequencies
+    counts = allocate(frequencies, -(-n // proto.voices))
+    grid = quadrature.grid
+    rows = []
+    for s, count in zip(dilations, counts, strict=True):
+        centres = np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)
+        x = (grid - centres[:, None]) / s + proto.centre  # (count, L)
+        values = wavelet.voices(x.ravel()).reshape(proto.voices, count, len(grid))
+        rows.append(values.swapaxes(0, 1).reshape(-1, len(grid)))
+    atoms = np.concatenate(rows)[:n]
+    norms = np.sqrt(atoms**2 @ quadrature.weights)
+    if dilations.min() * proto.spread * (len(grid) - 1) < 1 or norms.min() == 0:
+        raise OptionError(
+            f"atoms at {frequencies.max():.4g} cycles are {dilations.min() * proto.spread:.1e} wide, too narrow for "
+            f"{len(grid)} grid points; lower f_max or pass a larger grid."
+        )
+    return atoms / norms[:, None]
+
+
+def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Array:
+    """The recipe: n atoms of one mother wavelet. (n, L)"""
+    if tiling.f_max is not None or isinstance(tiling.scales, tuple):
+        return place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
+    proto = _prototype(wavelet)
+    best, best_condition, alpha = None, np.inf, tiling.alpha
+    while True:
+        # Octave scales up to f_max ask for Σ f_k / (α f_c σ_0) ≈ 2 f_max / (α f_c σ_0) centres of `voices` atoms.
+        f_max = max(2 * tiling.f_min, n * alpha * proto.frequency * proto.spread / (2 * proto.voices))
+        if best is not None and f_max > n:
+            return best
+        atoms = place(wavelet, n, quadrature, tiling.frequencies(f_max))
+        eigenvalues = np.linalg.eigvalsh((atoms * quadrature.weights) @ atoms.T)
+        condition = eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] > 0 else np.inf
+        if condition <= MAX_CONDITION:
+            return atoms
+        if best is None or condition < best_condition:
+            best, best_condition = atoms, condition
+        alpha *= WIDENING

@@ -1,0 +1,179 @@
+"""Stage 3: three exact forms of one state space, ẋ = A x + B u.
+
+    Dense      A as it is
+    DPLR       A = V (diag(lam) − P Qᴴ) V⁻¹    normal plus low rank, V unitary
+    Diagonal   A = V diag(lam) V⁻¹             V well conditioned or refused
+
+lam (N,), P and Q (N, rank), B (N,) in the coordinates of the form; the frame's own coordinates are h = V x.
+Conjugate modes stand side by side, so that a real system can be run on one of each pair (`one_of_each_pair`).
+The discretisations of `discretize.py` map each form to itself, with discrete-time matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from wavessm.errors import ConditionError
+
+Real = npt.NDArray[np.floating]
+Complex = npt.NDArray[np.complexfloating]
+
+MAX_CONDITION = 1e8
+"""Condition number of the eigenvectors beyond which a diagonal form has lost half of its digits and is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A (N, N) and B (N,), real or complex."""
+
+    A: npt.NDArray
+    B: npt.NDArray
+
+    def to_dense(self) -> npt.NDArray:
+        """A in the frame's coordinates. (N, N)"""
+        return self.A
+
+    def apply(self, x: npt.NDArray) -> npt.NDArray:
+        """A x for states x. (..., N)"""
+        return x @ self.A.T
+
+    def to_coordinates(self, h: npt.NDArray) -> npt.NDArray:
+        """The frame's coordinates h to the form's x. (..., N)"""
+        return h
+
+    def from_coordinates(self, x: npt.NDArray) -> npt.NDArray:
+        """The form's coordinates x to the frame's h. (..., N)"""
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """A = V diag(lam) V⁻¹.
+
+    lam (N,), B (N,) = V⁻¹ B, V (N, N) with unit columns, condition_number κ₂(V)
+    """
+
+    lam: Complex
+    B: Complex
+    V: Complex
+    condition_number: float
+
+    def to_dense(self) -> Real:
+        """A in the frame's coordinates. (N, N)"""
+        return np.linalg.solve(self.V.T, (self.V * self.lam).T).T.real
+
+    def apply(self, x: npt.NDArray) -> Complex:
+        """diag(lam) x. (..., N)"""
+        return self.lam * x
+
+    def to_coordinates(self, h: npt.NDArray) -> Complex:
+        """x = V⁻¹ h. (..., N)"""
+        return np.linalg.solve(self.V, np.asarray(h, complex)[..., None])[..., 0]
+
+    def from_coordinates(self, x: npt.NDArray) -> Real:
+        """h = V x, real for a real system. (..., N)"""
+        return (x @ self.V.T).real
+
+    @cached_property
+    def one_of_each_pair(self) -> tuple[npt.NDArray[np.int_], Real]:
+        """(indices, weights): modes with Im ≥ 0, and 2 for one of a pair or 1 for a real mode.
+
+        For a real system V x = Re(Σ weight · V[:, i] x_i) over these modes.
+        """
+        return one_of_each_pair(self.lam)
+
+
+@dataclass(frozen=True, eq=False)
+class DPLR:
+    """A = V (diag(lam) − P Qᴴ) Vᴴ with V unitary.
+
+    lam (N,), P (N, rank), B (N,) = Vᴴ B, V (N, N), Q (N, rank), the same as P in continuous time
+    """
+
+    lam: Complex
+    P: Complex
+    B: Complex
+    V: Complex
+    Q: Complex
+
+    @property
+    def rank(self) -> int:
+        """Rank of the correction: 1 (scaled) or 2 (translated)."""
+        return self.P.shape[1]
+
+    def to_dense(self) -> Real:
+        """A in the frame's coordinates. (N, N)"""
+        core = np.diag(self.lam) - self.P @ self.Q.conj().T
+        return (self.V @ core @ self.V.conj().T).real
+
+    def apply(self, x: npt.NDArray) -> Complex:
+        """(diag(lam) − P Qᴴ) x in O(N). (..., N)"""
+        return self.lam * x - (x @ self.Q.conj()) @ self.P.T
+
+    def to_coordinates(self, h: npt.NDArray) -> Complex:
+        """x = Vᴴ h. (..., N)"""
+        return np.asarray(h) @ self.V.conj()
+
+    def from_coordinates(self, x: npt.NDArray) -> Real:
+        """h = V x, real for a real system. (..., N)"""
+        return (x @ self.V.T).real
+
+    @cached_property
+    def one_of_each_pair(self) -> tuple[npt.NDArray[np.int_], Real]:
+        """As in `Diagonal`."""
+        return one_of_each_pair(self.lam)
+
+
+def one_of_each_pair(lam: Complex) -> tuple[npt.NDArray[np.int_], Real]:
+    """Indices of the modes with Im ≥ 0 and the multiplicity of each: 2 for a conjugate pair, 1 for a real mode."""
+    kept = np.flatnonzero(lam.imag >= 0)
+    return kept, np.where(lam.imag[kept] > 0, 2.0, 1.0)
+
+
+def skew_plus_low_rank(A: Real, B: Real, shift: float, P: Real) -> DPLR:
+    """The DPLR form of A = K + shift·I − P Pᵀ with K real and skew-symmetric.
+
+    The eigenvalues ±iω of K come from its real Schur form, whose 2×2 blocks pair them exactly, whatever the
+    number of zeros among them.
+
+    >>> A, P = np.array([[0.0, 2.0], [-2.0, -1.0]]), np.array([[0.0], [1.0]])
+    >>> skew_plus_low_rank(A, np.ones(2), 0.0, P).lam.tolist()
+    [2j, -2j]
+    """
+    K = (A - A.T) / 2
+    T, Z = linalg.schur(K, output="real")
+    n = len(K)
+    lam, V = np.full(n, shift, complex), Z.astype(complex)
+    i = 0
+    while i < n:
+        if i + 1 < n and T[i + 1, i] != 0:
+            omega = (T[i, i + 1] - T[i + 1, i]) / 2
+            # K (z₁ + i z₂) = iω (z₁ + i z₂) where the block is [[0, ω], [−ω, 0]]
+            sign = 1 if omega > 0 else -1
+            plus = (Z[:, i] + 1j * sign * Z[:, i + 1]) / np.sqrt(2)
+            V[:, i], V[:, i + 1] = plus, plus.conj()
+            lam[i] += 1j * abs(omega)
+            lam[i + 1] -= 1j * abs(omega)
+            i += 2
+        else:
+            i += 1
+    VH = V.conj().T
+    return DPLR(lam, VH @ P, VH @ B, V, VH @ P)
+
+
+def diagonalise(system: Dense, max_condition: float = MAX_CONDITION) -> Diagonal:
+    """The diagonal form, or `ConditionError` with the condition number of its eigenvectors."""
+    lam, V = linalg.eig(system.A)
+    condition = float(np.linalg.cond(V))
+    if not condition <= max_condition:
+        raise ConditionError(
+            f"to_diagonal: the eigenvectors of this {len(lam)}-dimensional operator have condition number "
+            f"{condition:.1e}, more than {max_condition:.0e}, so its modes carry no information in double precision. "
+            "Use the DPLR form, to_dplr(), which is exact."
+        )
+    return Diagonal(lam, np.linalg.solve(V, system.B.astype(complex)), V, condition)
