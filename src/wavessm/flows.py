@@ -29,6 +29,19 @@ def taylor_powers(time: Tensor, terms: int) -> Tensor:
     return torch.cat([torch.ones_like(ratios[..., :1]), torch.cumprod(ratios, dim=-1)], dim=-1)
 
 
+def terms_needed(size: float, most: int) -> int:
+    """How many terms of e^x reach rounding for |x| ≤ size.
+
+    >>> terms_needed(0.1, most=24), terms_needed(2.0, most=24)
+    (9, 24)
+    """
+    term, count = 1.0, 0
+    while term > 1e-17 and count < most:
+        count += 1
+        term *= size / count
+    return count
+
+
 class Flow(Protocol):
     """Solves dx/dτ = −A x + B u on a clock, in coordinates of its own."""
 
@@ -60,27 +73,25 @@ class ModalFlow:
     TERMS = 24
     WORTH = 64  # samples in a short time from which the table pays
 
-    def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> None:
         form = operator.to_diagonal()
         kept, weight = form.one_of_each_pair
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.step = dtype, device, step
         self.complex = torch.complex64 if dtype == torch.float32 else torch.complex128
         self.lam = torch.from_numpy(-form.lam[kept]).to(device)  # modes of A: Re ≥ 0
         self.B = torch.from_numpy(form.B[kept]).to(device)
         V = form.V[:, kept] * weight
         # Re(V x) as one real product with [Re x, Im x] interleaved
         self.real_V = torch.from_numpy(np.stack([V.real, -V.imag], -1).reshape(operator.n, -1)).to(device, dtype)
-        # λʲ B and (−λ)ʲ, by which the Taylor tables are multiplied: (TERMS + 1, 2K) real
-        powers = self.lam ** torch.arange(self.TERMS + 1, device=device)[:, None]
-        signs = (1.0 - 2.0 * (torch.arange(self.TERMS + 1, device=device) % 2))[:, None]
+        # λʲ B and (−λ)ʲ, by which the Taylor tables are multiplied: (TERMS, 2K) real
+        powers = self.lam ** torch.arange(self.TERMS, device=device)[:, None]
+        signs = (1.0 - 2.0 * (torch.arange(self.TERMS, device=device) % 2))[:, None]
         self.input_series = torch.view_as_real(powers * self.B).flatten(1)
         self.decay_series = torch.view_as_real(powers * signs).flatten(1)
-        self.short = 4.0 / max(float(self.lam.abs().max()), 1e-12)
+        self.fastest = max(float(self.lam.abs().max()), 1e-12)
+        self.short = 4.0 / self.fastest
         self.longest = (60.0 if dtype == torch.float32 else 300.0) / max(float(self.lam.real.max()), 1e-12)
-        self._tables: tuple[Array, tuple[Tensor, Tensor, Tensor]] = (
-            np.empty(0),
-            (self.lam, self.lam, self.lam),
-        )
+        self._tables: tuple[Array, tuple[Tensor, ...]] = (np.empty(0), ())
 
     def zero(self, batch: tuple[int, ...]) -> Tensor:
         return torch.zeros(*batch, len(self.lam), dtype=self.complex, device=self.device)
@@ -90,38 +101,45 @@ class ModalFlow:
 
     def reach(self, clock: Array) -> int:
         short = int(np.searchsorted(clock, self.short, side="right")) - 1
-        if short >= min(self.WORTH, len(clock) - 1):
+        if self.step is None and short >= min(self.WORTH, len(clock) - 1):
             return short
         return max(1, int(np.searchsorted(clock, self.longest, side="right")) - 1)
 
     def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
-        if len(clock) == 2:  # one step may be longer than the growing form can hold
-            step = torch.tensor(clock[1], device=self.device)
-            decay = torch.exp(-self.lam * step).to(self.complex)
-            return (x * decay + u * self._held(step).to(self.complex))[..., None, :]
-        if not np.array_equal(clock, self._tables[0]):  # the translated clock is the same for every chunk
-            tables = self._series(clock) if clock[-1] <= self.short else self._exponentials(clock)
-            self._tables = (
-                clock,
-                (tables[0].to(self.complex), tables[1].to(self.complex), tables[2].to(self.complex)),
-            )
+        if not np.array_equal(clock, self._tables[0]):  # equal steps make equal chunks
+            if len(clock) == 2:
+                tables = self._one_step(clock)
+            elif clock[-1] <= self.short:
+                tables = self._series(clock)
+            else:
+                tables = self._exponentials(clock)
+            self._tables = clock, tuple(table.to(self.complex) for table in tables)
         start, held, decay = self._tables[1]
         running = torch.cumsum(u[..., None] * held, dim=-2)
         return running.add_((x * start)[..., None, :]).mul_(decay)
 
-    def _exponentials(self, clock: Array) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights of the start (K,), of each input and of each state (M, K), relative to the chunk's start."""
+    def _one_step(self, clock: Array) -> tuple[Tensor, ...]:
+        """Weights of the state before (K,), of each input and of each state after (M, K), for M = 1.
+
+        One step may be longer than the growing form can hold, so it is taken relative to its end.
+        """
+        step = torch.tensor(clock[1], device=self.device)
+        return torch.exp(-self.lam * step), self._held(step)[None], torch.ones_like(self.lam)[None]
+
+    def _exponentials(self, clock: Array) -> tuple[Tensor, ...]:
+        """The same for any M, relative to the chunk's start."""
         time = torch.from_numpy(clock).to(self.device)[:, None]
         growth = torch.exp(self.lam * time)
         return growth[0], self._held(time.diff(dim=0)) * growth[1:], 1 / growth[1:]
 
-    def _series(self, clock: Array) -> tuple[Tensor, Tensor, Tensor]:
+    def _series(self, clock: Array) -> tuple[Tensor, ...]:
         """The same by Taylor series around the chunk's middle."""
         time = torch.from_numpy(clock - clock[-1] / 2).to(self.device)
-        powers = taylor_powers(time, self.TERMS + 1)
+        terms = terms_needed(clock[-1] / 2 * self.fastest, self.TERMS)
+        powers = taylor_powers(time, terms)
         pair = (-1, len(self.lam), 2)
-        held = torch.view_as_complex((powers[:, 1:].diff(dim=0) @ self.input_series).view(pair))
-        decay = torch.view_as_complex((powers[1:, :-1] @ self.decay_series).view(pair))
+        held = torch.view_as_complex((powers[:, 1:].diff(dim=0) @ self.input_series[:terms]).view(pair))
+        decay = torch.view_as_complex((powers[1:, :-1] @ self.decay_series[:terms]).view(pair))
         return torch.exp(self.lam * time[0]), held, decay
 
     def _held(self, step: Tensor) -> Tensor:
@@ -256,6 +274,6 @@ class DenseFlow:
 def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
     """By modes if the operator diagonalises, by matrices if not; `step` if the clock's steps are all equal."""
     try:
-        return ModalFlow(operator, dtype, device)
+        return ModalFlow(operator, dtype, device, step)
     except ConditionError:
         return DenseFlow(operator, dtype, device, step)

@@ -28,7 +28,7 @@ from wavessm.flows import make_flow
 from wavessm.frames.quadrature import Array
 from wavessm.operators import Operator
 
-CHUNK_NUMBERS = 1 << 16
+CHUNK_NUMBERS = 1 << 17
 """How many numbers of state `project` and `push` have in flight: few enough to stay in a processor's cache."""
 
 

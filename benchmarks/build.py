@@ -1,0 +1,68 @@
+"""How long it takes to build an operator, from nothing and a second time.
+
+    python benchmarks/build.py --out results/build
+
+Each cold build runs in a fresh set of caches; the identity residual is checked before a time is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+import wavessm as ws
+from common import best_of, report
+from wavessm import frames, operators
+from wavessm.frames import quadrature, recipe
+
+
+def forget() -> None:
+    """Empty every cache a build could profit from."""
+    for cached in (frames._build, operators._of_frame, recipe._prototype, quadrature.lobatto, frames.pywavelet):
+        cached.cache_clear()
+
+
+def build(family: str, measure: str, n: int) -> ws.Operator:
+    return ws.make_operator(family, measure=measure, n=n)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/build"))
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    rows = []
+    for n in options.sizes:
+        for family in (*ws.PAPER_FAMILIES, "legendre", "fourier", "sym8", "cmor"):
+
+            def cold(family: str = family, n: int = n) -> None:
+                forget()
+                build(family, "scaled", n)
+
+            seconds = best_of(cold)
+            operator = build(family, "scaled", n)
+            residual = operator.identity_residual()
+            if residual > 1e-10:
+                raise SystemExit(f"{family}, N = {n}: identity residual {residual:.1e}, no time reported.")
+            start = time.perf_counter()
+            again = build(family, "scaled", n)
+            warm = time.perf_counter() - start
+            rows.append(
+                {
+                    "family": family,
+                    "n": n,
+                    "cold_s": seconds,
+                    "again_s": warm,
+                    "same": again is operator,
+                    "residual": residual,
+                }
+            )
+    report(rows, options.out / "build.csv", "build.py")
+
+
+if __name__ == "__main__":
+    main()
