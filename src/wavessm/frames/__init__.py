@@ -114,7 +114,8 @@ def _build(
     if isinstance(record, Wavelet):
         atoms = tile(record, n, quadrature, Tiling.of(*tiling))
     else:
-        given = [key for key, value in zip(("scales", "f_min", "f_max", "alpha"), tiling, strict=True) if value]
+        options = zip(("scales", "f_min", "f_max", "alpha"), tiling, strict=True)
+        given = [key for key, value in options if value is not None]
         if given:
             raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {given[0]}.")
         atoms = record.atoms(n, quadrature.grid)

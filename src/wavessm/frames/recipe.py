@@ -93,7 +93,7 @@ def _prototype(wavelet: Wavelet) -> _Prototype:
     low, high = wavelet.support
     if not low < high:
         raise OptionError(f"Wavelet: support is {wavelet.support}, expected (low, high) with low < high.")
-    x = np.linspace(low, high, 1 << 14)
+    x = np.linspace(low, high, 1 << 12)
     values = wavelet.voices(x)
     energy = np.sum(values**2, axis=0)
     if energy.sum() == 0:
@@ -103,9 +103,19 @@ def _prototype(wavelet: Wavelet) -> _Prototype:
     spread = float(np.sqrt(energy @ (x - centre) ** 2))
     frequency = wavelet.centre_frequency
     if frequency is None:
-        spectrum = np.abs(np.fft.rfft(values, 1 << 18, axis=1)).max(axis=0)
-        frequency = float(np.fft.rfftfreq(1 << 18, x[1] - x[0])[1 + spectrum[1:].argmax()])
+        frequency = _spectral_peak(values, x[1] - x[0])
     return _Prototype(frequency, centre, spread, len(values))
+
+
+def _spectral_peak(values: Array, spacing: float) -> float:
+    """Frequency at which the largest of the spectra peaks, between the points of the transform by a parabola."""
+    points = 1 << 19
+    spectrum = np.abs(np.fft.rfft(values, points, axis=1)).max(axis=0)
+    peak = 1 + int(spectrum[1:-1].argmax())
+    left, top, right = spectrum[peak - 1 : peak + 2]
+    curvature = left - 2 * top + right
+    offset = 0.5 * (left - right) / curvature if curvature < 0 else 0.0
+    return float((peak + offset) / (points * spacing))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
     python -m wavessm.lab.memory --out results/memory
 
 Scaled memories are asked for the whole signal; translated ones have a window of half its length and are asked for the
-newer half, after hearing all of it. Errors are root mean squares in units of the signal's own (1 = a silent memory),
-everywhere, around jumps (`signals.near_jumps`; nan where the stretch has none) and elsewhere. `projection` is the error of the best reconstruction in
-the frame's span: what the online dynamics could at most reach. Two naive rows: the signal's mean, and N block means.
+newer half, after hearing all of it. Errors are root mean squares in units of the signal's own (1 = a silent memory):
+everywhere, around jumps (`signals.near_jumps`; nan where the stretch has none) and elsewhere. `projection` is the error
+of the best reconstruction in the frame's span: what the online dynamics could at most reach. Two naive rows: the
+signal's mean, and N block means.
 """
 
 from __future__ import annotations

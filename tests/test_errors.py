@@ -1,0 +1,113 @@
+"""Bad input: one line of a named error that says what came, what was expected and what to do."""
+
+import numpy as np
+import pytest
+import torch
+
+import wavessm as ws
+
+s = np.linspace(0, 1, 101)
+FRAME = ws.make_frame("morlet", 8)
+TIGHT = FRAME.tighten()
+OPERATOR = ws.make_operator(TIGHT)
+TRANSLATED = ws.make_operator(TIGHT, "translated")
+
+
+def memory():
+    return ws.OnlineMemory(OPERATOR)
+
+
+def busy_memory():
+    stream = memory()
+    stream.push(np.zeros((2, 5)))
+    return stream
+
+
+BAD = {
+    "misspelt family": (lambda: ws.make_frame("morlett", 8), ws.UnknownNameError, "did you mean 'morlet'"),
+    "family of nothing": (lambda: ws.make_frame("zzz", 8), ws.UnknownNameError, "Known: morlet"),
+    "misspelt measure": (lambda: ws.make_operator(TIGHT, "scale"), ws.UnknownNameError, "did you mean 'scaled'"),
+    "one atom": (lambda: ws.make_frame("morlet", 1), ws.OptionError, "n is 1, expected at least 2"),
+    "grid too coarse": (lambda: ws.make_frame("morlet", 200, grid=257), ws.OptionError, "too large for a grid of 257"),
+    "grid of nothing": (lambda: ws.make_frame("morlet", 2, grid=3), ws.OptionError, "at least 9"),
+    "too narrow": (lambda: ws.make_frame("morlet", 8, f_max=1e5), ws.OptionError, "too narrow for 2049 grid points"),
+    "dependent by range": (
+        lambda: ws.make_frame("morlet", 64, scales=8, f_max=2.0),
+        ws.RankError,
+        r"64 atoms have rank \d+",
+    ),
+    "f_min above f_max": (lambda: ws.make_frame("morlet", 8, f_min=3, f_max=2), ws.OptionError, "0 < f_min ≤ f_max"),
+    "no scales": (lambda: ws.make_frame("morlet", 8, scales=0), ws.OptionError, "scales is 0"),
+    "negative scales": (lambda: ws.make_frame("morlet", 8, scales=[-1.0]), ws.OptionError, "positive cycles"),
+    "zero alpha": (lambda: ws.make_frame("morlet", 8, alpha=0), ws.OptionError, "alpha is 0.0"),
+    "alpha for a basis": (lambda: ws.make_frame("legendre", 8, alpha=0.5), ws.OptionError, "takes no alpha"),
+    "zero f_min for a basis": (lambda: ws.make_frame("legendre", 8, f_min=0.0), ws.OptionError, "takes no f_min"),
+    "order for morlet": (lambda: ws.make_frame("morlet", 8, order=2), ws.OptionError, "takes no order"),
+    "order zero": (lambda: ws.make_frame("gauss", 8, order=0), ws.OptionError, "at least 1"),
+    "tapers": (lambda: ws.frames.dpss(2.0, 9), ws.OptionError, "9 tapers"),
+    "wavelet of zeros": (lambda: ws.make_frame(lambda x: 0 * x, 8), ws.OptionError, "zero on its support"),
+    "wavelet of NaN": (lambda: ws.make_frame(lambda x: x / 0 * np.nan, 8), ws.NotFiniteError, "NaN"),
+    "wavelet of the wrong shape": (lambda: ws.make_frame(lambda x: 1.0, 8), ws.ShapeError, "gave shape"),
+    "support reversed": (lambda: ws.make_frame(ws.Wavelet(np.sin, (1, -1)), 8), ws.OptionError, "low < high"),
+    "flat atoms": (lambda: ws.Frame(np.ones(5)), ws.ShapeError, r"expected \(n, length\)"),
+    "one row": (lambda: ws.Frame(np.ones((1, 5))), ws.ShapeError, "expected at least 2"),
+    "more atoms than points": (lambda: ws.Frame(np.ones((9, 5))), ws.ShapeError, "finer grid"),
+    "NaN atoms": (lambda: ws.Frame([s, s * np.nan]), ws.NotFiniteError, "1 of 2 atoms hold NaN or infinity"),
+    "dependent atoms": (lambda: ws.Frame([s, s, s**2]).tighten(), ws.RankError, "3 atoms have rank 2"),
+    "operator of dependent atoms": (lambda: ws.make_operator(ws.Frame([s, 2 * s])), ws.RankError, "rank 1"),
+    "grid of another length": (lambda: ws.Frame([s, s**2], grid=s[::2]), ws.ShapeError, r"\(|points|samples"),
+    "grid beyond the window": (lambda: ws.Frame([s, s**2], grid=2 * s), ws.OptionError, r"span \[0, 2\]"),
+    "grid not increasing": (lambda: ws.Frame([s, s**2], grid=s[::-1]), ws.OptionError, "increasing"),
+    "NaN grid": (lambda: ws.Frame([s, s**2], grid=s * np.nan), ws.NotFiniteError, "grid holds NaN"),
+    "weights of ones": (lambda: ws.Frame([s, s**2], weights=np.ones(101)), ws.OptionError, "sum to 101"),
+    "too few weights": (lambda: ws.Frame([s, s**2], weights=np.ones(3)), ws.ShapeError, r"shape \(3,\)"),
+    "signal of another length": (lambda: FRAME.analyse(np.ones(7)), ws.ShapeError, r"expected \(\.\.\., 2049\)"),
+    "too few coefficients": (lambda: FRAME.synthesise(np.ones(7)), ws.ShapeError, r"expected \(\.\.\., 8\)"),
+    "points outside": (lambda: FRAME.evaluate([0.5, 1.5]), ws.OptionError, r"\[0\.5, 1\.5\]"),
+    "no points": (lambda: FRAME.evaluate([]), ws.ShapeError, "count ≥ 1"),
+    "empty stretch": (lambda: FRAME.share(0.5, 0.5), ws.OptionError, "start < stop"),
+    "no size": (lambda: ws.make_operator("legs"), ws.OptionError, "pass n"),
+    "another size": (lambda: ws.make_operator(TIGHT, n=9), ws.OptionError, "frame has 8 atoms"),
+    "legs translated": (lambda: ws.make_operator("legs", "translated", 8), ws.OptionError, "use the family 'legendre'"),
+    "raw frame to DPLR": (lambda: ws.make_operator(FRAME).to_dplr(), ws.ConditionError, "frame.tighten"),
+    "diagonalising LegS": (
+        lambda: ws.make_operator("legs", n=64).to_diagonal(),
+        ws.ConditionError,
+        r"number \d.*to_dplr",
+    ),
+    "zero step": (lambda: ws.zoh(OPERATOR.system, 0.0), ws.OptionError, "positive step"),
+    "alpha of two": (lambda: ws.generalised_bilinear(OPERATOR.system, 0.1, 2.0), ws.OptionError, "alpha is 2.0"),
+    "discretising an operator": (lambda: ws.bilinear(OPERATOR, 0.1), ws.OptionError, "op.system"),
+    "window of zero": (lambda: ws.OnlineMemory(TRANSLATED, 0), ws.OptionError, "window is 0"),
+    "no window": (lambda: ws.OnlineMemory(TRANSLATED), ws.OptionError, "window is None"),
+    "window for scaled": (lambda: ws.OnlineMemory(OPERATOR, 10), ws.OptionError, "leave window out"),
+    "half precision": (lambda: ws.OnlineMemory(OPERATOR, dtype=torch.float16), ws.OptionError, "float32 or"),
+    "NaN sample": (lambda: memory().step(float("nan")), ws.NotFiniteError, "1 of 1 samples"),
+    "infinite samples": (lambda: memory().project([1, np.inf]), ws.NotFiniteError, "1 of 2 samples"),
+    "no samples": (lambda: memory().push([]), ws.ShapeError, "length ≥ 1"),
+    "scalar signal": (lambda: memory().project(3.0), ws.ShapeError, "length ≥ 1"),
+    "another batch": (lambda: busy_memory().push(np.zeros((3, 5))), ws.ShapeError, "call reset"),
+    "state of the wrong size": (lambda: memory().reconstruct(np.ones(7)), ws.ShapeError, r"expected \(\.\.\., 8\)"),
+    "reconstruction on nothing": (lambda: memory().reconstruct(np.ones(8), grid=0), ws.OptionError, "at least 1"),
+    "jacobian of nothing": (lambda: memory().jacobian(0), ws.OptionError, "at least 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_clear_line(case):
+    call, error, words = BAD[case]
+    with np.errstate(all="ignore"), pytest.raises(error, match=words) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert isinstance(caught.value, ws.WaveSSMError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_refused_sample_leaves_the_stream_as_it_was():
+    stream = busy_memory()
+    before = stream.state.clone()
+    with pytest.raises(ws.NotFiniteError):
+        stream.push([[1.0, np.nan], [0.0, 0.0]])
+    assert torch.equal(stream.state, before)
+    assert stream.samples == 5

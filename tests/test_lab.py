@@ -1,0 +1,51 @@
+"""The demonstration and the studies, end to end at small sizes."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from wavessm.lab import conditioning, demo, memory
+from wavessm.lab.signals import classical, ecg, near_jumps
+
+
+def test_demo_prints_errors_by_region_and_draws(tmp_path, capsys):
+    demo.main(["--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if "everywhere" in line)
+    morlet, legendre = (float(value) for value in row.split()[-2:])
+    assert 0.3 < morlet < 0.7, "64 numbers hold most of the ECG"
+    assert 0.3 < legendre < 0.7
+    assert (tmp_path / "ecg_memory.png").stat().st_size > 20_000
+
+
+def test_conditioning_study_writes_its_table(tmp_path):
+    conditioning.main(["--out", str(tmp_path), "--sizes", "8", "16"])
+    rows = list(csv.DictReader((tmp_path / "conditioning.csv").read_text().splitlines()))
+    assert {row["family"] for row in rows} >= {"morlet", "db6", "legendre", "gabor"}
+    for row in rows:
+        assert float(row["kappa_tight"]) <= 1 + 1e-9
+        assert float(row["residual_scaled"]) < 1e-10
+    assert (tmp_path / "conditioning.png").exists()
+    assert (
+        "--sizes" in (tmp_path / "PROVENANCE.md").read_text() or "wavessm" in (tmp_path / "PROVENANCE.md").read_text()
+    )
+
+
+def test_memory_study_writes_its_table(tmp_path):
+    memory.main(["--out", str(tmp_path), "--sizes", "16", "--length", "256"])
+    rows = list(csv.DictReader((tmp_path / "reconstruction.csv").read_text().splitlines()))
+    assert {row["signal"] for row in rows} == {s.name for s in classical(256)} | {"ecg"}
+    for row in rows:
+        if row["projection"] != "nan":
+            assert float(row["projection"]) <= float(row["overall"]) + 1e-6, "nothing in the span does better"
+    mean = [float(row["overall"]) for row in rows if row["family"] == "(mean)" and row["signal"] == "ecg"]
+    assert mean[0] == pytest.approx(1.0)
+
+
+def test_jumps_are_found_where_they_are():
+    values = np.where(np.arange(1000) < 400, 0.0, 1.0)
+    marked = np.flatnonzero(near_jumps(values, reach=0.01))
+    assert marked.min() == 389
+    assert marked.max() == 409
+    assert ecg().abrupt.mean() < 0.2

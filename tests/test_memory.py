@@ -1,0 +1,178 @@
+"""The online memory against recurrences, closed forms and itself."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+import wavessm as ws
+from wavessm.flows import DenseFlow, ModalFlow
+from wavessm.memory import recurrence
+
+CASES = [
+    ("morlet", "scaled", ModalFlow),
+    ("morlet", "translated", ModalFlow),
+    ("gauss", "translated", ModalFlow),
+    ("fourier", "translated", ModalFlow),  # has modes that do not decay
+    ("db6", "scaled", ModalFlow),
+    ("legendre", "scaled", DenseFlow),
+    ("legendre", "translated", DenseFlow),
+    ("laguerre", "scaled", DenseFlow),
+]
+
+
+def make(family, measure, n=33, window=77.5, **options):
+    operator = ws.make_operator(family, measure, n)
+    return ws.OnlineMemory(operator, None if measure == "scaled" else window, **options)
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_project_is_the_zero_order_hold_recurrence(family, measure, flow):
+    memory, x = make(family, measure), noise(300)
+    assert isinstance(memory.flow, flow)
+    expected = recurrence(memory.operator, x, memory.window)
+    np.testing.assert_allclose(memory.project(x).numpy(), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_project_is_exact_far_into_a_signal(family, measure, flow):
+    """Where chunks are long: against the recurrence continued from a state inside."""
+    memory, x = make(family, measure, n=16, window=5000.0), noise(60_000)
+    states = memory.project(x).numpy()
+    start, stop = 50_000, 50_200
+    h, operator = states[start - 1], memory.operator
+    for k in range(start, stop):
+        dt = 1 / memory.window if memory.window else np.log1p(1 / k)
+        step = ws.zoh(operator.system, dt)
+        h = step.apply(h) + step.B * x[k]
+    np.testing.assert_allclose(states[stop - 1], h, atol=1e-11)
+
+
+def test_legendre_states_are_the_projection_itself():
+    """Polynomials of degree < N are closed under s∂ₛ, so the scaled memory is exactly ∫ u φ_n."""
+    n, x = 24, noise(500)
+    edges = 2 * np.arange(501) / 500 - 1
+
+    def integral(k):  # of √(2k+1) P_k(2s−1)
+        if k == 0:
+            return (edges + 1) / 2
+        return (special.eval_legendre(k + 1, edges) - special.eval_legendre(k - 1, edges)) / (2 * np.sqrt(2 * k + 1))
+
+    expected = np.array([np.diff(integral(k)) @ x for k in range(n)])
+    np.testing.assert_allclose(make("legendre", "scaled", n).project(x)[-1].numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_bilinear_stepping_approaches_the_exact_states(family, measure, flow):
+    """Each sample repeated, so that steps shrink while the signal stays: the difference must fall."""
+    x, n = np.sin(np.linspace(0, 9, 80)), 8
+    differences = []
+    for repeat in (1, 8):
+        fine = np.repeat(x, repeat)
+        memory = make(family, measure, n, window=40.0 * repeat)
+        stepped = recurrence(memory.operator, fine, memory.window, "bilinear")
+        differences.append(np.abs(stepped[-1] - memory.project(fine)[-1].numpy()).max())
+    assert differences[1] < differences[0] / 4
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+@given(splits=st.lists(st.integers(1, 90), min_size=1, max_size=8))
+def test_any_split_into_pieces_gives_the_same_state(family, measure, flow, splits):
+    memory, x = make(family, measure, n=12), noise(sum(splits))
+    start = 0
+    for size in splits:
+        if size == 1:
+            memory.step(x[start])
+        else:
+            memory.push(x[start : start + size])
+        start += size
+    np.testing.assert_allclose(memory.state.numpy(), memory.project(x)[-1].numpy(), atol=1e-11)
+    assert memory.samples == len(x)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_batches_are_signals_side_by_side(family, measure, flow):
+    memory, x = make(family, measure, n=9), noise(2, 3, 120)
+    states = memory.project(x)
+    assert states.shape == (2, 3, 120, 9)
+    np.testing.assert_allclose(states[1, 2].numpy(), memory.project(x[1, 2]).numpy(), atol=1e-12)
+    memory.push(x[..., :50])
+    memory.step(x[..., 50])
+    memory.push(x[..., 51:])
+    np.testing.assert_allclose(memory.state.numpy(), states[..., -1, :].numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_jacobian_is_the_response_to_single_samples(family, measure, flow):
+    memory = make(family, measure, n=15)
+    jacobian = memory.jacobian(90).numpy()
+    assert jacobian.shape == (15, 90)
+    impulses = memory.project(np.eye(90))[:, -1].numpy()
+    np.testing.assert_allclose(jacobian, impulses.T, atol=1e-11)
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_single_precision_follows_double(family, measure, flow):
+    x = noise(3000)
+    exact = make(family, measure).project(x).numpy()
+    single = make(family, measure, dtype=torch.float32).project(x)
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single.numpy(), exact, atol=2e-4)
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+def test_reconstruction_of_what_the_frame_can_hold(measure):
+    """A cubic, sampled finely: Legendre holds it, exactly (scaled) or away from the forgetting end (translated)."""
+    t = np.linspace(0, 1, 8000)
+    x = 1 + t - 3 * t**2 + 2 * t**3
+    memory = make("legendre", measure, n=16, window=4000.0)
+    memory.push(x)
+    last, oldest = (x, 100) if measure == "scaled" else (x[4000:], 2000)
+    for grid in (len(last), (np.arange(len(last)) + 0.5) / len(last)):
+        recalled = memory.reconstruct(memory.state, grid=grid).numpy()
+        np.testing.assert_allclose(recalled[oldest:-100], last[oldest:-100], atol=2e-3)
+    assert memory.reconstruct(memory.state).shape == memory.operator.frame.grid.shape
+
+
+def test_a_raw_frame_reconstructs_through_its_dual():
+    frame = ws.make_frame("mexhat", 24)
+    x = noise(400)
+    recalled = []
+    for frame_used in (frame, frame.tighten()):
+        memory = ws.OnlineMemory(ws.make_operator(frame_used))
+        memory.push(x)
+        recalled.append(memory.reconstruct(memory.state, grid=100).numpy())
+    np.testing.assert_allclose(recalled[0], recalled[1], atol=1e-4)
+
+
+def test_a_translated_memory_forgets_what_left_the_window():
+    memory, x = make("legendre", "translated", n=32, window=200.0), noise(1000)
+    other = x.copy()
+    other[:300] = 5.0
+    states, others = memory.project(x), memory.project(other)
+    assert (states[299] - others[299]).abs().max() > 1
+    assert (states[-1] - others[-1]).abs().max() < 1e-3
+
+
+def test_wavelet_coordinates_hold_separate_stretches_and_legendre_ones_do_not():
+    def overlap(family):
+        jacobian = np.abs(make(family, "scaled", n=64).jacobian(512).numpy())
+        old, new = jacobian[:, 100:200].sum(1), jacobian[:, 312:412].sum(1)
+        return np.minimum(old, new).sum() / np.maximum(old, new).sum()
+
+    assert overlap("morlet") < 0.35 < 0.7 < overlap("legendre")
+
+
+def test_reset_forgets_and_an_empty_memory_is_zero():
+    memory = make("morlet", "scaled", n=8)
+    assert memory.state.tolist() == [0.0] * 8
+    first = memory.step(2.0)
+    memory.reset()
+    assert memory.samples == 0
+    assert torch.equal(memory.step(2.0), first)

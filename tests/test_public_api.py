@@ -1,0 +1,37 @@
+"""The names that scripts outside rely on."""
+
+import subprocess
+import sys
+
+import wavessm as ws
+
+PUBLIC = {
+    "DPLR", "Dense", "Diagonal", "Frame", "OnlineMemory", "Operator", "PAPER_FAMILIES", "Quadrature", "Wavelet",
+    "bilinear", "families", "generalised_bilinear", "make_frame", "make_operator", "register_family", "zoh",
+    "ConditionError", "MissingExtraError", "NotFiniteError", "OptionError", "RankError", "ShapeError",
+    "UnknownNameError", "WaveSSMError",
+}  # fmt: skip
+
+
+def test_the_list_of_public_names():
+    assert set(ws.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert hasattr(ws, name)
+
+
+def test_families_begin_with_the_papers_and_hold_every_wavelet():
+    names = ws.families()
+    assert names[:5] == ["morlet", "gauss", "mexhat", "dpss", "db6"]
+    assert {"legendre", "fourier", "chebyshev", "laguerre", "bernstein", "gabor", "db4", "sym8", "coif3"} <= set(names)
+    assert {"cmor", "cgau1", "shan", "fbsp", "morl", "gaus2"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+def test_import_needs_no_extra_and_sets_no_global():
+    code = (
+        "import sys, torch; before = torch.get_num_threads(), torch.get_default_dtype()\n"
+        "import wavessm\n"
+        "assert before == (torch.get_num_threads(), torch.get_default_dtype())\n"
+        "assert 'matplotlib' not in sys.modules and 'lightning' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
