@@ -176,3 +176,19 @@ def test_reset_forgets_and_an_empty_memory_is_zero():
     memory.reset()
     assert memory.samples == 0
     assert torch.equal(memory.step(2.0), first)
+
+
+def test_a_mode_that_stands_still_integrates():
+    """An exact zero eigenvalue: that coordinate is the running mean over the window's length."""
+    frame = ws.make_frame("legendre", 2)
+    operator = ws.Operator(np.diag([0.0, 1.0]), np.ones(2), np.zeros(2), "translated", frame)
+    x = noise(50)
+    states = ws.OnlineMemory(operator, window=10.0).project(x).numpy()
+    np.testing.assert_allclose(states[:, 0], np.cumsum(x) / 10, atol=1e-12)
+
+
+def test_an_integer_grid_means_the_midpoints_of_samples():
+    memory, state = make("morlet", "scaled", n=8), torch.arange(8.0, dtype=torch.float64)
+    torch.testing.assert_close(
+        memory.reconstruct(state, grid=4), memory.reconstruct(state, [1 / 8, 3 / 8, 5 / 8, 7 / 8])
+    )
