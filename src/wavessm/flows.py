@@ -74,7 +74,7 @@ class ModalFlow:
     """
 
     TERMS = 24
-    WORTH = 64  # samples in a short time from which the table pays
+    WORTH = 256  # samples in a short time from which the table pays
 
     def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> None:
         form = operator.to_diagonal(MODAL_CONDITION)

@@ -96,11 +96,15 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             axis.plot([r["n"] for r in mine], [r["overall"] for r in mine], marker=".", label=family, **style)
         axis.set(xscale="log", yscale="log", title=f"{name}, {measure}")
         axis.set_xticks(SIZES, [str(n) for n in SIZES])
-        axis.minorticks_off()
-    axes[0, 0].legend(fontsize=7)
+        axis.xaxis.minorticks_off()
+        axis.yaxis.set_major_formatter("{x:.2g}")
+        low, high = axis.get_ylim()
+        axis.yaxis.set_minor_formatter("{x:.2g}" if high < 30 * low else "")
+        axis.tick_params(axis="y", which="both", labelsize=6)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(families), fontsize=8)
     for axis in axes[:, 0]:
         axis.set_ylabel("error (silent memory = 1)")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
