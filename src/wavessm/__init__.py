@@ -1,8 +1,9 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
-Read the modules in this order: frames, operators, structure, discretize, flows, memory.
+Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, blocks.
 """
 
+from wavessm.blocks import ResidualBlock
 from wavessm.discretize import bilinear, generalised_bilinear, zoh
 from wavessm.errors import (
     ConditionError,
@@ -15,6 +16,7 @@ from wavessm.errors import (
     WaveSSMError,
 )
 from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
+from wavessm.layer import WaveSSM, param_groups
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator
 from wavessm.structure import DPLR, Dense, Diagonal
@@ -35,8 +37,10 @@ __all__ = [
     "OptionError",
     "Quadrature",
     "RankError",
+    "ResidualBlock",
     "ShapeError",
     "UnknownNameError",
+    "WaveSSM",
     "WaveSSMError",
     "Wavelet",
     "bilinear",
@@ -44,6 +48,7 @@ __all__ = [
     "generalised_bilinear",
     "make_frame",
     "make_operator",
+    "param_groups",
     "register_family",
     "zoh",
 ]

@@ -21,9 +21,7 @@ from wavessm.discretize import zoh
 from wavessm.errors import ConditionError
 from wavessm.frames.quadrature import Array
 from wavessm.operators import Operator
-
-MODAL_CONDITION = 1e5
-"""Condition number of the eigenvectors up to which a flow by modes keeps the eleven digits promised of it."""
+from wavessm.structure import WELL_CONDITIONED
 
 
 def taylor_powers(time: Tensor, terms: int) -> Tensor:
@@ -77,7 +75,7 @@ class ModalFlow:
     WORTH = 256  # samples in a short time from which the table pays
 
     def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> None:
-        form = operator.to_diagonal(MODAL_CONDITION)
+        form = operator.to_diagonal(WELL_CONDITIONED)
         kept, weight = form.one_of_each_pair
         self.dtype, self.device, self.step = dtype, device, step
         self.complex = torch.complex64 if dtype == torch.float32 else torch.complex128
@@ -275,7 +273,7 @@ class DenseFlow:
 
 
 def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
-    """By modes if the operator diagonalises, by matrices if not; `step` if the clock's steps are all equal."""
+    """By modes if the operator diagonalises well, by matrices if not; `step` if the clock's steps are all equal."""
     try:
         return ModalFlow(operator, dtype, device, step)
     except ConditionError:

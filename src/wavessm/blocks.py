@@ -1,0 +1,118 @@
+"""Stage 6a: the residual block that models stack.
+
+    z = norm(x)                                     pre-norm; post-norm normalises after the addition instead
+    z = dropout(GLU(Linear(dropout(GELU(dropout(ssm(z)))))))
+    y = x + z
+
+All of it streams: a causal block takes a state, chunks of any size and single steps, batch norm in eval mode included.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.errors import OptionError
+from wavessm.layer import WaveSSM, time_mask
+from wavessm.registry import unknown_name
+
+NORMS = ("layer", "batch")
+
+
+class TiedDropout(nn.Module):
+    """Dropout whose mask is one number for each sample and feature, constant over time."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise OptionError(f"TiedDropout: p is {p}, expected 0 ≤ p < 1.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_model)
+        if not self.training or self.p == 0:
+            return x
+        return x * F.dropout(torch.ones_like(x[:, :1]), self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class SequenceNorm(nn.Module):
+    """Layer norm over features, or batch norm over batch and time that never sees padding."""
+
+    def __init__(self, d_model: int, kind: str) -> None:
+        super().__init__()
+        if kind not in NORMS:
+            raise unknown_name("norm", kind, NORMS)
+        self.kind = kind
+        self.norm = nn.LayerNorm(d_model) if kind == "layer" else nn.BatchNorm1d(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # (batch, length, d_model), (batch, length, 1)
+        if self.kind == "layer":
+            return self.norm(x)
+        if mask is None or not self.training:
+            return self.norm(x.flatten(0, 1)).view_as(x)
+        heard = mask.squeeze(-1)
+        out = torch.zeros_like(x)
+        out[heard] = self.norm(x[heard])
+        return out
+
+
+class ResidualBlock(nn.Module):
+    """A `WaveSSM` with norm, gated projection and a path around it.
+
+    layer    the sequence layer inside
+    norm     "layer" or "batch"
+    prenorm  normalise before the layer (True) or after the addition (False)
+    dropout  probability of the tied dropout
+
+    >>> block = ResidualBlock(WaveSSM(8, 16), norm="batch").eval()
+    >>> x = torch.randn(2, 30, 8)
+    >>> state, outputs = block.initial_state(2), []
+    >>> for x_t in x.unbind(1):
+    ...     y_t, state = block.step(x_t, state)
+    ...     outputs.append(y_t)
+    >>> torch.allclose(torch.stack(outputs, 1), block(x), atol=1e-5)
+    True
+    """
+
+    def __init__(self, layer: WaveSSM, norm: str = "layer", prenorm: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.prenorm = layer, prenorm
+        self.norm = SequenceNorm(layer.d_model, norm)
+        self.project = nn.Linear(layer.d_model, 2 * layer.d_model)
+        self.dropout = TiedDropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """y like x, and the layer's state if asked for."""
+        mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
+        z = self.norm(x, mask) if self.prenorm else x
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
+        z = self.dropout(F.gelu(self.dropout(z)))
+        y = x + self.dropout(F.glu(self.project(z), dim=-1))
+        y = y if self.prenorm else self.norm(y, mask)
+        return (y, after) if after is not None else y
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+        """One sample (batch, d_model) from a state."""
+        if self.training and self.norm.kind == "batch":
+            raise OptionError(
+                "ResidualBlock.step: batch norm has no statistics of one sample; call model.eval() first."
+            )
+        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
+        return y[:, 0], state
+
+    def initial_state(self, batch: int) -> Tensor:
+        """As in `WaveSSM`."""
+        return self.layer.initial_state(batch)

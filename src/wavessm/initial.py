@@ -1,0 +1,102 @@
+"""Stage 5a: where a layer's modes start: a family's operator in diagonal or DPLR form, one of each conjugate pair.
+
+    lam     (modes,) Re ≤ −floor        B   (modes,)        P   (rank, modes), rank 0 for the diagonal structure
+    readout (modes, N): a real readout c (N,) of the frame's coordinates is the complex output vector readout · c
+    weight  (modes,): 2 for one of a pair, 1 for a real mode; outputs are Re Σ weight · C · x
+
+Translated operators have modes that do not decay at all. A decay is learned through its logarithm, so it gets a floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from wavessm.errors import ConditionError, OptionError
+from wavessm.operators import CLOSED_FORMS, Operator, make_operator
+from wavessm.registry import unknown_name
+from wavessm.structure import MAX_CONDITION, WELL_CONDITIONED
+
+STRUCTURES = ("diagonal", "dplr")
+
+DECAY_FLOOR = 1e-3
+"""Smallest −Re λ at the start: a mode that remembers about a thousand time constants of the layer's Δ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Initial:
+    """See the module's docstring."""
+
+    lam: npt.NDArray[np.complexfloating]
+    B: npt.NDArray[np.complexfloating]
+    P: npt.NDArray[np.complexfloating]
+    readout: npt.NDArray[np.complexfloating]
+    weight: npt.NDArray[np.floating]
+    structure: str
+
+
+@lru_cache(maxsize=64)
+def initial_modes(family: str, measure: str | None, d_state: int, structure: str | None) -> Initial:
+    """The start of a layer; `structure` None takes the diagonal form where it is well conditioned, else DPLR.
+
+    family  a name of `families()`, a closed form (legs, legt, fout), or s4d-lin, s4d-inv
+    """
+    if structure not in (None, *STRUCTURES):
+        raise unknown_name("structure", structure, STRUCTURES)
+    if d_state < 2:
+        raise OptionError(f"WaveSSM: d_state is {d_state}, expected at least 2.")
+    if family in S4D:
+        if structure == "dplr":
+            raise OptionError(f"WaveSSM: '{family}' is a diagonal initialisation; use structure='diagonal' or 'legs'.")
+        return _s4d(family, d_state)
+    operator = make_operator(family, None if family in CLOSED_FORMS else measure, d_state)
+    if structure == "dplr":
+        return _dplr(operator)
+    if structure == "diagonal":
+        return _diagonal(operator, MAX_CONDITION)
+    try:
+        return _diagonal(operator, WELL_CONDITIONED)
+    except ConditionError:
+        return _dplr(operator)
+
+
+def _diagonal(operator: Operator, max_condition: float) -> Initial:
+    form = operator.to_diagonal(max_condition)
+    kept, weight = form.one_of_each_pair
+    none = np.zeros((0, len(kept)), complex)
+    return Initial(_floored(form.lam[kept]), form.B[kept], none, form.V[:, kept].T, weight, "diagonal")
+
+
+def _dplr(operator: Operator) -> Initial:
+    form = operator.to_dplr()
+    kept, weight = form.one_of_each_pair
+    return Initial(_floored(form.lam[kept]), form.B[kept], form.P[kept].T, form.V[:, kept].T, weight, "dplr")
+
+
+def _floored(lam: npt.NDArray[np.complexfloating]) -> npt.NDArray[np.complexfloating]:
+    return np.minimum(lam.real, -DECAY_FLOOR) + 1j * lam.imag
+
+
+def _linear(n: npt.NDArray[np.floating], d_state: int) -> npt.NDArray[np.floating]:
+    return np.pi * n
+
+
+def _inverse(n: npt.NDArray[np.floating], d_state: int) -> npt.NDArray[np.floating]:
+    return d_state / np.pi * (d_state / (2 * n + 1) - 1)
+
+
+S4D = {"s4d-lin": _linear, "s4d-inv": _inverse}
+"""Frequencies of S4D's initialisations (Gu et al. 2022); the decay is ½ and B is 1."""
+
+
+def _s4d(family: str, d_state: int) -> Initial:
+    modes = d_state // 2
+    n = np.arange(modes, dtype=float)
+    lam = -0.5 + 1j * S4D[family](n, d_state)
+    # unit complex normal outputs, as S4D draws them, from 2 · modes real numbers
+    readout = np.concatenate([np.eye(modes), 1j * np.eye(modes)], axis=1) / np.sqrt(2)
+    ones = np.ones(modes)
+    return Initial(lam, ones.astype(complex), np.zeros((0, modes), complex), readout, 2 * ones, "diagonal")

@@ -1,0 +1,291 @@
+"""Stage 5: `WaveSSM`, a sequence layer whose channels are state spaces started from a frame.
+
+Each channel h has a step Δ_h and a readout C_h of its own, and shares modes λ, input weights B (and P) with the other
+channels of its copy. Diagonal layers are sampled by zero-order hold, DPLR layers by the bilinear rule as S4's are. One
+layer runs in three equal ways: the whole sequence, chunks with a state in between, single steps.
+
+    x (batch, length, d_model)   state (batch, d_model, modes, 2), pairs of real and imaginary parts
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wavessm.errors import OptionError, ShapeError
+from wavessm.initial import initial_modes
+from wavessm.ops import check_backend, dense_scan, diagonal_scan
+from wavessm.ops.tables import dense_kernel, kernel, multiply
+
+
+def pairs(values: np.ndarray) -> Tensor:
+    """Complex numbers as float32 pairs. (...) → (..., 2)"""
+    return torch.from_numpy(np.stack([values.real, values.imag], axis=-1).astype(np.float32))
+
+
+class WaveSSM(nn.Module):
+    """A layer of state spaces, one a channel, started from a frame of waveforms.
+
+    d_model        channels
+    d_state        N, the number of atoms
+    family         a name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-lin", "s4d-inv" (S4D)
+    measure        "scaled" or "translated"; closed forms have their own
+    structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises well, else DPLR
+    bidirectional  also read the sequence backwards, with a readout of its own, and add
+    dt_min, dt_max range of the initial steps, log-uniform over channels
+    n_ssm          independent copies of (λ, B, P), shared over d_model / n_ssm channels each
+    backend        "auto", "torch", "triton" or "reference"
+    precision      arithmetic inside the triton backend: "fp32", "tf32" or "bf16"
+
+    >>> layer = WaveSSM(d_model=4, d_state=16)
+    >>> x = torch.randn(2, 100, 4)
+    >>> y = layer(x)
+    >>> first, state = layer(x[:, :60], return_state=True)      # chunks: any split equals the whole
+    >>> rest = layer(x[:, 60:], state=state)
+    >>> torch.allclose(torch.cat([first, rest], 1), y, atol=1e-5)
+    True
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        family: str = "morlet",
+        measure: str | None = None,
+        structure: str | None = None,
+        bidirectional: bool = False,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        n_ssm: int = 1,
+        backend: str = "auto",
+        precision: str = "fp32",
+    ) -> None:
+        super().__init__()
+        check_backend(backend)
+        if d_model < 1 or n_ssm < 1 or d_model % n_ssm:
+            raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
+        if not 0 < dt_min <= dt_max:
+            raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
+        start = initial_modes(family, measure, d_state, structure)
+        self.d_model, self.d_state, self.family, self.measure = d_model, d_state, family, measure
+        self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
+        self.backend, self.precision = backend, precision
+        self.n_modes = len(start.lam)
+
+        def copies(values: Tensor) -> nn.Parameter:
+            return nn.Parameter(values.expand(n_ssm, *values.shape).clone())
+
+        span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
+        self.log_dt = nn.Parameter(span)
+        self.log_decay = copies(torch.from_numpy(np.log(-start.lam.real).astype(np.float32)))
+        self.frequency = copies(torch.from_numpy(start.lam.imag.astype(np.float32)))
+        self.B = copies(pairs(start.B))
+        if self.structure == "dplr":
+            self.P = copies(pairs(start.P))  # (n_ssm, rank, modes, 2)
+        directions = 2 if bidirectional else 1
+        readout = torch.einsum(
+            "mnc,dhn->dhmc", pairs(start.readout), torch.randn(directions, d_model, start.readout.shape[1])
+        )
+        self.C = nn.Parameter(readout)
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.register_buffer("weight", torch.from_numpy(start.weight.astype(np.float32)))
+
+    def extra_repr(self) -> str:
+        return (
+            f"d_model={self.d_model}, d_state={self.d_state}, family={self.family!r}, structure={self.structure!r}, "
+            f"bidirectional={self.bidirectional}"
+        )
+
+    # -- the sampled system ---------------------------------------------------------------------------------
+
+    def _continuous(self, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Δ (d_model,), λ and B (d_model, modes, 2), in float64."""
+        if not (rate > 0 and math.isfinite(rate)):
+            raise OptionError(f"WaveSSM: rate is {rate}, expected a positive number; 2.0 hears every second sample.")
+        dt = torch.exp(self.log_dt.double()) * rate
+        lam = torch.stack([-torch.exp(self.log_decay.double()), self.frequency.double()], dim=-1)
+        return dt, self._per_channel(lam), self._per_channel(self.B.double())
+
+    def _per_channel(self, values: Tensor) -> Tensor:
+        """One row for each channel from one for each copy. (n_ssm, ...) → (d_model, ...)"""
+        return values.repeat_interleave(self.d_model // self.n_ssm, dim=0)
+
+    def _sampled_modes(self, rate: float) -> tuple[Tensor, Tensor]:
+        """Zero-order hold: Δλ (d_model, modes, 2); weight · C · (e^{Δλ} − 1)/λ · B (directions, d_model, modes, 2)"""
+        dt, lam, B = self._continuous(rate)
+        log_lam = dt[:, None, None] * lam
+        real, imag = log_lam.unbind(-1)
+        # e^{a+ib} − 1 without cancellation
+        grown, half = torch.expm1(real), torch.sin(imag / 2)
+        less_one = torch.stack(
+            [grown - 2 * half**2 * (1 + grown), 2 * half * torch.cos(imag / 2) * (1 + grown)], dim=-1
+        )
+        inverse = lam * lam.new_tensor([1.0, -1.0]) / lam.square().sum(-1, keepdim=True)
+        held = multiply(multiply(less_one, inverse), B)
+        return log_lam, multiply(self.C.double() * self.weight.double()[:, None], held)
+
+    def _sampled_matrices(self, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Bilinear rule: Ā (d_model, R, R), B̄ (d_model, R), C (directions, d_model, R), on R = 2 · modes reals."""
+        dt, lam, B = self._continuous(rate)
+        P = self._per_channel(self.P.double()).flatten(2)  # (d_model, rank, R)
+        weight = self.weight.double().repeat_interleave(2)
+        real, imag = lam.unbind(-1)
+        blocks = torch.stack([torch.stack([real, -imag], -1), torch.stack([imag, real], -1)], -2)
+        A = _block_diagonal(blocks) - P.transpose(1, 2) @ (P * weight)
+        half = 0.5 * dt[:, None, None] * A
+        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        right = torch.cat([identity + half, dt[:, None, None] * B.flatten(1)[..., None]], dim=-1)
+        solved = torch.linalg.solve(identity - half, right)
+        # y = Re Σ weight · C · x: the real part of a product of pairs
+        C = (self.C.double() * self.C.new_tensor([1.0, -1.0])).flatten(2) * weight
+        return solved[..., :-1], solved[..., -1], C
+
+    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
+        """The convolution kernels, without D. (directions, d_model, length) float64"""
+        if length < 1:
+            raise OptionError(f"WaveSSM.kernel: length is {length}, expected at least 1.")
+        if self.structure == "diagonal":
+            log_lam, w = self._sampled_modes(rate)
+            return torch.stack([kernel(log_lam, w_d, length) for w_d in w])
+        A, B, C = self._sampled_matrices(rate)
+        return torch.stack([dense_kernel(A, B, C_d, length) for C_d in C])
+
+    # -- three equal ways to run ----------------------------------------------------------------------------
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,  # (batch, d_model, modes, 2)
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """y like x, and the state after the last sample if asked for."""
+        self._check_input(x, state, return_state, lengths)
+        mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
+        u = x if mask is None else x.masked_fill(~mask, 0)
+        u = u.transpose(1, 2)  # (batch, d_model, length)
+        work = u.to(torch.promote_types(u.dtype, torch.float32)) if u.dtype != torch.float64 else u
+        with torch.autocast(x.device.type, enabled=False):
+            y, last = self._scans(work, state, rate)
+            y = (y + self.D.to(y.dtype)[:, None] * work).transpose(1, 2).to(x.dtype)
+        if mask is not None:
+            y = y.masked_fill(~mask, 0)
+        return (y, last) if return_state else y
+
+    def _scans(self, u: Tensor, state: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:
+        if self.structure == "diagonal":
+            log_lam, w = self._sampled_modes(rate)
+
+            def run(direction: int, u: Tensor) -> tuple[Tensor, Tensor]:
+                return diagonal_scan(u, log_lam, w[direction], state, self.backend, self.precision)
+        else:
+            A, B, C = self._sampled_matrices(rate)
+            flat = None if state is None else state.flatten(2)
+
+            def run(direction: int, u: Tensor) -> tuple[Tensor, Tensor]:
+                y, last = dense_scan(u, A, B, C[direction], flat, self.backend)
+                return y, last.unflatten(-1, (-1, 2))
+
+        if not self.bidirectional:
+            # 0 · u is NaN from the first broken sample on, and a chunk's products must not carry it to earlier ones.
+            broken = torch.cumsum(u * 0, dim=-1)
+            y, last = run(0, torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
+            return y + broken, last + broken[..., -1, None, None]
+        forward, last = run(0, u)
+        return forward + run(1, u.flip(-1))[0].flip(-1), last
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+        """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""
+        if x_t.dim() != 2 or x_t.shape[1] != self.d_model:
+            raise ShapeError(
+                f"WaveSSM.step: got shape {tuple(x_t.shape)}, expected (batch, d_model) = (…, {self.d_model})."
+            )
+        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
+        return y[:, 0], state
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The state of a layer that has heard nothing. (batch, d_model, modes, 2)"""
+        return self.D.new_zeros(batch, self.d_model, self.n_modes, 2)
+
+    def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
+        if x.dim() != 3 or x.shape[2] != self.d_model or x.shape[1] == 0:
+            raise ShapeError(
+                f"WaveSSM: x has shape {tuple(x.shape)}, expected (batch, length, d_model) = (…, ≥ 1, {self.d_model})."
+            )
+        if not x.dtype.is_floating_point:
+            raise OptionError(
+                f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float()."
+            )
+        if state is not None:
+            expected = (x.shape[0], self.d_model, self.n_modes, 2)
+            if tuple(state.shape) != expected:
+                raise ShapeError(
+                    f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, modes, 2) = {expected}. "
+                    f"Call layer.initial_state(batch={x.shape[0]})."
+                )
+        if self.bidirectional and (state is not None or return_state):
+            raise OptionError(
+                "WaveSSM: a bidirectional layer reads the future and has no state; use bidirectional=False."
+            )
+        if lengths is not None:
+            if state is not None or return_state:
+                raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
+            if lengths.shape != x.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]:
+                raise ShapeError(
+                    f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
+                )
+
+
+def time_mask(lengths: Tensor, length: int) -> Tensor:
+    """True at samples that belong to the sequence. (batch,) → (batch, length, 1)"""
+    return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
+
+
+def _block_diagonal(blocks: Tensor) -> Tensor:
+    """(channels, modes, 2, 2) → (channels, 2 · modes, 2 · modes)"""
+    channels, modes = blocks.shape[:2]
+    out = blocks.new_zeros(channels, modes, 2, modes, 2)
+    where = torch.arange(modes, device=blocks.device)
+    out[:, where, :, where, :] = blocks.transpose(0, 1)
+    return out.view(channels, 2 * modes, 2 * modes)
+
+
+SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")
+"""What S4 trains at a rate of its own and without weight decay: the dynamics, not the readout."""
+
+
+def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float | None = None) -> list[dict]:
+    """Optimiser groups: dynamics of every `WaveSSM` at min(lr, 1e-3) or lr_ssm without decay, biases and norms without
+    decay, everything else with it.
+
+    >>> groups = param_groups(WaveSSM(4, 8), lr=0.01, weight_decay=0.05)
+    >>> [(group["name"], group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
+    [('ssm', 0.001, 0.0, 4), ('no decay', 0.01, 0.0, 1), ('decay', 0.01, 0.05, 1)]
+    """
+    if not lr > 0 or weight_decay < 0:
+        raise OptionError(
+            f"param_groups: lr is {lr}, weight_decay is {weight_decay}; expected lr > 0, weight_decay ≥ 0."
+        )
+    dynamics = {
+        id(p)
+        for module in model.modules()
+        if isinstance(module, WaveSSM)
+        for name, p in module.named_parameters(recurse=False)
+        if name in SSM_PARAMETERS
+    }
+    trained = [p for p in model.parameters() if p.requires_grad]
+    ssm = [p for p in trained if id(p) in dynamics]
+    plain = [p for p in trained if id(p) not in dynamics and p.dim() < 2]
+    heavy = [p for p in trained if id(p) not in dynamics and p.dim() >= 2]
+    groups = [
+        {"name": "ssm", "params": ssm, "lr": min(lr, 1e-3) if lr_ssm is None else lr_ssm, "weight_decay": 0.0},
+        {"name": "no decay", "params": plain, "lr": lr, "weight_decay": 0.0},
+        {"name": "decay", "params": heavy, "lr": lr, "weight_decay": weight_decay},
+    ]
+    return [group for group in groups if group["params"]]
