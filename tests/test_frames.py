@@ -224,3 +224,27 @@ def test_shared_arrays_cannot_be_written_to():
     for array in (frame.atoms, frame.grid, frame.weights, frame.centres, operator.A, operator.B, operator.z):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
+
+
+def test_numpy_integers_count():
+    assert ws.make_frame("morlet", np.int64(12), scales=np.int64(3), grid=np.int64(1025)).n == 12
+    assert len(Quadrature.panels(np.int64(4), np.int64(3)).grid) == 13
+
+
+def test_a_given_alpha_is_taken_as_given():
+    wide, wider = (ws.make_frame("morlet", 24, alpha=alpha).frequencies.max() for alpha in (1.0, 2.0))
+    assert wider == pytest.approx(2 * wide, rel=0.1)
+
+
+def test_every_scale_of_the_default_range_has_two_atoms():
+    frame = ws.make_frame("gauss", 98)
+    slowest = np.sort(frame.frequencies)[:2]
+    assert slowest[1] < 1.5, "two slow atoms, so that the ends of the window can be told apart"
+
+
+def test_own_weights_leave_the_derivative_alone():
+    s = np.linspace(0, 1, 1001)
+    simpson = np.where(np.arange(1001) % 2 == 1, 4.0, 2.0) / 3000
+    simpson[[0, -1]] /= 2
+    frame = ws.Frame([np.sin(6 * np.pi * s), np.cos(6 * np.pi * s)], weights=simpson)
+    np.testing.assert_allclose(frame.frequencies, 3, rtol=1e-3)

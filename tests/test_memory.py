@@ -9,6 +9,7 @@ from scipy import special
 
 import wavessm as ws
 from wavessm.flows import DenseFlow, ModalFlow
+from wavessm.lab.signals import classical
 from wavessm.memory import recurrence
 
 CASES = [
@@ -82,9 +83,11 @@ def test_bilinear_stepping_approaches_the_exact_states(family, measure, flow):
 
 
 @pytest.mark.parametrize(("family", "measure", "flow"), CASES)
-@given(splits=st.lists(st.integers(1, 90), min_size=1, max_size=8))
-def test_any_split_into_pieces_gives_the_same_state(family, measure, flow, splits):
-    memory, x = make(family, measure, n=12), noise(sum(splits))
+@given(
+    splits=st.lists(st.integers(1, 90), min_size=1, max_size=8), dtype=st.sampled_from([torch.float32, torch.float64])
+)
+def test_any_split_into_pieces_gives_the_same_state(family, measure, flow, splits, dtype):
+    memory, x = make(family, measure, n=12, dtype=dtype), noise(sum(splits))
     start = 0
     for size in splits:
         if size == 1:
@@ -92,7 +95,8 @@ def test_any_split_into_pieces_gives_the_same_state(family, measure, flow, split
         else:
             memory.push(x[start : start + size])
         start += size
-    np.testing.assert_allclose(memory.state.numpy(), memory.project(x)[-1].numpy(), atol=1e-11)
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-3
+    np.testing.assert_allclose(memory.state.numpy(), memory.project(x)[-1].numpy(), atol=tolerance)
     assert memory.samples == len(x)
 
 
@@ -123,7 +127,7 @@ def test_single_precision_follows_double(family, measure, flow):
     exact = make(family, measure).project(x).numpy()
     single = make(family, measure, dtype=torch.float32).project(x)
     assert single.dtype == torch.float32
-    np.testing.assert_allclose(single.numpy(), exact, atol=2e-4)
+    np.testing.assert_allclose(single.numpy(), exact, atol=2e-3)
 
 
 @pytest.mark.parametrize("measure", ["scaled", "translated"])
@@ -192,3 +196,45 @@ def test_an_integer_grid_means_the_midpoints_of_samples():
     torch.testing.assert_close(
         memory.reconstruct(state, grid=4), memory.reconstruct(state, [1 / 8, 3 / 8, 5 / 8, 7 / 8])
     )
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+@pytest.mark.parametrize("family", ws.PAPER_FAMILIES)
+def test_default_frames_remember_at_every_size(family, measure):
+    """Not only at powers of two: the range must leave no gaps, whatever the number of atoms."""
+    x = np.stack([signal.values for signal in classical(512)])
+    unit = np.sqrt(np.mean(x**2, axis=1))
+    for n in range(31, 125, 11):
+        memory = make(family, measure, n=n, window=512.0)
+        memory.push(x)
+        error = np.sqrt(np.mean((memory.reconstruct(memory.state, grid=512).numpy() - x) ** 2, axis=1)) / unit
+        assert np.exp(np.mean(np.log(error))) < 0.65, f"N = {n}: {error.round(2)}"
+
+
+def test_a_state_that_was_handed_out_is_the_callers():
+    for family in ("morlet", "legendre"):
+        memory = make(family, "scaled", n=32)
+        memory.step(2.0)
+        given = memory.step(3.0)
+        kept = given.clone()
+        given.zero_()
+        torch.testing.assert_close(memory.state, kept)
+
+
+def test_inputs_of_many_kinds():
+    memory = make("morlet", "scaled", n=8)
+    x = noise(20)
+    expected = memory.project(x)
+    locked = x.copy()
+    locked.setflags(write=False)
+    for same in (x.tolist(), locked, x[::-1][::-1], torch.from_numpy(x), torch.from_numpy(x).requires_grad_()):
+        torch.testing.assert_close(memory.project(same).detach(), expected)
+    torch.testing.assert_close(memory.project(np.arange(5)), memory.project(np.arange(5.0)))
+    assert memory.jacobian(np.int64(4)).shape == (8, 4)
+    assert memory.reconstruct(expected[-1], grid=np.int64(3)).shape == (3,)
+
+
+def test_memory_in_flight_does_not_grow_with_the_batch():
+    memory = make("morlet", "scaled", n=16)
+    sizes = [states.numel() for _, states in memory._chunks(torch.zeros(5000, 40, dtype=torch.float64), None, 0)]
+    assert max(sizes) <= 5000 * 8 * 16

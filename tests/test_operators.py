@@ -160,3 +160,15 @@ def test_sampled_systems_do_not_grow(family, n, dt):
     system = ws.make_operator(family, n=n).system
     for sampled in (ws.zoh(system, dt), ws.bilinear(system, dt)):
         assert np.linalg.norm(sampled.to_dense(), 2) <= 1 + 1e-9
+
+
+def test_the_raw_operator_survives_bad_conditioning():
+    """κ(S) near 1e20: through the dual's atoms the raw operator still has the tight one's spectrum."""
+    s = np.linspace(0, 1, 2049)
+    frame = ws.Frame([np.exp(-(((s - c) / 0.2) ** 2)) for c in np.linspace(0, 1, 16)])
+    assert frame.condition_number() > 1e12
+    raw, tight = ws.make_operator(frame), ws.make_operator(frame.tighten())
+    assert np.linalg.eigvals(raw.A).real.min() > 0.49
+    T = frame.tighten().analyse(frame.atoms)
+    back = np.linalg.solve(T, raw.A @ T)
+    np.testing.assert_allclose(back, tight.A, atol=1e-3 * np.abs(tight.A).max())

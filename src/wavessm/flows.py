@@ -91,7 +91,7 @@ class ModalFlow:
         self.decay_series = torch.view_as_real(powers * signs).flatten(1)
         self.fastest = max(float(self.lam.abs().max()), 1e-12)
         self.short = 4.0 / self.fastest
-        self.longest = (60.0 if dtype == torch.float32 else 300.0) / max(float(self.lam.real.max()), 1e-12)
+        self.longest = (30.0 if dtype == torch.float32 else 200.0) / max(float(self.lam.real.max()), 1e-12)
         self._tables: tuple[Array, tuple[Tensor, ...]] = (np.empty(0), ())
 
     def zero(self, batch: tuple[int, ...]) -> Tensor:

@@ -67,7 +67,12 @@ def _diagonal(operator: Operator, max_condition: float) -> Initial:
     form = operator.to_diagonal(max_condition)
     kept, weight = form.one_of_each_pair
     none = np.zeros((0, len(kept)), complex)
-    return Initial(_floored(form.lam[kept]), form.B[kept], none, form.V[:, kept].T, weight, "diagonal")
+    # The length of an eigenvector is free. Taking all modes to be driven alike keeps a layer's products of B and C near
+    # one; unit eigenvectors would make them as large as the condition number, to cancel in the sum.
+    B = form.B[kept]
+    size = np.linalg.norm(operator.B) / np.sqrt(operator.n)
+    scale = size / np.maximum(np.abs(B), 1e-12 * size)
+    return Initial(_floored(form.lam[kept]), B * scale, none, (form.V[:, kept] / scale).T, weight, "diagonal")
 
 
 def _dplr(operator: Operator) -> Initial:
@@ -96,7 +101,6 @@ def _s4d(family: str, d_state: int) -> Initial:
     modes = d_state // 2
     n = np.arange(modes, dtype=float)
     lam = -0.5 + 1j * S4D[family](n, d_state)
-    # unit complex normal outputs, as S4D draws them, from 2 · modes real numbers
-    readout = np.concatenate([np.eye(modes), 1j * np.eye(modes)], axis=1) / np.sqrt(2)
+    readout = np.concatenate([np.eye(modes), 1j * np.eye(modes)], axis=1)
     ones = np.ones(modes)
     return Initial(lam, ones.astype(complex), np.zeros((0, modes), complex), readout, 2 * ones, "diagonal")

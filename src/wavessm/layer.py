@@ -88,10 +88,7 @@ class WaveSSM(nn.Module):
         if self.structure == "dplr":
             self.P = copies(pairs(start.P))  # (n_ssm, rank, modes, 2)
         directions = 2 if bidirectional else 1
-        readout = torch.einsum(
-            "mnc,dhn->dhmc", pairs(start.readout), torch.randn(directions, d_model, start.readout.shape[1])
-        )
-        self.C = nn.Parameter(readout)
+        self.C = nn.Parameter(torch.randn(directions, d_model, self.n_modes, 2) / math.sqrt(2))  # unit complex normal
         self.D = nn.Parameter(torch.randn(d_model))
         self.register_buffer("weight", torch.from_numpy(start.weight.astype(np.float32)))
 

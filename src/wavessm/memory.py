@@ -22,7 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wavessm.discretize import zoh
+from wavessm.checks import is_whole, positive, real_array, whole
+from wavessm.discretize import bilinear, zoh
 from wavessm.errors import NotFiniteError, OptionError, ShapeError
 from wavessm.flows import make_flow
 from wavessm.frames.quadrature import Array
@@ -64,11 +65,10 @@ class OnlineMemory:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(operator, Operator):
+            raise OptionError(f"OnlineMemory: got {type(operator).__name__}, expected an Operator; see make_operator.")
         if operator.measure == "translated":
-            if window is None or not (np.isfinite(window) and window > 0):
-                raise OptionError(
-                    f"OnlineMemory: window is {window}; a translated operator needs a positive number of samples."
-                )
+            window = positive(window, "OnlineMemory: for a translated operator the window in samples")
         elif window is not None:
             raise OptionError(
                 f"OnlineMemory: window is {window}, but a scaled operator holds the whole past; leave window out "
@@ -89,7 +89,7 @@ class OnlineMemory:
     @property
     def state(self) -> Tensor:
         """The state in the frame's coordinates. (..., N)"""
-        return self.flow.to_frame(self.flow.zero(()) if self._state is None else self._state)
+        return self.flow.to_frame(self.flow.zero(()) if self._state is None else self._state).clone()
 
     def step(self, x_t: Tensor | npt.ArrayLike) -> Tensor:
         """Take one sample (...) and return the state (..., N). `push` alone is O(N); reading the state is O(N²)."""
@@ -131,16 +131,16 @@ class OnlineMemory:
         dual = frame if frame.is_tight else frame.dual()
         if grid is None:
             atoms = dual.atoms
+        elif is_whole(grid):
+            count = whole(grid, "reconstruct: grid", least=1)
+            atoms = dual.evaluate((np.arange(count) + 0.5) / count)
         else:
-            if isinstance(grid, int) and grid < 1:
-                raise OptionError(f"reconstruct: grid is {grid}, expected at least 1 point.")
-            atoms = dual.evaluate((np.arange(grid) + 0.5) / grid if isinstance(grid, int) else grid)
+            atoms = dual.evaluate(grid)
         return h @ torch.tensor(atoms, dtype=self.dtype, device=self.device)
 
     def jacobian(self, length: int) -> Tensor:
         """∂h/∂x_t after `length` samples. (N, length)"""
-        if length < 1:
-            raise OptionError(f"jacobian: length is {length}, expected at least 1 sample.")
+        length = whole(length, "jacobian: length", least=1)
         with np.errstate(divide="ignore"):
             age = -self._clock(length, np.arange(-length, 1))
         return -self.flow.response(age).diff(dim=0).T
@@ -150,7 +150,9 @@ class OnlineMemory:
         return steps / self.window if self.window is not None else np.log1p(steps / start)
 
     def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
-        signal = torch.as_tensor(x, device=self.device).to(self.dtype)
+        if not isinstance(x, Tensor):
+            x = torch.tensor(real_array(x, f"OnlineMemory.{call}"))  # a copy: torch shares neither reversed nor locked
+        signal = x.to(self.device, self.dtype)
         if call != "step" and (signal.dim() == 0 or signal.shape[-1] == 0):
             raise ShapeError(f"OnlineMemory.{call}: got shape {tuple(signal.shape)}, expected (..., length ≥ 1).")
         broken = int((~torch.isfinite(signal)).sum())
@@ -163,7 +165,7 @@ class OnlineMemory:
     def _chunks(self, signal: Tensor, x: Tensor | None, first: int):  # type: ignore[no-untyped-def]
         """Yield (start, states in the flow's coordinates) over a signal that begins at sample `first`."""
         length, batch = signal.shape[-1], signal.shape[:-1]
-        most = max(256, CHUNK_NUMBERS // (self.operator.n * max(1, batch.numel())))
+        most = max(8, CHUNK_NUMBERS // (self.operator.n * max(1, batch.numel())))
         start = 0
         if x is None:
             x = self.flow.zero(tuple(batch))
@@ -190,15 +192,20 @@ def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None
         raise OptionError(f"recurrence: method is {method!r}, expected 'zoh' or 'bilinear'.")
     A, B, signal = operator.A, operator.B, np.asarray(x, float)
     identity = np.eye(len(B))
+    same = zoh(operator.system, 1 / window) if window and method == "zoh" else None
+    if window and method == "bilinear":
+        same = bilinear(operator.system, 1 / window)
     h, states = np.zeros(len(B)), np.empty((len(signal), len(B)))
     for k, u in enumerate(signal):
-        if method == "bilinear":
-            dt = 1 / window if window else 1 / (k + 1)
+        if same is not None:
+            h = same.apply(h) + same.B * u
+        elif method == "bilinear":
+            dt = 1 / (k + 1)
             h = np.linalg.solve(identity + dt / 2 * A, h - dt / 2 * (A @ h) + dt * B * u)
-        elif window is None and k == 0:
+        elif k == 0:
             h = np.linalg.solve(A, B) * u
         else:
-            step = zoh(operator.system, 1 / window if window else np.log((k + 1) / k))
+            step = zoh(operator.system, np.log((k + 1) / k))
             h = step.apply(h) + step.B * u
         states[k] = h
     return states

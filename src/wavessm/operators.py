@@ -19,6 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from wavessm.checks import whole
 from wavessm.errors import ConditionError, OptionError
 from wavessm.frames import Frame, make_frame
 from wavessm.frames.quadrature import Array, frozen
@@ -108,12 +109,17 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
     """
     if measure is not None and measure not in MEASURES:
         raise unknown_name("measure", measure, MEASURES)
+    if not isinstance(source, str | Frame):
+        raise OptionError(
+            f"make_operator: got {type(source).__name__}, expected a Frame or a name; wrap atoms in Frame."
+        )
     if isinstance(source, Frame):
         if n is not None and n != source.n:
             raise OptionError(f"make_operator: n is {n} but the frame has {source.n} atoms; leave n out.")
         return _of_frame(source, measure or "scaled")
     if n is None:
         raise OptionError(f"make_operator: '{source}' needs a state size; pass n, as in n=64.")
+    n = whole(n, "make_operator: n", least=2)
     if source not in CLOSED_FORMS:
         return _of_frame(make_frame(source, n).tighten(), measure or "scaled")
     family, own_measure, _ = CLOSED_FORMS[source]
@@ -126,15 +132,16 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
 def _of_frame(frame: Frame, measure: str) -> Operator:
     frame.require_full_rank()
     F, quadrature = frame.atoms, frame.quadrature
+    # ⟨·, φ̃ᵀ⟩ = ⟨·, φᵀ⟩ S⁻¹: through the dual's own atoms it loses √κ(S), through S⁻¹ it would lose κ(S)
+    dual = F if frame.is_tight else frame.dual().atoms
     b, z = F[:, -1], F[:, 0]
     if measure == "scaled":
         s = frame.grid
         # ⟨sφ_i′, φ_j⟩ = ½⟨sφ_i′, φ_j⟩ + ½⟨(sφ_i)′, φ_j⟩ − ½⟨φ_i, φ_j⟩
         split = (quadrature.derivative_moments(F) * s + quadrature.derivative_moments(F * s)) / 2
-        AS = split @ F.T + frame.gram() / 2
+        A = split @ dual.T + np.eye(frame.n) / 2
     else:
-        AS = quadrature.derivative_moments(F) @ F.T + np.outer(z, z)
-    A = AS if frame.is_tight else np.linalg.solve(frame.gram(), AS.T).T
+        A = quadrature.derivative_moments(F) @ dual.T + np.outer(z, dual[:, 0])
     return Operator(frozen(A), frozen(b), frozen(z), measure, frame)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pywt
 
+from wavessm.checks import is_whole, whole
 from wavessm.errors import OptionError
 from wavessm.frames.bases import BASES, Basis, default_quadrature
 from wavessm.frames.frame import Frame
@@ -37,13 +39,33 @@ PAPER_FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6")
 POINTS_PER_ATOM = 4
 """Fewest grid points an atom; coarser grids cannot tell the atoms apart."""
 
+RESERVED = ("legs", "legt", "fout", "s4d-lin", "s4d-inv")
+"""Names of operators and layers that are not made from a frame, so that no family may take them."""
+
 Family = Wavelet | Basis
 _FAMILIES: Registry[Callable[..., Family]] = Registry("family")
 
 
-def register_family(name: str, family: Family | Callable[..., Family]) -> None:
-    """Make a family known by name everywhere: a `Wavelet`, a `Basis`, or a function that returns one."""
-    _FAMILIES.register(name, (lambda: family) if isinstance(family, Family) else family)
+def register_family(name: str, family: Family | Callable[..., Any]) -> None:
+    """Make a family known by name everywhere.
+
+    family  a `Wavelet`, a `Basis`, a function without required arguments that returns one, or a mother wavelet ψ(x)
+    """
+    if name in RESERVED:
+        raise OptionError(f"register_family: {name!r} names a closed form; choose another name.")
+    if isinstance(family, Family):
+        _FAMILIES.register(name, lambda: family)
+    else:
+        _FAMILIES.register(name, partial(Wavelet, family) if _takes_points(family) else family)
+
+
+def _takes_points(function: Callable) -> bool:
+    """Whether a function must be given something, as ψ(x) must; NumPy's own functions do not say and must."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return True
+    return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
 
 
 def families() -> list[str]:
@@ -78,21 +100,25 @@ def make_frame(
     n       number of atoms, at least 2
     order   derivative order, for families that have one (gauss)
     scales  number of scales or the pseudo-frequencies themselves, f_min, f_max, alpha: see `frames/recipe.py`
-    grid    number of points, the points themselves, or a `Quadrature`; chosen by the family if not given
+    grid    number of points (rounded up to whole panels of eight), the points themselves, or a `Quadrature`; chosen by
+            the family if not given
 
-    The same call twice in a process returns the same frame. Raises `UnknownNameError`, `OptionError`, and
-    `RankError` where the options make the atoms dependent.
+    The same call twice in a process returns the same frame, unless the grid is an array. Raises `UnknownNameError`,
+    `OptionError`, and `RankError` where the options make the atoms dependent.
 
     >>> frame = make_frame("morlet", n=64)
     >>> frame.atoms.shape[0], frame.rank()
     (64, 64)
     """
-    tiling = (scales if scales is None or isinstance(scales, int) else tuple(scales), f_min, f_max, alpha)
-    if n < 2:
-        raise OptionError(f"make_frame: n is {n}, expected at least 2 atoms.")
-    if grid is None or isinstance(grid, int | Quadrature):
-        return _build(family, int(n), order, tiling, grid)
-    return _build.__wrapped__(family, int(n), order, tiling, Quadrature.from_points(grid))
+    n = whole(n, "make_frame: n", least=2)
+    given = {"scales": scales, "f_min": f_min, "f_max": f_max, "alpha": alpha}
+    named = tuple(name for name, value in given.items() if value is not None)
+    tiling = Tiling.of(scales, f_min, f_max, alpha)
+    if grid is None or isinstance(grid, Quadrature):
+        return _build(family, n, order, tiling, named, grid)
+    if is_whole(grid):
+        return _build(family, n, order, tiling, named, whole(grid, "make_frame: grid", least=9))
+    return _build.__wrapped__(family, n, order, tiling, named, Quadrature.from_points(grid))
 
 
 @lru_cache(maxsize=32)
@@ -100,7 +126,8 @@ def _build(
     family: str | Family | Callable[[np.ndarray], np.ndarray],
     n: int,
     order: int | None,
-    tiling: tuple,
+    tiling: Tiling,
+    named: tuple[str, ...],
     grid: int | Quadrature | None,
 ) -> Frame:
     name, record = _resolve(family, order)
@@ -112,12 +139,10 @@ def _build(
             f"make_frame: n is {n}, too large for a grid of {points} points; pass grid={POINTS_PER_ATOM * n} or more."
         )
     if isinstance(record, Wavelet):
-        atoms = tile(record, n, quadrature, Tiling.of(*tiling))
+        atoms = tile(record, n, quadrature, tiling)
     else:
-        options = zip(("scales", "f_min", "f_max", "alpha"), tiling, strict=True)
-        given = [key for key, value in options if value is not None]
-        if given:
-            raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {given[0]}.")
+        if named:
+            raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {named[0]}.")
         atoms = record.atoms(n, quadrature.grid)
         atoms = atoms / np.sqrt(atoms**2 @ quadrature.weights)[:, None]
     frame = Frame(atoms, quadrature, name=name)
@@ -147,6 +172,4 @@ def _quadrature(record: Family, n: int, grid: int | Quadrature | None) -> Quadra
         return record.quadrature(n) if isinstance(record, Basis) else default_quadrature(n)
     if isinstance(grid, Quadrature):
         return grid
-    if grid < 9:
-        raise OptionError(f"make_frame: grid is {grid}, expected at least 9 points.")
     return Quadrature.panels((grid - 1 + 7) // 8, order=8)

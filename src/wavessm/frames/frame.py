@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from wavessm.checks import real_array
 from wavessm.errors import NotFiniteError, OptionError, RankError, ShapeError
 from wavessm.frames.quadrature import Array, Quadrature, frozen
 
@@ -47,7 +48,7 @@ class Frame:
         weights: npt.ArrayLike | None = None,
         name: str = "frame",
     ) -> None:
-        self.atoms = frozen(atoms)
+        self.atoms = frozen(real_array(atoms, "Frame: atoms"))
         self.name = name
         if self.atoms.ndim != 2:
             raise ShapeError(f"Frame: atoms have shape {self.atoms.shape}, expected (n, length), one atom a row.")
@@ -60,6 +61,8 @@ class Frame:
         if len(broken):
             raise NotFiniteError(f"Frame: {len(broken)} of {n} atoms hold NaN or infinity, the first is {broken[0]}.")
         if isinstance(grid, Quadrature):
+            if weights is not None:
+                raise OptionError("Frame: a Quadrature has weights of its own; give points and weights, or it alone.")
             self.quadrature = grid
         else:
             self.quadrature = Quadrature.from_points(np.linspace(0, 1, length) if grid is None else grid, weights)
@@ -158,7 +161,7 @@ class Frame:
         return self._last_axis(coefficients, self.n, "synthesise", "atoms") @ self.atoms
 
     def _last_axis(self, values: npt.ArrayLike, size: int, call: str, what: str) -> Array:
-        array = np.asarray(values, float)
+        array = real_array(values, f"Frame.{call}")
         if array.ndim == 0 or array.shape[-1] != size:
             raise ShapeError(
                 f"Frame.{call}: got shape {array.shape}, expected (..., {size}), as many as there are {what}."
@@ -167,7 +170,7 @@ class Frame:
 
     def evaluate(self, points: npt.ArrayLike) -> Array:
         """The atoms at any points of [0, 1], by the interpolant of the grid. (P,) → (N, P)"""
-        where = np.asarray(points, float)
+        where = real_array(points, "Frame.evaluate: points")
         if where.ndim != 1 or not len(where):
             raise ShapeError(f"Frame.evaluate: points have shape {where.shape}, expected (count,) with count ≥ 1.")
         if not (where.min() >= 0 and where.max() <= 1):
@@ -197,7 +200,10 @@ class Frame:
 
     @cached_property
     def frequencies(self) -> Array:
-        """(N,) pseudo-frequency in cycles per window: root mean square of the derivative over 2π."""
+        """(N,) root mean square frequency in cycles per window, from the derivative.
+
+        For an oscillating atom this is the recipe's pseudo-frequency; a broad-band atom lies somewhat above it.
+        """
         slope = np.sum(self.quadrature.derivative(self.atoms) ** 2 * self.weights, axis=1)
         total = np.sum(self.atoms**2 * self.weights, axis=1)
         return frozen(np.sqrt(slope / np.where(total > 0, total, 1.0)) / (2 * np.pi))

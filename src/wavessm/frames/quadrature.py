@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse, special
 
+from wavessm.checks import is_whole, real_array, whole
 from wavessm.errors import NotFiniteError, OptionError, ShapeError
 
 Array = npt.NDArray[np.float64]
@@ -29,7 +31,7 @@ Array = npt.NDArray[np.float64]
 
 def frozen(values: npt.ArrayLike) -> Array:
     """A read-only float64 copy, safe to share between cached objects."""
-    array = np.array(values, dtype=np.float64)
+    array = np.array(values, dtype=np.float64, order="C")
     array.setflags(write=False)
     return array
 
@@ -74,20 +76,19 @@ class Quadrature:
     order: int
 
     @staticmethod
-    def panels(panels: int | npt.ArrayLike, order: int = 8) -> Quadrature:
+    def panels(panels: Any, order: int = 8) -> Quadrature:
         """So many equal panels (or the given panel ends) with Gauss–Lobatto points of one order on each.
 
         >>> quad = Quadrature.panels(4, order=6)
         >>> len(quad.grid), float(quad.weights @ quad.grid**11)
         (25, 0.0833333333333333...)
         """
-        breaks = np.linspace(0, 1, panels + 1) if isinstance(panels, int) else np.asarray(panels, float)
+        breaks = np.linspace(0, 1, int(panels) + 1) if is_whole(panels) else real_array(panels, "Quadrature")
         if breaks.ndim != 1 or len(breaks) < 2 or not np.all(np.diff(breaks) > 0):
             raise OptionError("Quadrature: panel ends must be at least two increasing numbers from 0 to 1.")
         if abs(breaks[0]) > 1e-12 or abs(breaks[-1] - 1) > 1e-12:
             raise OptionError(f"Quadrature: panels span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
-        if order < 1:
-            raise OptionError(f"Quadrature: order is {order}, expected at least 1.")
+        order = whole(order, "Quadrature: order", least=1)
         x, w, _ = lobatto(order)
         widths = np.diff(breaks)
         points = breaks[:-1, None] + widths[:, None] * (x + 1) / 2  # (panels, order + 1)
@@ -101,7 +102,7 @@ class Quadrature:
     @staticmethod
     def from_points(grid: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Quadrature:
         """The trapezoid rule on the user's own points, or the user's own weights there."""
-        points = np.asarray(grid, float)
+        points = real_array(grid, "Quadrature: grid")
         if points.ndim != 1:
             raise ShapeError(f"Quadrature: grid has shape {points.shape}, expected (length,).")
         if not np.all(np.isfinite(points)):
@@ -109,10 +110,10 @@ class Quadrature:
         quad = Quadrature.panels(points, order=1)
         if weights is None:
             return quad
-        given = np.asarray(weights, float)
+        given = real_array(weights, "Quadrature: weights")
         if given.shape != points.shape:
             raise ShapeError(f"Quadrature: weights have shape {given.shape}, expected {points.shape} as the grid.")
-        if not np.all(given > 0) or abs(given.sum() - 1) > 0.05:
+        if not np.all(given > 0) or abs(given.sum() - 1) > 1e-3:
             raise OptionError(
                 f"Quadrature: weights sum to {given.sum():g} (smallest {given.min():g}); they integrate over "
                 "[0, 1], so they must be positive and sum to 1."
@@ -134,7 +135,8 @@ class Quadrature:
 
     def derivative(self, values: Array) -> Array:
         """d/ds along the last axis. (..., L) → (..., L)"""
-        return self.derivative_moments(values) / self.weights
+        # Q goes with the panels' own weights, whatever weights the user integrates with
+        return self.derivative_moments(values) / Quadrature.panels(self.breaks, self.order).weights
 
     def interpolation(self, points: Array) -> sparse.csr_array:
         """The matrix that takes values on the grid to values at `points` in [0, 1]. (len(points), L)"""

@@ -8,9 +8,10 @@
 
 The paper leaves the range open, and the range decides everything: the proportions n_k do not depend on α, so
 for a fixed N it is f_max that says how densely the atoms really stand. Too low, and they overlap until they are
-dependent; too high, and they leave gaps in time that no state can remember. By default f_max is the one at which
-an octave ladder of scales has hops of α σ_k, and α starts at the paper's 0.75 and widens until κ(S) is at most
-`MAX_CONDITION`. Options that are given are taken as given.
+dependent; too high, and they leave gaps in time and frequency that no state can remember. By default f_max is the one
+at which an octave ladder of scales has hops of α σ_k; α starts at the paper's 0.75 and widens until κ(S) is at most
+`MAX_CONDITION`; and every scale has at least two atoms, since a slow scale with one cannot tell the two ends of the
+window apart. Options that are given are taken as given: no widening, no atoms moved between scales.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from wavessm.checks import positive, whole
 from wavessm.errors import NotFiniteError, OptionError, ShapeError
 from wavessm.frames.quadrature import Array, Quadrature
 
-MAX_CONDITION = 1e10
-"""κ(S) that the default range accepts: the tight atoms then keep eleven of their sixteen digits."""
+MAX_CONDITION = 1e12
+"""κ(S) that the default range accepts: the tight atoms then keep ten of their sixteen digits."""
+
+PAPER_ALPHA = 0.75
+"""Hop in units of the atoms' width, as the paper suggests; the first that the default range tries."""
 
 WIDENING = 2 ** (1 / 8)
 """Factor on α between two attempts at the default range."""
@@ -111,6 +116,11 @@ def _spectral_peak(values: Array, spacing: float) -> float:
     """Frequency at which the largest of the spectra peaks, between the points of the transform by a parabola."""
     points = 1 << 19
     spectrum = np.abs(np.fft.rfft(values, points, axis=1)).max(axis=0)
+    if spectrum.argmax() == 0:
+        raise OptionError(
+            "Wavelet: the spectrum peaks at frequency zero, so it has no pseudo-frequency; give centre_frequency, or "
+            "a function that oscillates."
+        )
     peak = 1 + int(spectrum[1:-1].argmax())
     left, top, right = spectrum[peak - 1 : peak + 2]
     curvature = left - 2 * top + right
@@ -125,35 +135,38 @@ class Tiling:
     scales   number of scales, or the pseudo-frequencies themselves; one an octave if None
     f_min    lowest pseudo-frequency in cycles per window
     f_max    highest pseudo-frequency
-    alpha    hop in units of the atoms' width; decides f_max where that is None
+    alpha    hop in units of the atoms' width; decides f_max where that is None; from 0.75 on if None
     """
 
     scales: int | tuple[float, ...] | None = None
-    f_min: float = 0.25
+    f_min: float = 0.5
     f_max: float | None = None
-    alpha: float = 0.75
+    alpha: float | None = None
 
     @staticmethod
     def of(
         scales: int | Sequence[float] | None, f_min: float | None, f_max: float | None, alpha: float | None
     ) -> Tiling:
         """Options as a user gives them, None for the default of each, checked."""
-        listed = scales if scales is None or isinstance(scales, int) else tuple(float(f) for f in scales)
-        base = Tiling()
+        listed: int | tuple[float, ...] | None = None
+        if scales is not None:
+            listed = (
+                whole(scales, "scales", least=1)
+                if np.ndim(scales) == 0
+                else tuple(positive(f, "scales: a pseudo-frequency") for f in np.ravel(np.asarray(scales, object)))
+            )
+        if isinstance(listed, tuple) and (not listed or not f_min is f_max is alpha is None):
+            raise OptionError("scales: a list of pseudo-frequencies needs at least one and no f_min, f_max or alpha.")
+        if f_max is not None and alpha is not None:
+            raise OptionError("alpha: it decides f_max and says nothing where f_max is given; leave one of them out.")
         tiling = Tiling(
             listed,
-            base.f_min if f_min is None else float(f_min),
-            None if f_max is None else float(f_max),
-            base.alpha if alpha is None else float(alpha),
+            Tiling.f_min if f_min is None else positive(f_min, "f_min"),
+            None if f_max is None else positive(f_max, "f_max"),
+            None if alpha is None else positive(alpha, "alpha"),
         )
-        if isinstance(listed, tuple) and (not listed or min(listed) <= 0):
-            raise OptionError(f"scales: pseudo-frequencies are {listed}, expected positive cycles per window.")
-        if isinstance(listed, int) and listed < 1:
-            raise OptionError(f"scales is {listed}, expected at least 1.")
-        if not tiling.f_min > 0 or (tiling.f_max is not None and tiling.f_max < tiling.f_min):
+        if tiling.f_max is not None and tiling.f_max < tiling.f_min:
             raise OptionError(f"f_min is {tiling.f_min}, f_max is {tiling.f_max}; expected 0 < f_min ≤ f_max.")
-        if not tiling.alpha > 0:
-            raise OptionError(f"alpha is {tiling.alpha}, expected a positive hop in units of the width.")
         return tiling
 
     def frequencies(self, f_max: float) -> Array:
@@ -165,28 +178,33 @@ class Tiling:
         return np.geomspace(self.f_min, f_max, count) if count > 1 else np.array([f_max])
 
 
-def allocate(desired: npt.ArrayLike, total: int) -> npt.NDArray[np.int_]:
-    """Integers in proportion to `desired` that sum to `total`, by largest remainder.
+def allocate(desired: npt.ArrayLike, total: int, least: int = 0) -> npt.NDArray[np.int_]:
+    """Integers in proportion to `desired` that sum to `total`, by largest remainder, none below `least` if that can be.
 
-    >>> allocate([1.0, 2.0, 4.0], 10).tolist()
-    [1, 3, 6]
+    >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, least=2).tolist()
+    ([1, 3, 6], [2, 3, 5])
     """
     quota = np.asarray(desired, float)
     quota = quota / quota.sum() * total
     counts = np.floor(quota).astype(int)
     short = total - counts.sum()
     counts[np.argsort(counts - quota, kind="stable")[:short]] += 1
+    least = min(least, total // len(counts))
+    while counts.min() < least:
+        counts[counts.argmax()] -= 1
+        counts[counts.argmin()] += 1
     return counts
 
 
-def place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array) -> Array:
+def place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, least: int = 0) -> Array:
     """n unit-energy atoms: shifted and dilated copies of ψ at the given pseudo-frequencies. (n, L)
 
-    Several voices share a centre; where n is no multiple of them, the last centre lacks some.
+    Several voices share a centre; where n is no multiple of them, the last centre lacks some. `least` is the smallest
+    number of centres a scale.
     """
     proto = _prototype(wavelet)
     dilations = proto.frequency / frequencies
-    counts = allocate(frequencies, -(-n // proto.voices))
+    counts = allocate(frequencies, -(-n // proto.voices), least)
     grid = quadrature.grid
     rows = []
     for s, count in zip(dilations, counts, strict=True):
@@ -209,13 +227,18 @@ def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Ar
     if tiling.f_max is not None or isinstance(tiling.scales, tuple):
         return place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
     proto = _prototype(wavelet)
-    best, best_condition, alpha = None, np.inf, tiling.alpha
-    while True:
+
+    def range_up_to(alpha: float) -> Array:
         # Octave scales up to f_max ask for Σ f_k / (α f_c σ_0) ≈ 2 f_max / (α f_c σ_0) centres of `voices` atoms.
-        f_max = max(2 * tiling.f_min, n * alpha * proto.frequency * proto.spread / (2 * proto.voices))
-        if best is not None and f_max > n:
-            return best
-        atoms = place(wavelet, n, quadrature, tiling.frequencies(f_max))
+        f_max = n * alpha * proto.frequency * proto.spread / (2 * proto.voices)
+        return tiling.frequencies(max(2 * tiling.f_min, f_max))
+
+    if tiling.alpha is not None:
+        return place(wavelet, n, quadrature, range_up_to(tiling.alpha))
+    least = -(-2 // proto.voices)
+    best, best_condition, alpha = None, np.inf, PAPER_ALPHA
+    while best is None or range_up_to(alpha)[-1] <= n:
+        atoms = place(wavelet, n, quadrature, range_up_to(alpha), least)
         eigenvalues = np.linalg.eigvalsh((atoms * quadrature.weights) @ atoms.T)
         condition = eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] > 0 else np.inf
         if condition <= MAX_CONDITION:
@@ -223,3 +246,4 @@ def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Ar
         if best is None or condition < best_condition:
             best, best_condition = atoms, condition
         alpha *= WIDENING
+    return best

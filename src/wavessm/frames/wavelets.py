@@ -11,6 +11,7 @@ import numpy as np
 import pywt
 from scipy import interpolate, signal, special
 
+from wavessm.checks import whole
 from wavessm.errors import OptionError
 from wavessm.frames.quadrature import Array
 from wavessm.frames.recipe import Wavelet
@@ -27,8 +28,7 @@ def morlet() -> Wavelet:
 
 def gauss(order: int = 1) -> Wavelet:
     """The derivative of a Gaussian of the given order."""
-    if order < 1:
-        raise OptionError(f"gauss: order is {order}, expected at least 1.")
+    order = whole(order, "gauss: order", least=1)
     return Wavelet(
         lambda x: special.eval_hermitenorm(order, x) * np.exp(-(x**2) / 2),
         support=(-8.0 - order / 4, 8.0 + order / 4),
@@ -102,7 +102,7 @@ def is_parametric(name: str) -> bool:
     if not name.startswith(tuple(PARAMETERS)) or name in PARAMETERS:
         return False
     try:
-        pywt.ContinuousWavelet(name)
-    except ValueError:
+        psi, _ = pywt.ContinuousWavelet(name).wavefun(length=16)
+    except (ValueError, TypeError):  # PyWavelets answers parameters of zero with a TypeError
         return False
-    return True
+    return bool(np.isfinite(psi).all())

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import wavessm
 from wavessm.errors import MissingExtraError
 
 
@@ -25,9 +26,8 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def provenance(module: str) -> str:
     """One line: the command as typed, the versions and the machine."""
-    versions = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
-    )
+    installed = [f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scipy", "PyWavelets")]
+    versions = ", ".join([f"wavessm {wavessm.__version__}", *installed])
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     return f"`{' '.join([module, *sys.argv[1:]])}` with {versions}; {machine}"
 
