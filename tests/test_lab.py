@@ -27,9 +27,7 @@ def test_conditioning_study_writes_its_table(tmp_path):
         assert float(row["kappa_tight"]) <= 1 + 1e-9
         assert float(row["residual_scaled"]) < 1e-10
     assert (tmp_path / "conditioning.png").exists()
-    assert (
-        "--sizes" in (tmp_path / "PROVENANCE.md").read_text() or "wavessm" in (tmp_path / "PROVENANCE.md").read_text()
-    )
+    assert f"wavessm.lab.conditioning --out {tmp_path} --sizes 8 16`" in (tmp_path / "PROVENANCE.md").read_text()
 
 
 def test_memory_study_writes_its_table(tmp_path):

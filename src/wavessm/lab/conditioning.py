@@ -17,7 +17,7 @@ from wavessm.frames.bases import BASES
 from wavessm.lab.record import provenance, pyplot, write_csv
 from wavessm.operators import make_operator
 
-SIZES = (8, 16, 32, 64, 128, 256)
+SIZES = (8, 16, 32, 48, 64, 96, 128, 256)
 
 
 def frame_for(family: str, n: int, span: str) -> Frame:
@@ -78,7 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{family}: done")
     write_csv(options.out / "conditioning.csv", rows)
     draw(rows, options.out / "conditioning.png")
-    (options.out / "PROVENANCE.md").write_text(f"Made by {provenance('python -m wavessm.lab.conditioning')}.\n")
+    (options.out / "PROVENANCE.md").write_text(
+        f"Made by {provenance('python -m wavessm.lab.conditioning', arguments)}.\n"
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from wavessm.lab.signals import Signal, classical, ecg
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
 
-SIZES = (16, 32, 64, 128)
+SIZES = (16, 32, 48, 64, 96, 128)
 MEASURES = ("scaled", "translated")
 
 
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{measure}, N = {n}: done")
     write_csv(options.out / "reconstruction.csv", rows)
     draw(rows, options.out / "reconstruction.png")
-    (options.out / "PROVENANCE.md").write_text(f"Made by {provenance('python -m wavessm.lab.memory')}.\n")
+    (options.out / "PROVENANCE.md").write_text(f"Made by {provenance('python -m wavessm.lab.memory', arguments)}.\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -24,12 +26,30 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
-def provenance(module: str) -> str:
-    """One line: the command as typed, the versions and the machine."""
+def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
+    """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
     installed = [f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scipy", "PyWavelets")]
     versions = ", ".join([f"wavessm {wavessm.__version__}", *installed])
-    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return f"`{' '.join([module, *sys.argv[1:]])}` with {versions}; {machine}"
+    typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
+    python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    return f"`{typed}` at revision {_revision()} with {versions}; {python}, {_processor()}, {os.cpu_count()} cores"
+
+
+def _revision() -> str:
+    """The commit of the source tree, with a + if files changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "."], capture_output=True).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if changed else "")
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or "unknown processor"
 
 
 def pyplot() -> Any:
