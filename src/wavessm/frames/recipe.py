@@ -10,8 +10,8 @@ The paper leaves the range open, and the range decides everything: the proportio
 for a fixed N it is f_max that says how densely the atoms really stand. Too low, and they overlap until they are
 dependent; too high, and they leave gaps in time and frequency that no state can remember. By default f_max is the one
 at which an octave ladder of scales has hops of α σ_k; α starts at the paper's 0.75 and widens until κ(S) is at most
-`MAX_CONDITION`; and every scale has at least two atoms, since a slow scale with one cannot tell the two ends of the
-window apart. Options that are given are taken as given: no widening, no atoms moved between scales.
+`MAX_CONDITION`; and every scale of a real wavelet has at least two atoms, since a slow scale with one cannot tell the
+two ends of the window apart (complex wavelets and DPSS have several atoms at each centre). Options that are given are taken as given: no widening, no atoms moved between scales.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Ar
 
     if tiling.alpha is not None:
         return place(wavelet, n, quadrature, range_up_to(tiling.alpha))
-    least = -(-2 // proto.voices)
+    least = 2 if proto.voices == 1 else 0
     best, best_condition, alpha = None, np.inf, PAPER_ALPHA
     while best is None or range_up_to(alpha)[-1] <= n:
         atoms = place(wavelet, n, quadrature, range_up_to(alpha), least)
