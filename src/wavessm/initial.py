@@ -18,9 +18,11 @@ import numpy.typing as npt
 from wavessm.errors import ConditionError, OptionError
 from wavessm.operators import CLOSED_FORMS, Operator, make_operator
 from wavessm.registry import unknown_name
-from wavessm.structure import MAX_CONDITION, WELL_CONDITIONED
 
 STRUCTURES = ("diagonal", "dplr")
+
+POLYNOMIAL = ("legs", "legt", "legendre", "chebyshev")
+"""Families whose layers are DPLR at every size unless asked otherwise; small ones would still diagonalise."""
 
 DECAY_FLOOR = 1e-3
 """Smallest −Re λ at the start: a mode that remembers about a thousand time constants of the layer's Δ."""
@@ -40,7 +42,7 @@ class Initial:
 
 @lru_cache(maxsize=64)
 def initial_modes(family: str, measure: str | None, d_state: int, structure: str | None) -> Initial:
-    """The start of a layer; `structure` None takes the diagonal form where it is well conditioned, else DPLR.
+    """The start of a layer; `structure` None takes the diagonal form where there is one, DPLR for polynomial families.
 
     family  a name of `families()`, a closed form (legs, legt, fout), or s4d-lin, s4d-inv
     """
@@ -53,18 +55,18 @@ def initial_modes(family: str, measure: str | None, d_state: int, structure: str
             raise OptionError(f"WaveSSM: '{family}' is a diagonal initialisation; use structure='diagonal' or 'legs'.")
         return _s4d(family, d_state)
     operator = make_operator(family, None if family in CLOSED_FORMS else measure, d_state)
-    if structure == "dplr":
+    if structure == "dplr" or (structure is None and family in POLYNOMIAL):
         return _dplr(operator)
-    if structure == "diagonal":
-        return _diagonal(operator, MAX_CONDITION)
     try:
-        return _diagonal(operator, WELL_CONDITIONED)
+        return _diagonal(operator)
     except ConditionError:
+        if structure == "diagonal":
+            raise
         return _dplr(operator)
 
 
-def _diagonal(operator: Operator, max_condition: float) -> Initial:
-    form = operator.to_diagonal(max_condition)
+def _diagonal(operator: Operator) -> Initial:
+    form = operator.to_diagonal()
     kept, weight = form.one_of_each_pair
     none = np.zeros((0, len(kept)), complex)
     # The length of an eigenvector is free. Taking all modes to be driven alike keeps a layer's products of B and C near

@@ -33,7 +33,7 @@ class WaveSSM(nn.Module):
     d_state        N, the number of atoms
     family         a name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-lin", "s4d-inv" (S4D)
     measure        "scaled" or "translated"; closed forms have their own
-    structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises well, else DPLR
+    structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR
     bidirectional  also read the sequence backwards, with a readout of its own, and add
     dt_min, dt_max range of the initial steps, log-uniform over channels
     n_ssm          independent copies of (λ, B, P), shared over d_model / n_ssm channels each

@@ -26,9 +26,6 @@ Complex = npt.NDArray[np.complexfloating]
 MAX_CONDITION = 1e8
 """Condition number of the eigenvectors beyond which a diagonal form has lost half of its digits and is refused."""
 
-WELL_CONDITIONED = 1e5
-"""Condition number up to which the diagonal form keeps eleven digits and is chosen where nothing else is asked for."""
-
 
 @dataclass(frozen=True, eq=False)
 class Dense:
