@@ -6,7 +6,12 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import torch
 from hypothesis import settings
+
+# Triton binds its kernels when it is first imported: to the interpreter where there is no GPU.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("wavessm", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("wavessm")

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 import wavessm as ws
 from common import report
+from wavessm.lab.record import write_csv
 
 # task: batch, d_model, d_state, length, bidirectional
 SHAPES = {
@@ -216,6 +217,7 @@ def main() -> None:
                 "torch": torch.__version__,
             }
         )
+        write_csv(options.out / f"{device}.csv", rows)  # what is measured stays measured if a later shape fails
     report(rows, options.out / f"{device}.csv", "engine.py")
 
 

@@ -11,7 +11,8 @@ for a fixed N it is f_max that says how densely the atoms really stand. Too low,
 dependent; too high, and they leave gaps in time and frequency that no state can remember. By default f_max is the one
 at which an octave ladder of scales has hops of α σ_k; α starts at the paper's 0.75 and widens until κ(S) is at most
 `MAX_CONDITION`; and every scale of a real wavelet has at least two atoms, since a slow scale with one cannot tell the
-two ends of the window apart (complex wavelets and DPSS have several atoms at each centre). Options that are given are taken as given: no widening, no atoms moved between scales.
+two ends of the window apart (complex wavelets and DPSS have several atoms at each centre). Options that are given are
+taken as given: no widening, no atoms moved between scales.
 """
 
 from __future__ import annotations

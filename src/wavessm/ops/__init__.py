@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError
@@ -50,7 +51,7 @@ def diagonal_scan(
         zero = u.new_zeros(u.shape[0], *log_lam.shape) if state is None else state
         y, last = reference.diagonal_scan(u, log_lam, w, zero)
         return y.to(u.dtype), last.to(u.dtype)
-    reason = _triton_refuses(u) if backend in ("auto", "triton") else "not asked for"
+    reason = _triton_refuses(u, backend)
     if reason is None:
         from wavessm.ops import triton_scan
 
@@ -81,8 +82,14 @@ def dense_scan(
     return scan.dense_scan(u, A, B, C, state)
 
 
-def _triton_refuses(u: Tensor) -> str | None:
-    """Why the triton backend cannot take this call, or None if it can."""
+def _triton_refuses(u: Tensor, backend: str) -> str | None:
+    """Why the triton backend cannot, or under "auto" should not, take this call; None if it does."""
+    if backend == "torch":
+        return "not asked for"
+    if backend == "auto" and not u.is_cuda:
+        return "the input is not on a GPU"
+    if backend == "auto" and torch.compiler.is_compiling():
+        return "torch.compile traces the torch backend"
     try:
         from wavessm.ops import triton_scan
     except ImportError as reason:
