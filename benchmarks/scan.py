@@ -17,6 +17,7 @@ from torch import Tensor
 
 from common import report
 from engine import SHAPES, timed
+from wavessm.lab.record import write_csv
 from wavessm.ops import diagonal_scan, scan
 from wavessm.ops.tables import kernel
 
@@ -45,7 +46,9 @@ def worst_error(arguments: list[Tensor], precision: str) -> float:
 
     ours = run(few, lambda *a: diagonal_scan(*a, backend="triton", precision=precision))
     exact = run([a.double() for a in few], scan.diagonal_scan)
-    return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(ours, exact, strict=True))
+    return max(
+        float((a.detach().double() - b.detach()).norm() / b.detach().norm()) for a, b in zip(ours, exact, strict=True)
+    )
 
 
 def fft_convolution(u: Tensor, log_lam: Tensor, w: Tensor) -> Tensor:
@@ -73,8 +76,8 @@ def measure(task: str, precision: str) -> dict[str, Any]:
 
     out = torch.empty_like(u)
     row = {
-        "task": task, **dict(zip(("batch", "channels", "d_state", "length"), shape, strict=True)), "precision": precision,
-        "error": error,
+        "task": task, **dict(zip(("batch", "channels", "d_state", "length"), shape, strict=True)),
+        "precision": precision, "error": error,
         "floor_ms": timed(lambda: out.copy_(u.detach()), "cuda"),
         "forward_ms": timed(forward, "cuda"),
         "both_ms": timed(lambda: both(lambda: diagonal_scan(u, log_lam, w, None, "triton", precision)[0]), "cuda"),
@@ -94,6 +97,7 @@ def main() -> None:
     for task in SHAPES:
         if task != "cpu":
             rows += [measure(task, precision) for precision in ("fp32", "tf32", "bf16")]
+            write_csv(options.out / "scan.csv", rows)
             print(f"{task}: done", flush=True)
     report(rows, options.out / "scan.csv", "scan.py")
 
