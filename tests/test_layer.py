@@ -298,8 +298,14 @@ def test_a_layer_learns_to_recall():
 
 BAD = {
     "rank": (lambda: make()(signal(5, 3)), ws.ShapeError, r"expected \(batch, length, d_model\)"),
-    "width": (lambda: make()(signal(1, 5, 4)), ws.ShapeError, r"d_model\) = \(…, ≥ 1, 3\)"),
+    "width": (lambda: make()(signal(1, 5, 4)), ws.ShapeError, r"d_model\) = \(≥ 1, ≥ 1, 3\)"),
     "no samples": (lambda: make()(signal(1, 0, 3)), ws.ShapeError, "≥ 1"),
+    "no sequences": (lambda: make()(signal(0, 5, 3)), ws.ShapeError, "≥ 1"),
+    "a list": (lambda: make()([[1.0]]), ws.ShapeError, "x is a list"),
+    "lengths as a list": (lambda: make()(signal(1, 5, 3), lengths=[5]), ws.ShapeError, "lengths is a list"),
+    "d_model in words": (lambda: ws.WaveSSM("3"), ws.OptionError, "d_model is '3'"),
+    "precision": (lambda: ws.WaveSSM(3, 8, precision="fp8"), ws.UnknownNameError, "precision 'fp8'"),
+    "half a kernel": (lambda: make().kernel(2.5), ws.OptionError, "length is 2.5"),
     "integers": (lambda: make()(torch.ones(1, 5, 3, dtype=torch.long)), ws.OptionError, "x.float"),
     "state": (lambda: make()(signal(2, 5, 3), state=torch.zeros(2, 3)), ws.ShapeError, r"initial_state\(batch=2\)"),
     "step": (lambda: make().step(signal(2, 4), None), ws.ShapeError, "WaveSSM.step"),

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import initial_modes
-from wavessm.ops import check_backend, dense_scan, diagonal_scan
+from wavessm.ops import check_backend, check_precision, dense_scan, diagonal_scan
 from wavessm.ops.tables import dense_kernel, kernel, multiply
 
 
@@ -67,7 +68,9 @@ class WaveSSM(nn.Module):
     ) -> None:
         super().__init__()
         check_backend(backend)
-        if d_model < 1 or n_ssm < 1 or d_model % n_ssm:
+        check_precision(precision)
+        d_model, n_ssm = whole(d_model, "WaveSSM: d_model", least=1), whole(n_ssm, "WaveSSM: n_ssm", least=1)
+        if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         if not 0 < dt_min <= dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
@@ -144,8 +147,7 @@ class WaveSSM(nn.Module):
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels, without D. (directions, d_model, length) float64"""
-        if length < 1:
-            raise OptionError(f"WaveSSM.kernel: length is {length}, expected at least 1.")
+        length = whole(length, "WaveSSM.kernel: length", least=1)
         if self.structure == "diagonal":
             log_lam, w = self._sampled_modes(rate)
             return torch.stack([kernel(log_lam, w_d, length) for w_d in w])
@@ -211,9 +213,11 @@ class WaveSSM(nn.Module):
         return self.D.new_zeros(batch, self.d_model, self.n_modes, 2)
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
-        if x.dim() != 3 or x.shape[2] != self.d_model or x.shape[1] == 0:
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
+        if x.dim() != 3 or x.shape[2] != self.d_model or 0 in x.shape:
             raise ShapeError(
-                f"WaveSSM: x has shape {tuple(x.shape)}, expected (batch, length, d_model) = (…, ≥ 1, {self.d_model})."
+                f"WaveSSM: x has {tuple(x.shape)}, expected (batch, length, d_model) = (≥ 1, ≥ 1, {self.d_model})."
             )
         if not x.dtype.is_floating_point:
             raise OptionError(
@@ -231,6 +235,8 @@ class WaveSSM(nn.Module):
                 "WaveSSM: a bidirectional layer reads the future and has no state; use bidirectional=False."
             )
         if lengths is not None:
+            if not isinstance(lengths, Tensor):
+                raise ShapeError(f"WaveSSM: lengths is a {type(lengths).__name__}, expected a tensor (batch,).")
             if state is not None or return_state:
                 raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
             if lengths.shape != x.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]:

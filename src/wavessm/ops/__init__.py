@@ -32,6 +32,12 @@ def check_backend(backend: str) -> None:
         raise unknown_name("backend", backend, BACKENDS)
 
 
+def check_precision(precision: str) -> None:
+    """Raise `UnknownNameError` for an arithmetic that does not exist."""
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+
+
 def diagonal_scan(
     u: Tensor,  # (batch, channels, length)
     log_lam: Tensor,  # (channels, modes, 2)
@@ -45,8 +51,7 @@ def diagonal_scan(
     `precision` is the arithmetic inside the triton backend; the others follow u's dtype.
     """
     check_backend(backend)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
+    check_precision(precision)
     if backend == "reference":
         zero = u.new_zeros(u.shape[0], *log_lam.shape) if state is None else state
         y, last = reference.diagonal_scan(u, log_lam, w, zero)
