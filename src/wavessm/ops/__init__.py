@@ -1,7 +1,7 @@
 """Stage 4: the engine. One dispatch point over the backends that can run a layer.
 
     reference   a float64 loop over time
-    torch       chunked matrix products, anywhere PyTorch runs
+    torch       FFT convolution, or chunked matrix products where there is a state; anywhere PyTorch runs
     triton      the same walk fused into one kernel, on NVIDIA GPUs
 
 An explicit choice that cannot serve raises with the reason; "auto" takes the fastest that can and says once, in the
@@ -20,13 +20,17 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError
 from wavessm.ops import reference
+from wavessm.ops.convolution import convolve
 from wavessm.ops.modes import Modes, Sampled, sample
 from wavessm.ops.scan import scan, tables_of
-from wavessm.ops.tables import Dense
+from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
 from wavessm.registry import unknown_name
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16")
+
+CONVOLVE_FROM = 512
+"""Length from which PyTorch's FFT outruns its chunked scan."""
 
 log = logging.getLogger("wavessm")
 
@@ -74,6 +78,9 @@ def run_dense(
 ) -> tuple[Tensor, Tensor | None]:
     """The same for a dense state."""
     if use_triton(u, engine, dense=system.B.shape[-1], slots=0):
+        if _convolves(u, system, state, want_state, engine):
+            y, _ = _run(u, system, None, False, engine)
+            return y + D.to(y.dtype)[:, None] * u, None
         from wavessm.ops import triton_scan
 
         return triton_scan.run_dense(u, system, D, state, want_state, engine.precision)
@@ -81,22 +88,39 @@ def run_dense(
     return y + D.to(y.dtype)[:, None] * u, last
 
 
+def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
+    """Whether FFT beats the walk: products of a large dense state in float32's accuracy cost more than the scan's all."""
+    large = system.B.shape[-1] > 64 and engine == Engine("auto", "fp32")
+    return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
+
+
 def _run(
     u: Tensor, system: Sampled | Dense, state: Tensor | None, want_state: bool, engine: Engine
 ) -> tuple[Tensor, Tensor | None]:
-    one_way = (len(system.w) if isinstance(system, Sampled) else len(system.C)) == 1
-    if not one_way:
+    """Whichever of reference, convolution and chunked scan serves this call."""
+    if (system.w if isinstance(system, Sampled) else system.C).shape[0] == 2:
         if engine.backend == "reference":
             return _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1), None
-        return scan(u, tables_of(system, u.dtype))
-    # 0 · u is NaN from the first broken sample on, and a chunk's products must not carry it to earlier ones.
+        return _whole(u, system), None
+    # 0 · u is NaN from the first broken sample on, and no product may carry it to earlier ones.
     broken = torch.cumsum(u * 0, dim=-1)
     finite = torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
     if engine.backend == "reference":
         y, last = _reference(finite, system, 0, state)
+    elif state is None and not want_state:
+        return _whole(finite, system) + broken, None
     else:
         y, last = scan(finite, tables_of(system, u.dtype), state, want_state)
     return y + broken, last + broken[..., -1, None] if last is not None and want_state else None
+
+
+def _whole(u: Tensor, system: Sampled | Dense) -> Tensor:
+    """A whole sequence from rest: by FFT unless it is short."""
+    length = u.shape[-1]
+    if length < CONVOLVE_FROM:
+        return scan(u, tables_of(system, u.dtype))[0]
+    K = dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length)
+    return convolve(u, K)
 
 
 def _reference(u: Tensor, system: Sampled | Dense, direction: int, state: Tensor | None) -> tuple[Tensor, Tensor]:

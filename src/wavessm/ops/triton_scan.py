@@ -33,12 +33,12 @@ from wavessm.ops.triton_turn import turn
 _ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
 # (precision, more than 64 reals): part, block, warps_back and stages_back of `Settings`
 _SUMS = {
-    ("fp32", False): (64, 32, 4, 2),
+    ("fp32", False): (64, 32, 4, 1),
     ("fp32", True): (32, 32, 4, 3),
-    ("tf32", False): (64, 32, 8, 1),
-    ("tf32", True): (32, 64, 4, 2),
-    ("bf16", False): (64, 64, 4, 3),
-    ("bf16", True): (64, 64, 4, 3),
+    ("tf32", False): (64, 64, 4, 1),
+    ("tf32", True): (64, 32, 4, 1),
+    ("bf16", False): (64, 64, 4, 2),
+    ("bf16", True): (64, 64, 8, 2),
 }
 
 MOST_SLOTS, MOST_DENSE = 128, 128
@@ -77,18 +77,18 @@ def available(u: Tensor, dense: int = 0, slots: int = 0) -> str | None:
 
 def default_settings(batch: int, channels: int, width: int, length: int, precision: str, dense: bool) -> Settings:
     """What was fastest on an H200 at the sizes of the benchmarks; width counts slots, or reals of a dense state."""
-    chunk = min(32 if width > 64 else 64, _power_of_two(length))
     wide = width > (64 if dense else 32)
+    huge = width > 64 and not (dense and precision != "fp32")  # tables of 64 samples would not fit a multiprocessor
+    chunk = min(32 if huge else 64, _power_of_two(length))
     tile = 32 if wide and batch >= 32 else 16
     # Signals that fill less than half a tile are cut into rows enough for whole tiles, two programs a processor.
     enough = -(-max(tile, 256 * tile // channels) // batch)
     segments = max(1, min(enough, -(-length // chunk) // 4)) if 2 * batch < tile else 1
     warps = 8 if width > 64 or (wide and precision == "fp32") else 4
     part, block, warps_back, stages_back = _SUMS[precision, wide]
-    fused = not dense and (precision == "bf16" or (precision == "tf32" and not wide))
-    if fused:
-        warps_back, stages_back = 8 if wide else 4, 2
-    part, block = (part, block) if width <= 64 else (16, 16)
+    if width > 64:
+        part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
+    fused = precision == "bf16" and not dense
     return Settings(chunk, tile, segments, warps, 3, fused, warps_back, stages_back, min(part, chunk), block)
 
 
