@@ -1,6 +1,7 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
-Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, blocks.
+Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
+blocks.
 """
 
 from wavessm.blocks import ResidualBlock
@@ -19,6 +20,7 @@ from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families,
 from wavessm.layer import WaveSSM, param_groups
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator
+from wavessm.streaming import SampledLayer, sampled
 from wavessm.structure import DPLR, Dense, Diagonal
 
 __version__ = "0.1.0"
@@ -38,6 +40,7 @@ __all__ = [
     "Quadrature",
     "RankError",
     "ResidualBlock",
+    "SampledLayer",
     "ShapeError",
     "UnknownNameError",
     "WaveSSM",
@@ -50,5 +53,6 @@ __all__ = [
     "make_operator",
     "param_groups",
     "register_family",
+    "sampled",
     "zoh",
 ]

@@ -89,7 +89,7 @@ def run_dense(
 
 
 def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
-    """Whether FFT beats the walk: products of a large dense state in float32's accuracy cost more than the scan's all."""
+    """Whether FFT beats the walk, as it does where a large dense state is multiplied in float32's accuracy."""
     large = system.B.shape[-1] > 64 and engine == Engine("auto", "fp32")
     return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
 
@@ -105,6 +105,7 @@ def _run(
     # 0 · u is NaN from the first broken sample on, and no product may carry it to earlier ones.
     broken = torch.cumsum(u * 0, dim=-1)
     finite = torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
+    last: Tensor | None
     if engine.backend == "reference":
         y, last = _reference(finite, system, 0, state)
     elif state is None and not want_state:

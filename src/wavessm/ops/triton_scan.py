@@ -185,7 +185,8 @@ class _Plan:
     @classmethod
     def of(cls, u: Tensor, tables: Tables, cut: Settings, arithmetic: str) -> _Plan:
         _, planes, _, width = tables.E.shape
-        return cls(*u.shape, width, planes, cut, arithmetic)
+        batch, channels, length = u.shape
+        return cls(batch, channels, length, width, planes, cut, arithmetic)
 
     @property
     def chunks(self) -> int:
