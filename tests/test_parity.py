@@ -1,4 +1,4 @@
-"""The DPLR layer against the official S4 kernel: a golden file, and the code itself where WAVESSM_S4 names a checkout."""
+"""The DPLR layer against the official S4 kernel: a golden file, and its code where WAVESSM_S4 names a checkout."""
 
 import os
 import sys

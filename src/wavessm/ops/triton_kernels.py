@@ -164,9 +164,8 @@ def walk_kernel(
         next_0 = _dot(chunk, in_0, next_0, PRECISION)
         s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
     lost = (row < 0)[:, None]
-    if broken is not None:
-        if y is not None:
-            lost = stop < length
+    if broken is not None and y is not None:
+        lost = stop < length
     tl.store(ends + at_edge, tl.where(lost, float("nan"), s_0), mask=row_ok & n_ok)
     if not DENSE:
         tl.store(ends + at_edge + modes, tl.where(lost, float("nan"), s_1), mask=row_ok & n_ok)
