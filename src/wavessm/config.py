@@ -6,7 +6,7 @@ Read `encoders.py`, `backbones.py`, `heads.py` for what the fields do, `models.p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ INSTANCE_NORMS = ("none", "last", "mean", "mean_std")
 _CHOICES = {
     "norm": NORMS, "encoder": ENCODERS, "head": HEADS, "backbone": BACKBONES, "instance_norm": INSTANCE_NORMS,
 }  # fmt: skip
-_SWITCHES = ("bidirectional", "prenorm", "future_marks", "horizon_mask")
+_SWITCHES = ("bidirectional", "prenorm", "horizon_mask")
 _COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads")
 
 
@@ -36,7 +36,6 @@ class ModelConfig:
     encoder            "linear", "embedding" (tokens below `vocabulary`), "calendar" (values and marks)
     mark_sizes         calendar: table sizes of whole-number marks; or
     mark_width         calendar: how many real-valued marks
-    future_marks       calendar, forecasting: also read the marks of the horizon (they are known), not zeros
     horizon_mask       calendar, forecasting: tell steps of the horizon from steps of the context
     head               "pool", "last", "sequence", "forecast" (the `horizon` steps after the context), "pair"
     instance_norm      forecasting: take off "last" or "mean" of each context, "mean_std" also scales; undone after
@@ -64,7 +63,6 @@ class ModelConfig:
     vocabulary: int | None = None
     mark_sizes: tuple[int, ...] = ()
     mark_width: int = 0
-    future_marks: bool = False
     horizon_mask: bool = False
     head: str = "pool"
     horizon: int | None = None
@@ -95,6 +93,8 @@ class ModelConfig:
         self._check_backbone()
 
     def _check_encoder(self) -> None:
+        if isinstance(self.mark_sizes, str) or not isinstance(self.mark_sizes, Sequence):
+            raise OptionError(f"ModelConfig: mark_sizes is {self.mark_sizes!r}, expected several table sizes.")
         sizes = tuple(whole(size, "ModelConfig: a size in mark_sizes", least=1) for size in self.mark_sizes)
         object.__setattr__(self, "mark_sizes", sizes)
         whole(self.mark_width, "ModelConfig: mark_width", least=0)
@@ -109,8 +109,8 @@ class ModelConfig:
                 f"ModelConfig: encoder='calendar' has mark_sizes = {sizes} and mark_width = {self.mark_width}; "
                 "give one of them: table sizes of whole-number marks, or the number of real-valued ones."
             )
-        if (self.future_marks or self.horizon_mask) and (self.encoder, self.head) != ("calendar", "forecast"):
-            raise OptionError("ModelConfig: future_marks and horizon_mask go with encoder='calendar', head='forecast'.")
+        if self.horizon_mask and (self.encoder, self.head) != ("calendar", "forecast"):
+            raise OptionError("ModelConfig: horizon_mask goes with encoder='calendar' and head='forecast'.")
 
     def _check_head(self) -> None:
         if self.head == "forecast":

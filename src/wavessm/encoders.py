@@ -87,14 +87,15 @@ class CalendarEncoder(LinearEncoder):
     """Values through a Linear, plus marks of the calendar, plus a mark for steps of the horizon.
 
     x      (batch, length, d_input)
-    marks  (batch, length, k): whole numbers, one table each, summed; or real numbers through a Linear
-    ahead  (batch or 1, length, 1) True at steps of the horizon: their marks read as zero unless the config says
-           future_marks, and the second row of the horizon's table is theirs if it says horizon_mask
+    marks  (batch, length, k): whole numbers, one table each, summed; or real numbers through a Linear. Where they end
+           with the context, those of the horizon are zero
+    ahead  (batch or 1, length, 1) True at steps of the horizon, which have a row of their own if the config says
+           horizon_mask
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_input, config.d_model)
-        self.future_marks, self.horizon_mask = config.future_marks, config.horizon_mask
+        self.horizon_mask = config.horizon_mask
         self.width = len(config.mark_sizes) or config.mark_width
         if config.mark_sizes:
             self.tables = nn.ModuleList(nn.Embedding(size, config.d_model) for size in config.mark_sizes)
@@ -105,7 +106,7 @@ class CalendarEncoder(LinearEncoder):
 
     def check_marks(self, marks: Tensor | None, batch: int, length: int, horizon: int) -> None:
         """Rank, width, length and range of the marks of `length` steps, with or without `horizon` more."""
-        lengths = [length + horizon] if self.future_marks else sorted({length, length + horizon})
+        lengths = sorted({length, length + horizon})
         expected = f"(batch, length, marks) = ({batch}, {' or '.join(map(str, lengths))}, {self.width})"
         if not isinstance(marks, Tensor):
             came = "no marks came" if marks is None else f"marks is a {type(marks).__name__}"
@@ -120,9 +121,10 @@ class CalendarEncoder(LinearEncoder):
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
         assert marks is not None
-        marks = F.pad(marks[:, : x.shape[1]], (0, 0, 0, max(0, x.shape[1] - marks.shape[1])))
-        if ahead is not None and not self.future_marks:
-            marks = marks.masked_fill(ahead, 0)
+        missing = x.shape[1] - marks.shape[1]
+        marks = F.pad(marks, (0, 0, 0, max(0, missing)))[:, : x.shape[1]]
+        if missing > 0 and ahead is not None:
+            marks = marks.masked_fill(ahead, 0)  # a padded context ends before the others do
         h = super().forward(x, None, None)
         if hasattr(self, "tables"):
             for column, table in enumerate(self.tables):
