@@ -49,7 +49,8 @@ class Arrays:
     Integers that stand for a signal (int16 ECG) stay integers in memory: `affine = (factor, offset)` makes `take`
     return `x * factor + offset` in float32.
 
-    >>> source = Arrays(torch.tensor([[[1], [2]], [[3], [4]]], dtype=torch.int16), torch.tensor([0, 1]), affine=(0.5, 1.0))
+    >>> samples = torch.tensor([[[1], [2]], [[3], [4]]], dtype=torch.int16)
+    >>> source = Arrays(samples, torch.tensor([0, 1]), affine=(0.5, 1.0))
     >>> source.take(torch.tensor([1])).x.flatten().tolist()
     [2.5, 3.0]
     """
@@ -60,7 +61,7 @@ class Arrays:
         for name, values in (("y", y), ("lengths", lengths)):
             if values is not None and len(values) != len(x):
                 raise ShapeError(f"Arrays: x has {len(x)} cases but {name} has {len(values)}; give one per case.")
-        if lengths is not None and len(x) and not (1 <= int(lengths.min()) and int(lengths.max()) <= x.shape[1]):
+        if lengths is not None and len(x) and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
             raise ShapeError(f"Arrays: lengths run from {int(lengths.min())} to {int(lengths.max())}, expected 1 to "
                              f"{x.shape[1]}, the length of x.")  # fmt: skip
         self.x, self.y, self.lengths, self.affine = x, y, lengths, affine
