@@ -122,6 +122,15 @@ def test_instance_norm_moves_and_scales_with_the_series(kind):
     assert (follows, scales) == (kind != "none", kind == "mean_std"), "the targets are the last columns"
 
 
+@pytest.mark.parametrize("kind", ["pool", "forecast mean_std"])
+def test_inputs_of_double_precision_are_read_at_the_models_own(kind):
+    model = make(kind).float()
+    x, _ = inputs(model)
+    y = model(x)
+    assert y.dtype == torch.float32
+    assert torch.equal(y, model(x.float()))
+
+
 def test_instance_norm_takes_a_constant_series_and_divides_by_the_population_deviation():
     model = make("forecast", instance_norm="mean_std")
     constant = torch.full((1, 9, 3), 5.0, dtype=torch.float64, requires_grad=True)
@@ -204,16 +213,17 @@ def test_marks_that_end_with_the_context_are_zero_over_every_horizon():
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("kind", ["pool", "last", "sequence", "forecast mean_std", "pair"])
 def test_training_never_sees_padding(kind, backbone, bidirectional):
-    """Loss, gradients and running statistics, with batch norm where there is one."""
+    """Outputs, gradients and running statistics, whatever stands in the padding and however much there is of it."""
     norm = "layer" if backbone == "transformer" else "batch"
     model = make(kind, backbone=backbone, bidirectional=bidirectional, norm=norm)
     x, _ = inputs(model)
     lengths = torch.tensor([[20, 4], [2, 13], [20, 20]] if kind == "pair" else [20, 2, 13])
-    junk = x.masked_fill((torch.arange(20) >= lengths[..., None])[..., None], 1e3)
+    junk = F.pad(x, (0, 0, 0, 11)).masked_fill((torch.arange(31) >= lengths[..., None])[..., None], torch.nan)
     twin = copy.deepcopy(model)
-    for one, values in ((model, x), (twin, junk)):
-        y = one(values, lengths=lengths)
-        y.square().sum().backward()
+    y, same = model(x, lengths=lengths), twin(junk, lengths=lengths)
+    torch.testing.assert_close(same[:, :20] if kind == "sequence" else same, y)
+    y.square().sum().backward()
+    same.square().sum().backward()
     for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, msg=lambda text, name=name: f"{name}: {text}")
     for a, b in zip(model.buffers(), twin.buffers(), strict=True):

@@ -19,6 +19,7 @@ from wavessm.config import ModelConfig
 from wavessm.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, can_look, make_encoder
 from wavessm.errors import OptionError, ShapeError
 from wavessm.heads import Heard, LastHead, make_head
+from wavessm.layer import time_mask
 
 
 class ModelState(NamedTuple):
@@ -63,6 +64,8 @@ class SequenceModel(nn.Module):
             x, lengths = self._unpair(x, lengths)
         self._check_input(x, marks, rate)
         lengths = self._check_lengths(lengths, x)
+        if lengths is not None and x.is_floating_point():
+            x = x.masked_fill(~time_mask(lengths, x.shape[1]), 0)  # NaN there would reach the gradients
         if self.config.head == "forecast":
             return self._forecast(x, lengths, rate, marks)
         h = self.encoder(x, marks, None)
@@ -71,7 +74,7 @@ class SequenceModel(nn.Module):
     def _forecast(self, x: Tensor, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
         """Context, then `horizon` zeros; padding moves behind both."""
         horizon = cast(int, self.config.horizon)
-        x, centre, scale = self.scale(x, lengths)
+        x, centre, scale = self.scale(x.to(next(self.parameters()).dtype), lengths)
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
         h = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead)
