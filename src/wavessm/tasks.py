@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -28,19 +28,18 @@ class DataOptions(Protocol):
     def load(self, seed: int) -> DataSet: ...
 
 
-def _root(given: str, folder: str) -> Path:
-    """The folder of a published set: as given, or under $WAVESSM_DATA."""
-    if given:
-        return Path(given)
-    if not os.environ.get(ROOT_VARIABLE):
-        raise OptionError(f"no data folder: give --root FOLDER or set {ROOT_VARIABLE} to the folder that holds {folder}/.")
-    return Path(os.environ[ROOT_VARIABLE]) / folder
+def data_root(given: str = "") -> Path:
+    """The folder of the published sets: as given, or $WAVESSM_DATA."""
+    root = given or os.environ.get(ROOT_VARIABLE, "")
+    if not root:
+        raise OptionError(f"no data folder: give it after the name of the task, or set {ROOT_VARIABLE}.")
+    return Path(root)
 
 
 @dataclass(frozen=True)
 class PtbxlOptions:
     root: str = ""
-    """Folder of the PTB-XL release; default $WAVESSM_DATA/ptbxl."""
+    """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
     labels: str = "super-diag"
     """Label set: all, diag, sub-diag, super-diag, form or rhythm."""
     hz: Literal[100, 500] = 100
@@ -51,13 +50,13 @@ class PtbxlOptions:
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_ptbxl
 
-        return load_ptbxl(_root(self.root, "ptbxl"), self.labels, rate=self.hz, skip_bad=self.skip_bad)
+        return load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
 
 
 @dataclass(frozen=True)
 class ForecastOptions:
     root: str = ""
-    """Folder of the CSV files; default $WAVESSM_DATA/forecasting."""
+    """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
     dataset: str = "ETTh1"
     """ETTh1, ETTh2, ETTm1, WTH (weather) or ECL."""
     horizon: int = 24
@@ -68,17 +67,20 @@ class ForecastOptions:
     """Steps of context; None takes Informer's for the set and horizon."""
     timeenc: Literal[0, 1] = 0
     """Calendar as tables (0) or as real numbers (1)."""
+    eval_stamp: bool = False
+    """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_forecast
 
         return load_forecast(
-            _root(self.root, "forecasting"),
+            data_root(self.root),
             self.dataset,
             horizon=self.horizon,
             multivariate=self.variables == "multi",
             seq_len=self.seq_len,
             timeenc=self.timeenc,
+            eval_stamp=self.eval_stamp,
         )
 
 
@@ -127,7 +129,11 @@ class CsvOptions:
     context: int = 96
     """Steps the model sees."""
     date_column: str | None = None
-    """Column with dates, for the calendar; None finds it."""
+    """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
+    timeenc: Literal[0, 1] = 0
+    """Calendar as tables (0) or as real numbers (1)."""
+    eval_stamp: bool = False
+    """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_csv
@@ -138,6 +144,8 @@ class CsvOptions:
             horizon=self.horizon,
             context=self.context,
             date_column=self.date_column,
+            timeenc=self.timeenc,
+            eval_stamp=self.eval_stamp,
         )
 
 
@@ -158,20 +166,20 @@ class WavOptions:
 class WfdbOptions:
     folder: str = ""
     """Folder with WFDB records."""
-    labels: str = ""
-    """CSV with the columns record and label."""
+    labels: str | None = None
+    """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_wfdb
 
-        return load_wfdb(_given(self.folder, "--folder"), _given(self.labels, "--labels"), skip_bad=self.skip_bad)
+        return load_wfdb(_given(self.folder, "--folder"), self.labels, skip_bad=self.skip_bad)
 
 
 def _given(value: str, option: str) -> Path:
     if not value:
-        raise OptionError(f"{option} is missing: say where your data are.")
+        raise OptionError(f"where are the data? Give them after the name of the task, or with {option}.")
     return Path(value)
 
 
@@ -183,8 +191,9 @@ class Task:
     help: str
     recipes: str  # group of recipes, see training/recipes.py
     data: DataOptions
+    where: str | None = None  # the data option that says where the data are
     head: str = "pool"  # of models that do not forecast
-    fixed: tuple[str, ...] = field(default=())  # data options that the name decides
+    fixed: tuple[str, ...] = ()  # data options that the name decides
 
 
 TASKS: Registry[Task] = Registry("task")
@@ -196,14 +205,25 @@ def _register(task: Task) -> None:
 
 for _labels in ("super-diag", "sub-diag", "diag", "form", "rhythm", "all"):
     _register(
-        Task(f"ptbxl-{_labels}", f"PTB-XL ECG, {_labels} labels", "ptbxl", PtbxlOptions(labels=_labels), fixed=("labels",))
+        Task(
+            f"ptbxl-{_labels}",
+            f"PTB-XL electrocardiograms, {_labels} labels",
+            "ptbxl",
+            PtbxlOptions(labels=_labels),
+            where="root",
+            fixed=("labels",),
+        )
     )
-_register(Task("forecast", "Informer's forecasting sets: ETTh1, ETTh2, ETTm1, WTH, ECL", "forecast", ForecastOptions()))
-_register(Task("window-copy", "find marked windows in noise and add them", "window-copy", WindowCopyOptions(), head="last"))
-_register(Task("arrays", "your own X.npy and y.npy", "own", ArraysOptions()))
-_register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions()))
-_register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions()))
-_register(Task("wfdb", "your own WFDB records with a table of labels", "own", WfdbOptions()))
+_register(
+    Task("forecast", "ETTh1, ETTh2, ETTm1, WTH or ECL, as Informer reads them", "forecast", ForecastOptions(), "root")
+)
+_register(
+    Task("window-copy", "find marked windows in noise and add them", "window-copy", WindowCopyOptions(), head="last")
+)
+_register(Task("arrays", "your own X.npy and y.npy in a folder", "own", ArraysOptions(), "folder"))
+_register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions(), "path"))
+_register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions(), "folder"))
+_register(Task("wfdb", "your own WFDB records with a table of labels", "own", WfdbOptions(), "folder"))
 
 
 def data_options(task: str, values: dict[str, Any]) -> DataOptions:
@@ -236,4 +256,6 @@ def model_config(task: str, options: ModelOptions, info: DataInfo, precision: st
         decided = {"head": TASKS[task].head}
     if options.backbone == "transformer":
         decided["norm"] = "layer"
-    return ModelConfig(**{**chosen, **decided, "d_input": info.d_input, "d_output": info.d_output, "precision": precision})
+    return ModelConfig(
+        **{**chosen, **decided, "d_input": info.d_input, "d_output": info.d_output, "precision": precision}
+    )

@@ -1,4 +1,4 @@
-"""Stage 8m: scores of a trained model on a split, from a run folder: test or another, at its own or another sampling rate."""
+"""Stage 8m: scores of a trained model from its run folder: any split, at its own or another sampling rate."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def evaluate_run(
 def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
     """Data options, decimation and model rate for a signal at `hz`."""
     if run.info.rate is None:
-        raise OptionError("evaluate: the sampling rate of these data is not known; use --every K for every K-th sample.")
+        raise OptionError(
+            "evaluate: the sampling rate of these data is not known; use --every K for every K-th sample."
+        )
     own, options = run.info.rate, run.options
     if hasattr(options, "hz") and hz in (100, 500):
         return dataclasses.replace(options, hz=int(hz)), 1, own / hz  # type: ignore[type-var]

@@ -1,9 +1,9 @@
 """Stage 8k: the run folder, what a run is and where its files are.
 
-    run.json      task, data options, resolved recipe, what the data are, model, versions, revision, command
-    metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
-    best.ckpt     the model with the best validation score
-    last.ckpt     everything needed to go on       result.json  scores of the best model on the test split
+run.json      task, data options, resolved recipe, what the data are, model, versions, revision, command
+metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
+best.ckpt     the model with the best validation score
+last.ckpt     everything needed to go on       result.json  scores of the best model on the test split
 """
 
 from __future__ import annotations
@@ -93,12 +93,16 @@ class Run:
         """The trained model of best.ckpt or last.ckpt, in evaluation mode."""
         path = self.folder / f"{which}.ckpt"
         if which == "best" and not path.exists():
-            raise RunError(f"{path}: not there yet; the run has had no validation. Go on with: {resume_command(self.folder)}")
+            raise RunError(
+                f"{path}: not there yet; the run has had no validation. Go on with: {resume_command(self.folder)}"
+            )
         model = SequenceModel(self.model)
         try:
             model.load_state_dict(checkpoint.load(path)["model"])
         except (KeyError, RuntimeError) as reason:
-            raise RunError(f"{path}: its weights do not fit the model of run.json; was it copied from another run?") from reason
+            raise RunError(
+                f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
+            ) from reason
         return model.eval()
 
 

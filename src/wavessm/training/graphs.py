@@ -1,8 +1,8 @@
 """Stage 8f: a whole training step as one CUDA graph.
 
-Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a side
-stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and one
-launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors.
+Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
+side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
+one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WARM_UP = 3
 class CapturedStep:
     """`step` from the fourth call on as a graph. The result stays valid until the next call."""
 
-    def __init__(self, step: Callable[[Batch], Tensor], before_capture: Callable[[], None]) -> None:
-        self.step, self.before_capture = step, before_capture
+    def __init__(self, step: Callable[[Batch], Tensor]) -> None:
+        self.step = step
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.buffers: Batch
@@ -56,7 +56,6 @@ class CapturedStep:
 
     def _capture(self, batch: Batch) -> None:
         self.buffers = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
-        self.before_capture()
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # a cached cast of a weight would be stale at the next replay
         try:

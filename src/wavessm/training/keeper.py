@@ -45,7 +45,8 @@ class Keeper(Callback):
         self.waited: int = 0 if start is None else start["waited"]
         self.first_loss: float | None = None if start is None else start["first_loss"]
         self.seconds: float = 0.0 if start is None else start["seconds"]
-        self.loss_sum, self.loss_count = (0.0, 0) if start is None else start["recent"]  # since the last validation
+        self.loss_sum: float = 0.0 if start is None else start["loss_sum"]  # since the last validation
+        self.loss_count: int = 0 if start is None else start["loss_count"]
         self.losses: list[Tensor] = []
         self.rows: list[dict[str, float]] = read_rows(folder / "metrics.csv", 0 if start is None else start["step"])
         self.latest: float = math.nan
@@ -94,7 +95,7 @@ class Keeper(Callback):
         if self.stop_asked or time.monotonic() - self.saved >= module.recipe.save_seconds:
             self.save(module)
         if self.stop_asked:
-            raise Interrupted
+            raise Interrupted(self.folder, module.step)
 
     def look(self, module: TrainingModule) -> None:
         """Read the losses since the last look; stop if one of them says that the run is lost."""
@@ -106,7 +107,9 @@ class Keeper(Callback):
         limit = math.inf if self.first_loss is None else module.recipe.divergence * abs(self.first_loss)
         for step, value in enumerate(values, start=first):
             if not math.isfinite(value) or value > limit:
-                what = "is not finite" if not math.isfinite(value) else f"is {value:.4g}, {self.first_loss:.4g} at first"
+                what = (
+                    "is not finite" if not math.isfinite(value) else f"is {value:.4g}, {self.first_loss:.4g} at first"
+                )
                 raise RunError(f"step {step}: the loss {what}; {self._advice()}")
         if self.first_loss is None:
             self.first_loss = values[0]
@@ -146,7 +149,7 @@ class Keeper(Callback):
         for logger in trainer.loggers:
             logger.log_metrics({name: value for name, value in row.items() if name != "step"}, step=module.step)
         if self.stop_asked and module.step < module.plan.total_steps:
-            raise Interrupted
+            raise Interrupted(self.folder, module.step)
         if module.recipe.patience and self.waited >= module.recipe.patience:
             self.stopped_early = True
             trainer.should_stop = True
@@ -168,7 +171,8 @@ class Keeper(Callback):
             "best_step": self.best_step,
             "waited": self.waited,
             "first_loss": self.first_loss,
-            "recent": (self.loss_sum, self.loss_count),
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
             "seconds": self.seconds + time.monotonic() - self.began,
         }
         checkpoint.save(self.folder / "last.ckpt", content)

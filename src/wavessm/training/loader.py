@@ -47,7 +47,9 @@ class Stretch:
                 epoch = step // in_epoch
                 permutation = order(cases, self.seed, epoch).to(device_of(self.source))
                 # Every batch has the same size: a captured step has fixed shapes.
-                permutation = torch.cat([permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]])
+                permutation = torch.cat(
+                    [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
+                )
             at = (step % in_epoch) * self.batch_size
             yield self.source.take(permutation[at : at + self.batch_size])
 

@@ -1,7 +1,7 @@
 """Stage 8d: losses and scores by the kind of a data set, over the whole split.
 
-Every case of a split leaves one row of numbers; a score is a function of all rows. Batches therefore never enter a score,
-and a bootstrap interval is the same function of resampled rows.
+Every case of a split leaves one row of numbers; a score is a function of all rows. Batches therefore never enter a
+score, and a bootstrap interval is the same function of resampled rows.
 
     multilabel  row = scores and labels of the classes     macro AUROC (classes with both labels present)
     multiclass  row = class given, class right             accuracy
@@ -108,7 +108,9 @@ def _mean(values: np.ndarray) -> float:
     return float(kept.mean()) if len(kept) else math.nan
 
 
-def bootstrap(kind: str, table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, tuple[float, float]]:
+def bootstrap(
+    kind: str, table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, tuple[float, float]]:
     """5 % and 95 % quantiles of the scores over resamples of the cases. (cases, k)
 
     A multi-label resample is drawn again until every class that has a positive in the split has one in it.

@@ -1,12 +1,13 @@
 """Stage 8g: the Lightning module: a model, its data, one training step and one validation.
 
-A Lightning "epoch" is the stretch of steps from one validation to the next, so that Lightning never has to resume in the
-middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven by
+A Lightning "epoch" is the stretch of steps from one validation to the next, so that Lightning never has to resume in
+the middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven by
 hand, for the whole step to fit into a CUDA graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from wavessm.training.schedule import factor
 
 class TrainingModule(LightningModule):
     """What Lightning runs. `step` is the number of optimiser steps done."""
+
+    run_model: Callable[..., Tensor]
 
     def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan) -> None:
         super().__init__()
@@ -56,9 +59,9 @@ class TrainingModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         recipe = self.recipe
         groups = param_groups(self.model, recipe.lr, recipe.weight_decay, recipe.lr_ssm)
-        on_gpu = self.device.type == "cuda"
+        on_gpu = next(self.model.parameters()).is_cuda
         if recipe.cuda_graphs and not on_gpu:
-            raise OptionError(f"cuda_graphs: the device is {self.device}; a captured step needs a GPU.")
+            raise OptionError("cuda_graphs: the model is on the CPU; a captured step needs a GPU.")
         for group in groups:
             group["highest_lr"] = group["lr"]
         optimiser = torch.optim.AdamW(groups, fused=on_gpu, capturable=recipe.cuda_graphs)
@@ -66,27 +69,33 @@ class TrainingModule(LightningModule):
             optimiser.load_state_dict(self.optimiser_state)
         if recipe.cuda_graphs:
             for group in optimiser.param_groups:
-                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
-            self.captured = CapturedStep(self.work, lambda: optimiser.zero_grad(set_to_none=True))
+                group["lr"] = torch.tensor(float(group["lr"]), device=groups[0]["params"][0].device)
+            self.captured = CapturedStep(lambda batch: self.work(batch, optimiser))
         return optimiser
 
     @property
     def optimiser(self) -> torch.optim.Optimizer:
         return self.optimizers(use_pl_optimizer=False)  # type: ignore[return-value]
 
-    def set_rates(self) -> None:
+    def advance(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
+        """One step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
+        self.set_rates(optimiser)
+        loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
+        self.step += 1
+        return loss
+
+    def set_rates(self, optimiser: torch.optim.Optimizer) -> None:
         """The learning rates of the coming step."""
         recipe = self.recipe
         part = factor(self.step, self.plan.total_steps, recipe.schedule, recipe.warmup)
-        for group in self.optimiser.param_groups:
+        for group in optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(part * group["highest_lr"])
             else:
                 group["lr"] = part * group["highest_lr"]
 
-    def work(self, batch: Batch) -> Tensor:
+    def work(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
         """Forward, backward, optimiser: everything that can be captured. Returns the loss ()."""
-        optimiser = self.optimiser
         output = self.run_model(batch.x, lengths=batch.lengths, marks=batch.marks)
         loss = metrics.loss(self.data.info.kind, output, batch.y)
         loss.backward()
@@ -97,10 +106,7 @@ class TrainingModule(LightningModule):
         return loss.detach()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.set_rates()
-        loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
-        self.step += 1
-        return loss
+        return self.advance(batch, self.optimiser)
 
     # -- validation ---------------------------------------------------------------------------------------------
 

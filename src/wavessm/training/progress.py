@@ -59,7 +59,9 @@ class Progress(Callback):
         module: Any = pl_module
         if self.bar is None and len(self.keeper.rows) > self.printed:
             self.printed = len(self.keeper.rows)
-            print(f"{self.label}  step {module.step}/{module.plan.total_steps}  {self.numbers(module)}", file=sys.stderr)
+            print(
+                f"{self.label}  step {module.step}/{module.plan.total_steps}  {self.numbers(module)}", file=sys.stderr
+            )
 
     def numbers(self, module: Any) -> str:
         """Loss, latest score, samples a second, time left."""

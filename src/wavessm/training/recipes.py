@@ -1,8 +1,8 @@
 """Stage 8a: recipes, all choices of a training run as typed records; the paper's and our own for every task.
 
-A recipe names nothing that the data decide (widths of input and output, the head): `tasks.py` adds those. `paper` follows
-the paper's table of hyperparameters and, where it is silent, S4's configuration of the task; `best` says in `note` in what
-it differs. Any field can be replaced: `dataclasses.replace`, or an option of `wavessm train`.
+A recipe names nothing that the data decide (widths of input and output, the head): `tasks.py` adds those. `paper`
+follows the paper's table of hyperparameters and, where it is silent, S4's configuration of the task; `best` says in
+`note` in what it differs. Any field can be replaced: `dataclasses.replace`, or an option of `wavessm train`.
 """
 
 from __future__ import annotations

@@ -14,20 +14,21 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wavessm.data.source import DataSet
+from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training import checkpoint
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import Run, environment, new_folder
+from wavessm.training.loader import Stretch
 from wavessm.training.recipes import Recipe
 
 
@@ -129,6 +130,31 @@ def _fit(
     )
 
 
+def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
+    """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
+    _require_extra()
+    from wavessm.training.module import TrainingModule
+
+    length, channels, classes = shape
+    cases = 4 * recipe.batch_size
+    source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, classes) < 0.5).float()).to(device)
+    info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
+    torch.manual_seed(recipe.seed)
+    config = model_config("arrays", recipe.model, info, recipe.precision)
+    data = DataSet("random", source, source, source, info)
+    module = TrainingModule(SequenceModel(config).to(device), data, recipe, recipe.plan(cases))
+    optimiser = module.configure_optimizers()
+    batches = iter(Stretch(source, recipe.batch_size, recipe.seed, 0, 10**9))
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
+    torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
+
+    def step() -> torch.Tensor:
+        with autocast:
+            return module.advance(next(batches), optimiser)
+
+    return step
+
+
 def _trainer(run: Run, module: Any, keeper: Any, device: torch.device, show: bool) -> Any:
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
@@ -183,7 +209,7 @@ def _quiet() -> Iterator[None]:
 def _require_extra() -> None:
     try:
         with _quiet():
-            import lightning.pytorch
+            import lightning.pytorch  # noqa: F401
             import tensorboard  # noqa: F401
     except ImportError as reason:
         raise MissingExtraError(f"training needs {reason.name}: pip install 'wavessm[train]'.") from reason
