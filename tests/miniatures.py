@@ -147,7 +147,7 @@ def csv(path: Path, rows: int = 600, columns: tuple[str, ...] = ("load", "wind")
 
 def write_wav(path: Path, values: np.ndarray, rate: int = 8000) -> Path:
     """16-bit PCM. values: (samples,) or (samples, channels) in [-1, 1]."""
-    values = values.reshape(len(values), -1)
+    values = values if values.ndim == 2 else values[:, None]
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setparams((values.shape[1], 2, rate, len(values), "NONE", ""))

@@ -117,7 +117,10 @@ def _read(path: Path, identity: str) -> Prepared:
         start = file.read(len(_MAGIC) + 12)
         if len(start) < len(_MAGIC) + 12 or not start.startswith(_MAGIC):
             raise _Damaged("not a cache file of this version")
-        head = file.read(int.from_bytes(start[len(_MAGIC) : len(_MAGIC) + 8], "little"))
+        length = int.from_bytes(start[len(_MAGIC) : len(_MAGIC) + 8], "little")
+        if length > path.stat().st_size:
+            raise _Damaged("its header is longer than the file")
+        head = file.read(length)
     if zlib.crc32(head) != int.from_bytes(start[-4:], "little"):
         raise _Damaged("its header does not match its checksum")
     about = json.loads(head)

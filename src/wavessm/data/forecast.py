@@ -58,7 +58,7 @@ SETS = {
         univariate_file=("ECL_univariate.csv", "OT"),
     ),
 }  # fmt: skip
-ALIASES = {"Weather": "WTH", "weather": "WTH"}
+ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
 
 
 def load_forecast(
@@ -75,7 +75,7 @@ def load_forecast(
     seq_len=None takes the context that Informer's scripts give for the horizon (ECL: 384). x is scaled; MSE and MAE are
     reported in that scale.
     """
-    name = ALIASES.get(name, name)
+    name = ALIASES.get(name.lower(), name)
     if name not in SETS:
         raise unknown_name("forecasting set", name, SETS)
     known = SETS[name]

@@ -7,6 +7,7 @@ A `Source` is one split. It lives whole on one device and gathers batches there,
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -81,8 +82,10 @@ class Arrays:
         return Batch(x, self.y[index], None if self.lengths is None else self.lengths[index])
 
     def to(self, device: torch.device | str) -> Arrays:
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        return Arrays(self.x.to(device), self.y.to(device), lengths, self.affine)
+        moved = copy.copy(self)
+        moved.x, moved.y = self.x.to(device), self.y.to(device)
+        moved.lengths = None if self.lengths is None else self.lengths.to(device)
+        return moved
 
 
 class Windows:
@@ -134,9 +137,10 @@ class Windows:
         return Batch(values[:, : self.seq_len], y, marks=marks)
 
     def to(self, device: torch.device | str) -> Windows:
-        marks = None if self.marks is None else self.marks.to(device)
-        series, starts = self.series.to(device), self.starts.to(device)
-        return Windows(series, marks, self.seq_len, self.horizon, self.columns, starts, self.eval_stamp)
+        moved = copy.copy(self)
+        moved.series, moved.starts = self.series.to(device), self.starts.to(device)
+        moved.marks = None if self.marks is None else self.marks.to(device)
+        return moved
 
 
 class Generated:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,7 +137,8 @@ def check_samples(path: str, header: Header, values: np.ndarray) -> None:
             raise DataError(
                 f"{path}: lead {lead.name} has checksum {total}, its header says {lead.checksum & 0xFFFF}: damaged."
             )
-    if (gaps := np.argwhere(values == _MISSING)).size:
+    if values.min() == _MISSING:
+        gaps = np.argwhere(values == _MISSING)
         row, column = gaps[0]
         raise DataError(f"{path}: NaN in lead {header.leads[column].name}, sample {row} ({len(gaps)} in all).")
 
@@ -162,15 +164,25 @@ def _titles(leads: tuple[Lead, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(lead.name for lead in leads), tuple(lead.units for lead in leads)
 
 
-def _read_by_wfdb(path: str) -> Record:
+def import_wfdb() -> Any:
+    """The wfdb package, without what it makes pandas remark on."""
     try:
-        import wfdb
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import wfdb
     except ImportError as reason:
         raise MissingExtraError(
-            f"{path}: this WFDB format needs the wfdb package; install it with pip install 'wavessm[train]'."
+            "this WFDB format needs the wfdb package; install it with pip install 'wavessm[train]'."
         ) from reason
+    return wfdb
+
+
+def _read_by_wfdb(path: str) -> Record:
+    wfdb = import_wfdb()
     try:
-        record = wfdb.rdrecord(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            record = wfdb.rdrecord(path)
     except Exception as reason:  # wfdb raises whatever its parsing meets
         what = " ".join(str(reason).split()) or type(reason).__name__
         raise DataError(f"{path}: wfdb cannot read it ({what}).") from reason
