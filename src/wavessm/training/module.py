@@ -1,8 +1,8 @@
 """Stage 8g: the Lightning module: a model, its data, one training step and one validation.
 
 A Lightning "epoch" is the stretch of steps from one validation to the next, so that Lightning never has to resume in
-the middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven by
-hand, for the whole step to fit into a CUDA graph.
+the middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven
+by hand, for the whole step to fit into a CUDA graph.
 """
 
 from __future__ import annotations

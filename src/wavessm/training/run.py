@@ -44,7 +44,7 @@ def train(
 
     options: replaces fields of the task's data options. show: a progress bar.
     """
-    _require_extra()
+    require_extra()
     recipe = recipe.check()
     device = pick_device(recipe)
     chosen = data_options(task, options)
@@ -61,7 +61,7 @@ def train(
 
 def resume(folder: Path, show: bool = True) -> Run:
     """Go on with the run in a folder, from its last checkpoint, as if it had never stopped."""
-    _require_extra()
+    require_extra()
     run = Run.read(folder)
     device = pick_device(run.recipe)
     last = folder / "last.ckpt"
@@ -132,7 +132,7 @@ def _fit(
 
 def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
     """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
-    _require_extra()
+    require_extra()
     from wavessm.training.module import TrainingModule
 
     length, channels, classes = shape
@@ -206,7 +206,8 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Say in one line which extra is missing, if one is."""
     try:
         with _quiet():
             import lightning.pytorch  # noqa: F401
