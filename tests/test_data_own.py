@@ -311,6 +311,19 @@ def test_wfdb_records_come_with_the_labels_of_the_table(tmp_path):
     assert total == 30
 
 
+def test_another_table_of_the_same_folder_has_its_own_records(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path / "records")
+    load_wfdb(folder)
+    table = pd.read_csv(folder / "labels.csv")
+    table[::-1][:20].to_csv(tmp_path / "some.csv", index=False)
+    data = load_wfdb(folder, tmp_path / "some.csv")
+    assert len(data.train) + len(data.val) + len(data.test) == 20
+    values = np.fromfile(folder / "rec029.dat", "<i2").reshape(-1, 2) / 1000
+    mean, std = (torch.tensor(values) for values in data.info.scale)
+    cases = torch.cat([every(part).x for part in (data.train, data.val, data.test)]) * std + mean
+    assert float((cases - torch.from_numpy(values)).abs().amax(dim=(1, 2)).min()) < 1e-4
+
+
 def test_wfdb_tables_may_give_the_split_and_several_labels(tmp_path):
     folder = miniatures.wfdb_folder(tmp_path)
     table = pd.read_csv(folder / "labels.csv")

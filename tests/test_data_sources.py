@@ -131,6 +131,13 @@ def test_windows_reach_both_ends_of_their_room():
     }
 
 
+def test_delays_take_every_length_they_may():
+    """At length 8 the delay is 1 or 2; only after a delay of 1 can the last window end at step 6, 5 times in 9."""
+    task = WindowCopy(8, 2, 2, 2)
+    marker = task.draw(4000, torch.Generator().manual_seed(0)).x[..., 1]
+    assert float((marker[:, 6] == -1).float().mean()) == pytest.approx(5 / 18, abs=0.03)
+
+
 def test_noise_and_target_have_the_variance_stated():
     task = WindowCopy(300, 5, 4, 16)
     batch = task.draw(4000, torch.Generator().manual_seed(1))
