@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise unknown_name("command", name, COMMANDS)
         return importlib.import_module(f"wavessm.cli.{name}").main(given[1:])
+    except SystemExit as end:  # help was asked for and printed
+        return end.code if isinstance(end.code, int) else 0
     except WaveSSMError as reason:
         print(f"wavessm {name}: {reason}" if name in COMMANDS else f"wavessm: {reason}", file=sys.stderr)
         return 2
