@@ -139,6 +139,17 @@ def test_fingerprints_follow_names_sizes_and_times(tmp_path):
     assert len({start, touched, grown, fingerprint([tmp_path], tmp_path)}) == 4
 
 
+def test_fingerprints_tell_sets_apart_that_differ_in_content_only_and_let_them_move(tmp_path):
+    prints = []
+    for name, content in (("one", "12"), ("two", "34"), ("three", "12")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a").write_text(content)
+        os.utime(folder / "a", ns=(0, 0))
+        prints.append(fingerprint([folder], folder))
+    assert prints[0] == prints[2] != prints[1]
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_loaders_use_the_cache_and_see_changed_files(tmp_path, monkeypatch, elsewhere):
     monkeypatch.delenv("WAVESSM_CACHE", raising=False)

@@ -1,6 +1,7 @@
 """Own data: arrays, WAV folders, WFDB records. What comes out is what was in the files, and bad files are named."""
 
 import logging
+import sys
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 import miniatures
 from wavessm.data import load_arrays, load_wav_folder, load_wfdb, read_signal, read_wav
 from wavessm.data.cases import Cases, split
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError, MissingExtraError, OptionError
 
 
 @pytest.fixture(autouse=True)
@@ -377,6 +378,16 @@ def test_bad_records_are_left_out_and_listed(tmp_path):
     with pytest.raises(DataError, match=r"rec004\.dat: truncated, 10 bytes, expected 800.*skip_bad"):
         load_wfdb(folder)
     assert load_wfdb(folder, skip_bad=True).info.skipped == ("rec004",)
+
+
+@pytest.mark.parametrize("package", ["pandas", "soundfile", "wfdb"])
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, package):
+    miniatures.csv(tmp_path / "a.csv")
+    miniatures.write_wav(tmp_path / "a.wav", np.zeros(9))
+    (tmp_path / "a.hea").write_text("a 1 100 10\na.dat 212 200 12 0 0 0 0 I\n")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"{package}.*pip install 'wavessm\[train\]'"):
+        read_signal(tmp_path / {"pandas": "a.csv", "soundfile": "a.wav", "wfdb": "a.hea"}[package])
 
 
 # --- one file, for prediction

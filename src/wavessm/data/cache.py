@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,11 +44,18 @@ def cache_folder(root: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path], base: Path) -> str:
-    """Hash of names below `base`, sizes and modification times; folders are walked, hidden entries left out."""
+    """Hash of names below `base`, sizes, modification times and, in up to 32 of the files, the first kilobytes.
+
+    Folders are walked, hidden entries left out. Names are relative, so a set may move with its cache; the content keeps
+    apart sets that differ in nothing else (unpacked archives often share their times).
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(paths):
-        for name, size, time in sorted(_entries(path)):
-            digest.update(f"{os.path.relpath(name, base)}\0{size}\0{time}\n".encode())
+    entries = sorted(entry for path in paths for entry in _entries(path))
+    for name, size, time in entries:
+        digest.update(f"{os.path.relpath(name, base)}\0{size}\0{time}\n".encode())
+    for name, _, _ in entries[:: max(1, -(-len(entries) // 32))]:
+        with open(name, "rb") as file:
+            digest.update(file.read(4096))
     return digest.hexdigest()
 
 
@@ -98,7 +106,7 @@ def _write(path: Path, identity: str, prepared: Prepared) -> None:
     head = json.dumps({"key": identity, "arrays": entries, "size": offset, "notes": prepared.notes}).encode()
     head += b" " * (-(len(_MAGIC) + 12 + len(head)) % _ALIGN)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}.partial")
     try:
         with open(partial, "wb") as file:
             file.write(_MAGIC + len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)

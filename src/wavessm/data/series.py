@@ -140,7 +140,6 @@ def window_sets(name: str, series: Series, parts: Parts, options: WindowOptions)
     Columns are scaled by mean and population standard deviation of the training rows.
     """
     seq_len, horizon = options.seq_len, options.horizon
-    first, end = parts["train"]
     for part, (begin, stop) in parts.items():
         early = begin if part == "train" else begin - seq_len
         if stop - early < seq_len + horizon or early < 0:
@@ -148,11 +147,7 @@ def window_sets(name: str, series: Series, parts: Parts, options: WindowOptions)
                 f"{series.source}: the {part} part has {stop - begin} rows, too few for context {seq_len} + horizon "
                 f"{horizon}; give more rows, or a shorter context or horizon."
             )
-    mean, std = series.values[first:end].mean(axis=0), series.values[first:end].std(axis=0)
-    if (flat := np.flatnonzero(std <= 1e-12 * np.abs(mean))).size:
-        column, value = series.columns[flat[0]], series.values[first, flat[0]]
-        raise DataError(f"{series.source}: column {column!r} is constant ({value:g}) over the {end - first} training "
-                        f"rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
+    mean, std = _scale(series, parts["train"])
     scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
     marks: torch.Tensor | None = None
     sizes: tuple[int, ...] = ()
@@ -180,3 +175,14 @@ def window_sets(name: str, series: Series, parts: Parts, options: WindowOptions)
         step=series.step,
     )
     return DataSet(name, sources["train"], sources["val"], sources["test"], info)
+
+
+def _scale(series: Series, rows: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (columns,) of the rows; constant columns are refused."""
+    first, end = rows
+    mean, std = series.values[first:end].mean(axis=0), series.values[first:end].std(axis=0)
+    if (flat := np.flatnonzero(std <= 1e-12 * np.abs(mean))).size:
+        column, value = series.columns[flat[0]], series.values[first, flat[0]]
+        raise DataError(f"{series.source}: column {column!r} is constant ({value:g}) over the {end - first} training "
+                        f"rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
+    return mean, std

@@ -112,8 +112,10 @@ def read_npy(path: Path) -> np.ndarray:
         raise DataError(f"{path}: no such file.") from None
     except (ValueError, EOFError, OSError) as reason:
         if "allow_pickle" in str(reason) or "Object arrays" in str(reason):
-            raise DataError(f"{path}: ragged (an array of objects), expected cases of one length; fill them up with "
-                            f"zeros and give their lengths as lengths.npy.") from reason  # fmt: skip
+            raise DataError(
+                f"{path}: ragged (an array of objects), expected rows of one length: fill cases up with zeros and give "
+                f"lengths.npy, or, for text, save it with astype(str)."
+            ) from reason
         raise DataError(f"{path}: not a readable .npy file ({' '.join(str(reason).split())}).") from reason
 
 
