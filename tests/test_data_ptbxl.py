@@ -117,6 +117,26 @@ def test_damaged_records_are_named_with_what_is_wrong(tmp_path, kind):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_altered_samples_of_other_formats_are_found_too(tmp_path):
+    signal = np.random.default_rng(1).standard_normal((101, 2))
+    wfdb.wrsamp("c", 128, ["mV"] * 2, ["one", "two"], p_signal=signal, fmt=["212"] * 2, write_dir=str(tmp_path))
+    data = bytearray((tmp_path / "c.dat").read_bytes())
+    data[30] ^= 1
+    (tmp_path / "c.dat").write_bytes(data)
+    with pytest.raises(DataError, match=r"c: lead one has checksum \d+, its header says \d+: damaged"):
+        read_record(tmp_path / "c")
+
+
+def test_missing_samples_of_other_formats_are_found_too(tmp_path):
+    values = np.array([0, 5, -128, -5])  # -128 is "no sample" in format 80
+    total = int(values.sum()) % 65536
+    (tmp_path / "d.hea").write_text(f"d 1 100 4\nd.dat 80 200 8 0 0 {total} 0 I\n")
+    (tmp_path / "d.dat").write_bytes((values + 128).astype(np.uint8).tobytes())
+    with pytest.raises(DataError, match=r"d: NaN in lead I, sample 2 \(1 in all\)"):
+        read_record(tmp_path / "d")
+
+
 def test_what_wfdb_cannot_read_is_named_too(tmp_path):
     (tmp_path / "s.hea").write_text("s 1 100 10\ns.dat 212 200 12 0 0 0 0 I\n")
     (tmp_path / "s.dat").write_bytes(b"\1\2")

@@ -128,7 +128,15 @@ def read_samples(path: str, header: Header) -> np.ndarray:
 
 
 def check_samples(path: str, header: Header, values: np.ndarray) -> None:
-    """First values, checksums and missing samples of `values` (samples, leads), against the header."""
+    """First values, checksums and missing samples of `values` (samples, leads) int16, against the header."""
+    _check_sums(path, header, values)
+    if values.min() == _MISSING:
+        gaps = np.argwhere(values == _MISSING)
+        row, column = gaps[0]
+        raise DataError(f"{path}: NaN in lead {header.leads[column].name}, sample {row} ({len(gaps)} in all).")
+
+
+def _check_sums(path: str, header: Header, values: np.ndarray) -> None:
     sums = values.sum(axis=0, dtype=np.int64) & 0xFFFF
     for lead, first, total in zip(header.leads, values[0], sums, strict=True):
         if lead.first is not None and lead.first != first:
@@ -137,10 +145,6 @@ def check_samples(path: str, header: Header, values: np.ndarray) -> None:
             raise DataError(
                 f"{path}: lead {lead.name} has checksum {total}, its header says {lead.checksum & 0xFFFF}: damaged."
             )
-    if values.min() == _MISSING:
-        gaps = np.argwhere(values == _MISSING)
-        row, column = gaps[0]
-        raise DataError(f"{path}: NaN in lead {header.leads[column].name}, sample {row} ({len(gaps)} in all).")
 
 
 def read_record(path: str | Path) -> Record:
@@ -151,7 +155,7 @@ def read_record(path: str | Path) -> Record:
     path = re.sub(r"\.(hea|dat)$", "", os.fspath(path))
     header = read_header(path)
     if not header.plain:
-        return _read_by_wfdb(path)
+        return _read_by_wfdb(path, header)
     integers = read_samples(path, header)
     check_samples(path, header, integers)
     baseline = np.array([lead.baseline for lead in header.leads], np.float64)
@@ -177,15 +181,19 @@ def import_wfdb() -> Any:
     return wfdb
 
 
-def _read_by_wfdb(path: str) -> Record:
+def _read_by_wfdb(path: str, header: Header) -> Record:
     wfdb = import_wfdb()
+    whole = header.segments == 0 and all(lead.format.isdigit() for lead in header.leads)  # samples as they were stored
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            record = wfdb.rdrecord(path)
+            record = wfdb.rdrecord(path, physical=not whole)
     except Exception as reason:  # wfdb raises whatever its parsing meets
         what = " ".join(str(reason).split()) or type(reason).__name__
         raise DataError(f"{path}: wfdb cannot read it ({what}).") from reason
+    if whole:
+        _check_sums(path, header, record.d_signal)  # wfdb does not
+        record.p_signal = record.dac()
     values = np.asarray(record.p_signal, np.float32)
     if (gaps := np.argwhere(~np.isfinite(values))).size:
         row, column = gaps[0]
