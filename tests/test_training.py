@@ -110,10 +110,18 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of ours handles it."""
 
 
-def break_at(monkeypatch, steps):
-    """Raise in the middle of these steps, once each."""
-    left = set(steps)
-    original = TrainingModule.work
+def break_at(monkeypatch, steps, validations=()):
+    """Raise in the middle of these steps, and of the validations after so many steps, once each."""
+    left, left_there = set(steps), set(validations)
+    original, validate = TrainingModule.work, TrainingModule.validation_step
+
+    def validation_step(self, batch, batch_idx):
+        if self.step in left_there:
+            left_there.remove(self.step)
+            raise Killed
+        return validate(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainingModule, "validation_step", validation_step)
 
     def work(self, batch, optimiser):
         if self.step in left:
@@ -125,7 +133,7 @@ def break_at(monkeypatch, steps):
 
 
 def test_a_run_broken_anywhere_goes_on_bit_for_bit(unbroken, tmp_path, monkeypatch):
-    break_at(monkeypatch, [0, 7, 10, 11, 19, 22])  # before the first step, inside and between validations
+    break_at(monkeypatch, [0, 7, 10, 22], validations=[10, 23])  # from before the first step to after the last
     folder = tmp_path / "broken"
     with pytest.raises(Killed):
         train("window-copy", COPY, TINY, folder, show=False)
