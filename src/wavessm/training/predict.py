@@ -61,7 +61,8 @@ def _signals(path: Path) -> list[Signal]:
         values = read_npy(path)
         if values.ndim == 3 and values.dtype.kind in "buif":
             return [Signal(case.astype(np.float32), None, ()) for case in values]
-    return [read_signal(path)]
+    record = path.with_name(path.name + ".hea")  # WFDB names records without a suffix
+    return [read_signal(record if record.exists() else path)]
 
 
 @torch.no_grad()
@@ -154,5 +155,5 @@ def require_files(paths: Sequence[Path]) -> None:
     if not paths:
         raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
     for path in paths:
-        if not path.exists() and not path.with_suffix(".hea").exists():
+        if not path.exists() and not path.with_name(path.name + ".hea").exists():
             raise DataError(f"{path}: no such file.")

@@ -29,20 +29,23 @@ class Progress(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module: Any = pl_module
         self.began, self.began_at, self.printed = time.monotonic(), module.step, len(self.keeper.rows)
+        size = sum(parameter.numel() for parameter in module.model.parameters())
+        print(
+            f"{self.label}: {size} parameters, {module.plan.total_steps} steps; {self.keeper.folder}", file=sys.stderr
+        )
         if not sys.stderr.isatty():
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+        self.bar = Progress(  # fits 80 columns
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=Console(stderr=True),
         )
-        self.bar.add_task(self.label, total=module.plan.total_steps, completed=module.step, numbers="")
+        self.bar.add_task("", total=module.plan.total_steps, completed=module.step, numbers="")
         self.bar.start()
 
     def on_train_batch_end(
@@ -59,9 +62,7 @@ class Progress(Callback):
         module: Any = pl_module
         if self.bar is None and len(self.keeper.rows) > self.printed:
             self.printed = len(self.keeper.rows)
-            print(
-                f"{self.label}  step {module.step}/{module.plan.total_steps}  {self.numbers(module)}", file=sys.stderr
-            )
+            print(f"step {module.step}/{module.plan.total_steps}  {self.numbers(module)}", file=sys.stderr)
 
     def numbers(self, module: Any) -> str:
         """Loss, latest score, samples a second, time left."""
