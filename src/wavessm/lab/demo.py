@@ -188,9 +188,13 @@ def _bars(total: int) -> Iterator[Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         with Progress(
-            TextColumn("{task.description:<18}"), BarColumn(bar_width=18), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(), console=Console(stderr=True),
-        ) as bar:  # fmt: skip
+            TextColumn("{task.description:<18}"),
+            BarColumn(bar_width=18),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bar:
             tasks = {family: bar.add_task(name, total=total, text="") for family, name in FAMILIES.items()}
             yield lambda family, done, text: bar.update(tasks[family], completed=done, text=text)
             for task in tasks.values():
