@@ -10,8 +10,8 @@ setup: .venv/.ready ## a ready virtual environment in .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup ## stream a real ECG into a memory of 64 numbers; figure in runs/demo
-	$(BIN)/python -m wavessm.lab.demo --out runs/demo
+demo: setup ## a wavelet and a polynomial state space learn side by side; five minutes, report in runs/demo
+	$(BIN)/wavessm demo --out runs/demo
 
 test: setup ## every test, doctest and documentation snippet
 	$(BIN)/python -m pytest --numprocesses 2

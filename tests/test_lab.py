@@ -5,12 +5,12 @@ import csv
 import numpy as np
 import pytest
 
-from wavessm.lab import conditioning, demo, memory
+from wavessm.lab import conditioning, memory, stream_demo
 from wavessm.lab.signals import classical, ecg, near_jumps
 
 
-def test_demo_prints_errors_by_region_and_draws(tmp_path, capsys):
-    demo.main(["--out", str(tmp_path)])
+def test_stream_demo_prints_errors_by_region_and_draws(tmp_path, capsys):
+    stream_demo.main(["--out", str(tmp_path)])
     printed = capsys.readouterr().out
     row = next(line for line in printed.splitlines() if "everywhere" in line)
     morlet, legendre = (float(value) for value in row.split()[-2:])

@@ -10,6 +10,7 @@ PUBLIC = {
     "bilinear", "families", "generalised_bilinear", "make_frame", "make_operator", "register_family", "zoh",
     "ConditionError", "MissingExtraError", "NotFiniteError", "OptionError", "RankError", "ShapeError",
     "UnknownNameError", "WaveSSMError", "ResidualBlock", "SampledLayer", "WaveSSM", "param_groups", "sampled",
+    "ModelConfig", "ModelState", "SequenceModel", "create_model", "preset_config", "presets",
 }  # fmt: skip
 
 

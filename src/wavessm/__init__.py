@@ -1,10 +1,11 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
 Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
-blocks.
+blocks, config, encoders, backbones, heads, models, presets.
 """
 
 from wavessm.blocks import ResidualBlock
+from wavessm.config import ModelConfig
 from wavessm.discretize import bilinear, generalised_bilinear, zoh
 from wavessm.errors import (
     ConditionError,
@@ -19,7 +20,9 @@ from wavessm.errors import (
 from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
 from wavessm.layer import WaveSSM, param_groups
 from wavessm.memory import OnlineMemory
+from wavessm.models import ModelState, SequenceModel
 from wavessm.operators import Operator, make_operator
+from wavessm.presets import create_model, preset_config, presets
 from wavessm.streaming import SampledLayer, sampled
 from wavessm.structure import DPLR, Dense, Diagonal
 
@@ -33,6 +36,8 @@ __all__ = [
     "Diagonal",
     "Frame",
     "MissingExtraError",
+    "ModelConfig",
+    "ModelState",
     "NotFiniteError",
     "OnlineMemory",
     "Operator",
@@ -41,17 +46,21 @@ __all__ = [
     "RankError",
     "ResidualBlock",
     "SampledLayer",
+    "SequenceModel",
     "ShapeError",
     "UnknownNameError",
     "WaveSSM",
     "WaveSSMError",
     "Wavelet",
     "bilinear",
+    "create_model",
     "families",
     "generalised_bilinear",
     "make_frame",
     "make_operator",
     "param_groups",
+    "preset_config",
+    "presets",
     "register_family",
     "sampled",
     "zoh",

@@ -24,6 +24,10 @@ class NotFiniteError(WaveSSMError):
     """NaN or infinity where a number was expected."""
 
 
+class DataError(WaveSSMError):
+    """A file or table that is missing, damaged or not what the loader reads; the message names it."""
+
+
 class RankError(WaveSSMError):
     """Atoms that depend on each other, so that no dual frame exists."""
 

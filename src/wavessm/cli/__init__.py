@@ -1,0 +1,61 @@
+"""Stage 12: the command line. `wavessm COMMAND --help` explains each command.
+
+A mistake in what was typed or in the data is one line on standard error and exit status 2; Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from wavessm.errors import WaveSSMError
+from wavessm.registry import unknown_name
+
+COMMANDS = {
+    "demo": "train a wavelet and a polynomial state space side by side, five minutes, no download",
+    "train": "train a model on one of the tasks, or on your own data",
+    "evaluate": "scores of a trained model, with confidence intervals",
+    "predict": "predictions for new files or a stream, as CSV and as a figure",
+    "data": "which data sets are there (list), and whether they are whole (check)",
+    "bench": "training speed of a model on this machine",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if given else 2
+    if given[0] == "--version":
+        import wavessm
+
+        print(f"wavessm {wavessm.__version__}")
+        return 0
+    name = given[0]
+    try:
+        if name not in COMMANDS:
+            raise unknown_name("command", name, COMMANDS)
+        return importlib.import_module(f"wavessm.cli.{name}").main(given[1:])
+    except SystemExit as end:  # help was asked for and printed
+        return end.code if isinstance(end.code, int) else 0
+    except WaveSSMError as reason:
+        print(f"wavessm {name}: {reason}" if name in COMMANDS else f"wavessm: {reason}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"wavessm {name}: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has had enough
+        sys.stderr.close()
+        return 0
+    except OSError as reason:
+        where = f"{reason.filename}: " if reason.filename else ""
+        print(f"wavessm {name}: {where}{reason.strerror or reason}.", file=sys.stderr)
+        return 2
+
+
+def overview() -> str:
+    """All commands, a line each."""
+    lines = [f"  {name:<10}{about}" for name, about in COMMANDS.items()]
+    return "\n".join(["usage: wavessm COMMAND [options]", "", *lines, "", "wavessm COMMAND --help explains each."])

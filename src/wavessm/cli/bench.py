@@ -1,0 +1,70 @@
+"""`wavessm bench`: training steps a second of a model on this machine, data on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Literal
+
+import torch
+
+from wavessm.cli.parse import parse
+from wavessm.training.recipes import ModelOptions, Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    model: ModelOptions = dataclasses.field(default_factory=lambda: ModelOptions(norm="batch", bidirectional=True))
+    length: int = 1000
+    """Samples of a case."""
+    channels: int = 12
+    """Channels of a case."""
+    classes: int = 5
+    """Labels."""
+    batch_size: int = 64
+    """Cases in a step."""
+    steps: int = 20
+    """Steps timed, after five that are not."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic."""
+    compile: bool = False
+    """torch.compile."""
+    cuda_graphs: bool = False
+    """Whole step as one CUDA graph."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+WARM_UP = 5
+
+
+def main(arguments: list[str]) -> int:
+    given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
+    from wavessm.training.run import bare_module, pick_device
+
+    recipe = Recipe(
+        model=given.model,
+        batch_size=given.batch_size,
+        precision=given.precision,
+        compile=given.compile,
+        cuda_graphs=given.cuda_graphs,
+        device=given.device,
+    ).check()
+    device = pick_device(recipe)
+    step = bare_module(recipe, device, (given.length, given.channels, given.classes))
+    for _ in range(WARM_UP):
+        step()
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(given.steps):
+        step()
+    _wait(device)
+    seconds = (time.perf_counter() - began) / given.steps
+    memory = f", {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB" if device.type == "cuda" else ""
+    print(f"{seconds * 1e3:.2f} ms a step, {given.batch_size / seconds:.0f} samples/s{memory}")
+    return 0
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,31 @@
+"""`wavessm demo`: two state spaces side by side, without any download."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from wavessm.cli.parse import parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    out: Path = Path("runs/demo")
+    """Folder for runs, figure and report."""
+    seeds: int = 3
+    """Runs of each model."""
+    steps: int = 0
+    """Steps of a run; 0 takes the demonstration's own."""
+
+
+def main(arguments: list[str]) -> int:
+    about = "Train a wavelet state space and S4-LegS of the same size to find windows in noise."
+    given = parse(Options, Options(), arguments, "wavessm demo", about)
+    from wavessm.training.run import require_extra
+
+    require_extra()
+    from wavessm.lab.demo import Setting, run_demo
+
+    setting = Setting() if given.steps == 0 else dataclasses.replace(Setting(), steps=given.steps)
+    run_demo(given.out, given.seeds, setting)
+    return 0

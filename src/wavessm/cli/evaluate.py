@@ -1,0 +1,52 @@
+"""`wavessm evaluate RUN`: the scores of a trained model, from its run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from wavessm.cli.parse import parse
+from wavessm.training.checkpoint import write_json
+from wavessm.training.evaluate import evaluate_run
+from wavessm.training.folder import Run
+from wavessm.training.recipes import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    run: Path
+    """Run folder."""
+    split: Literal["train", "val", "test"] = "test"
+    """Part of the data."""
+    every: int = 1
+    """Hear every K-th sample only, with the model's steps K times as long."""
+    hz: float | None = None
+    """Another sampling rate: PTB-XL's own records at 500 Hz, or this rate by leaving samples out."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Which model."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    out: Path | None = None
+    """JSON file for the scores."""
+
+
+def main(arguments: list[str]) -> int:
+    about = "Scores of a trained model with 5 % and 95 % bootstrap quantiles (100 resamples of the cases)."
+    given = parse(Options, None, positional(arguments, "run"), "wavessm evaluate RUN", about)
+    from wavessm.training.run import pick_device
+
+    device = pick_device(Recipe(device=given.device))
+    result = evaluate_run(Run.read(given.run), given.split, given.every, given.hz, given.checkpoint, str(device))
+    print(f"{given.split}: {result.cases} cases" + (f", model rate {result.rate:g}" if result.rate != 1 else ""))
+    for name, value in result.scores.items():
+        low, high = result.intervals.get(name, (float("nan"), float("nan")))
+        print(f"  {name.replace('_', ' '):<14}{value:.4f}   [{low:.4f}, {high:.4f}]")
+    if given.out is not None:
+        write_json(given.out, dataclasses.asdict(result))
+    return 0
+
+
+def positional(arguments: list[str], name: str) -> list[str]:
+    """Let the first argument be the run folder without an option's name before it."""
+    return [f"--{name}", *arguments] if arguments and not arguments[0].startswith("-") else arguments

@@ -1,0 +1,131 @@
+"""`wavessm train TASK …`: a new run, or an interrupted one that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from wavessm.cli.parse import explained, parse
+from wavessm.errors import OptionError
+from wavessm.tasks import TASKS, Task
+from wavessm.training.folder import Run, resume_command
+from wavessm.training.recipes import RECIPES, Recipe, recipe
+
+ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
+       wavessm train --resume RUN
+
+Train a model. WHERE is the folder or file of the data. Tasks:
+
+{tasks}
+
+`wavessm train TASK --help` lists every option of a task with its value in the recipe."""
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(ABOUT.format(tasks="\n".join(f"  {name:<18}{TASKS[name].help}" for name in TASKS.names())))
+        return 0 if arguments else 2
+    if arguments[0].startswith("--resume"):
+        return _resume(arguments)
+    if arguments[0].startswith("-"):
+        raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(TASKS.names())}.")
+    task = TASKS[arguments[0]]
+    rest = arguments[1:]
+    if rest and not rest[0].startswith("-"):
+        if task.where is None:
+            raise OptionError(f"{task.name} makes its own data and takes no folder, got {rest[0]!r}.")
+        rest = [f"--{task.where}", *rest]
+    name = _peek(rest, "--recipe") or "best"
+    chosen = recipe(task.recipes, name)
+    given = parse(
+        _options(task), _options(task)(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed
+    )
+    return _run(task, given)
+
+
+def _run(task: Task, given: Any) -> int:
+    from wavessm.training.run import train
+
+    folder = given.out
+    try:
+        run = train(task.name, _fields(given.data), given.training, folder, given.recipe, show=not given.quiet)
+    except Exception as end:
+        return _interrupted(end)
+    return report(run)
+
+
+def _resume(arguments: list[str]) -> int:
+    from wavessm.training.run import resume
+
+    given = parse(Resume, None, arguments, "wavessm train", "Go on with an interrupted run.")
+    try:
+        return report(resume(given.resume, show=not given.quiet))
+    except Exception as end:
+        return _interrupted(end)
+
+
+def _interrupted(end: Exception) -> int:
+    """130 and how to go on if the run was asked to stop; anything else is raised again."""
+    from wavessm.training.keeper import Interrupted
+
+    if not isinstance(end, Interrupted):
+        raise end
+    folder, step = end.args
+    print(f"\nstopped and saved at step {step}; go on with: {resume_command(folder)}", file=sys.stderr)
+    return 130
+
+
+def report(run: Run) -> int:
+    """Say how the run ended and where things are."""
+    result = json.loads((run.folder / "result.json").read_text())
+    scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
+                       if name.startswith("test_"))  # fmt: skip
+    skipped = run.info.skipped
+    if skipped:
+        print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
+    print(f"test: {scores}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
+    print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Options of a run that goes on: all others are in its folder."""
+
+    resume: Path
+    """Run folder."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _options(task: Task) -> Any:
+    """The options of `wavessm train TASK` as a dataclass: data, recipe, output."""
+    start = f"Where all values start: {' or '.join(RECIPES[task.recipes])}."
+    place = "Run folder; default the next free one in runs/."
+    return dataclasses.make_dataclass(
+        "TrainOptions",
+        [
+            ("data", type(task.data)),
+            ("training", Recipe),
+            ("recipe", explained(str, start), dataclasses.field(default="best")),
+            ("out", explained(Path | None, place), dataclasses.field(default=None)),
+            ("quiet", explained(bool, "Show no progress."), dataclasses.field(default=False)),
+        ],
+        frozen=True,
+    )
+
+
+def _fields(options: Any) -> dict[str, Any]:
+    return {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+
+
+def _peek(arguments: list[str], option: str) -> str | None:
+    for at, argument in enumerate(arguments):
+        if argument == option and at + 1 < len(arguments):
+            return arguments[at + 1]
+        if argument.startswith(option + "="):
+            return argument.partition("=")[2]
+    return None

@@ -1,0 +1,106 @@
+"""Your own data: arrays in a folder, or a CSV file to forecast. Recordings in folders are in `signals`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from wavessm.data.cases import About, Cases, guess_kind, make_set
+from wavessm.data.series import WindowOptions, read_series, window_sets
+from wavessm.data.signals import read_npy
+from wavessm.data.source import KINDS, DataSet
+from wavessm.data.tables import read_table
+from wavessm.errors import DataError, OptionError
+
+log = logging.getLogger("wavessm.data")
+
+
+def load_arrays(folder: str | Path, kind: str | None = None, seed: int = 0) -> DataSet:
+    """X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
+
+    y (cases,) of whole numbers or text are classes, (cases, k) of 0 and 1 labels, other floats values to predict;
+    `kind` ("multiclass", "multilabel", "regression") overrides that. X_val.npy, y_val.npy, X_test.npy, y_test.npy (and
+    lengths_…) are used where they are there; otherwise 15 % each are drawn from the training cases, by class.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
+    read = {"": _read_part(folder, "")}
+    for part in ("val", "test"):
+        if (folder / f"X_{part}.npy").exists() or (folder / f"y_{part}.npy").exists():
+            read[part] = _read_part(folder, f"_{part}")
+    main = read[""]
+    for part, (X, y, _) in read.items():
+        if X.shape[1:] != main[0].shape[1:] or y.shape[1:] != main[1].shape[1:]:
+            raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]} and targets {y.shape[1:]}, in "
+                            f"X.npy and y.npy {main[0].shape[1:]} and {main[1].shape[1:]}.")  # fmt: skip
+    kind = kind or guess_kind(main[1])
+    if kind not in KINDS or kind == "forecast":
+        raise OptionError(f"load_arrays: kind is {kind!r}, expected multiclass, multilabel or regression.")
+    if main[0].shape[1] < main[0].shape[2]:
+        log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps", main[0].shape)
+    sizes = [len(X) for X, _, _ in read.values()]
+    part_of = np.repeat(list(read), sizes)
+
+    def name(case: int) -> str:
+        suffix = f"_{part_of[case]}" if part_of[case] else ""
+        return f"{folder / f'X{suffix}.npy'}, case {case - int(np.argmax(part_of == part_of[case]))}"
+
+    X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
+    return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder)), About(kind), seed)
+
+
+def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """X (cases, length, channels) float32, y and lengths of one part, checked against each other."""
+    files = {name: folder / f"{name}{suffix}.npy" for name in ("X", "y", "lengths")}
+    X, y = read_npy(files["X"]), read_npy(files["y"])
+    if X.ndim not in (2, 3) or X.dtype.kind not in "buif" or 0 in X.shape:
+        raise DataError(f"{files['X']}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, channels).")
+    if y.ndim not in (1, 2) or len(y) != len(X):
+        raise DataError(f"{files['y']}: shape {y.shape}, expected ({len(X)},) or ({len(X)}, k), one row per case of X.")
+    X = X.reshape(*X.shape[:2], -1).astype(np.float32)
+    lengths = np.full(len(X), X.shape[1])
+    if files["lengths"].exists():
+        lengths = read_npy(files["lengths"])
+        if lengths.shape != (len(X),) or lengths.dtype.kind not in "iu":
+            raise DataError(
+                f"{files['lengths']}: shape {lengths.shape} of {lengths.dtype}, expected {len(X)} whole numbers."
+            )
+        if lengths.min() < 1 or lengths.max() > X.shape[1]:
+            raise DataError(f"{files['lengths']}: from {lengths.min()} to {lengths.max()}, expected 1 to {X.shape[1]}.")
+        X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
+    return X, y, lengths.astype(np.int64)
+
+
+def load_csv(
+    path: str | Path,
+    target: str | None = None,
+    horizon: int = 24,
+    context: int = 96,
+    date_column: str | None = None,
+    timeenc: int = 0,
+    eval_stamp: bool = False,
+) -> DataSet:
+    """A table of rows in time to forecast: `target` alone, or all columns where it is None.
+
+    date_column=None takes a column named date (in any case) where there is one; without dates there are no marks.
+    The first 70 % of the rows train, the next 10 % validate, the last 20 % test.
+    """
+    path = Path(path)
+    options = WindowOptions(context, horizon, timeenc, eval_stamp)
+    if date_column is None:
+        names = [str(name) for name in read_table(path).columns]
+        date_column = next((name for name in names if name.lower() in ("date", "datetime", "timestamp", "time")), None)
+    series = read_series(path, None if target is None else [target], date_column)
+    if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
+        log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", path)
+    rows = len(series.values)
+    if rows < context + horizon:
+        raise DataError(f"{path}: {rows} rows, fewer than context {context} + horizon {horizon}; give more rows, or a "
+                        f"shorter context or horizon.")  # fmt: skip
+    train, test = int(0.7 * rows), int(0.2 * rows)
+    val = rows - train - test
+    parts = {"train": (0, train), "val": (train, train + val), "test": (train + val, rows)}
+    return window_sets("csv", series, parts, options)

@@ -1,0 +1,265 @@
+"""What a loader hands to training: sources of batches, and what is known about a set.
+
+A `Source` is one split. It lives whole on one device and gathers batches there, so no worker process is needed.
+`DataSet` is three sources with a `DataInfo`. Loaders (`ptbxl`, `forecast`, `window_copy`, `own`) build them;
+`training/` draws from them. This file knows no file format.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from wavessm.errors import OptionError, ShapeError
+
+KINDS = ("multilabel", "multiclass", "forecast", "regression")
+
+
+class Batch(NamedTuple):
+    """Cases that a model sees at once."""
+
+    x: Tensor  # (batch, length, channels) float, or (batch, length) long for tokens
+    y: Tensor  # (batch,) long | (batch, classes) float | (batch, horizon, columns) float | (batch, d_out) float
+    lengths: Tensor | None = None  # (batch,) long: true lengths of padded cases
+    marks: Tensor | None = None  # (batch, length + horizon, k) calendar features, long where they are embedded
+
+
+@runtime_checkable
+class Source(Protocol):
+    """One split on one device."""
+
+    def __len__(self) -> int:
+        """Number of cases, or the size of an epoch where cases are drawn afresh."""
+
+    def take(self, index: Tensor) -> Batch:
+        """The cases `index` (batch,) long, gathered on the source's device."""
+
+    def to(self, device: torch.device | str) -> Source:
+        """The same cases on another device."""
+
+
+class Arrays:
+    """Cases held as tensors.
+
+    x: (cases, length, channels) or tokens (cases, length) long; y: (cases, …); lengths: (cases,) long or None.
+    Integers that stand for a signal (int16 ECG) stay integers in memory: `affine = (factor, offset)` makes `take`
+    return `x * factor + offset` in float32.
+
+    >>> samples = torch.tensor([[[1], [2]], [[3], [4]]], dtype=torch.int16)
+    >>> source = Arrays(samples, torch.tensor([0, 1]), affine=(0.5, 1.0))
+    >>> source.take(torch.tensor([1])).x.flatten().tolist()
+    [2.5, 3.0]
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, lengths: Tensor | None = None, affine: tuple[float, float] | None = None
+    ) -> None:
+        for name, values in (("y", y), ("lengths", lengths)):
+            if values is not None and len(values) != len(x):
+                raise ShapeError(f"Arrays: x has {len(x)} cases but {name} has {len(values)}; give one per case.")
+        if lengths is not None and len(x) and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
+            raise ShapeError(f"Arrays: lengths run from {int(lengths.min())} to {int(lengths.max())}, expected 1 to "
+                             f"{x.shape[1]}, the length of x.")  # fmt: skip
+        self.x, self.y, self.lengths, self.affine = x, y, lengths, affine
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def take(self, index: Tensor) -> Batch:
+        index = index.to(self.device)
+        x = self.x[index]
+        if self.affine is not None:
+            x = x.to(torch.float32).mul_(self.affine[0]).add_(self.affine[1])
+        return Batch(x, self.y[index], None if self.lengths is None else self.lengths[index])
+
+    def to(self, device: torch.device | str) -> Arrays:
+        moved = copy.copy(self)
+        moved.x, moved.y = self.x.to(device), self.y.to(device)
+        moved.lengths = None if self.lengths is None else self.lengths.to(device)
+        return moved
+
+
+class Windows:
+    """Stretches of one series: a context and the rows that follow it.
+
+    series: (rows, channels) float; marks: (rows, k) or None; starts: (windows,) long, first row of each context;
+    columns: channels of the series to forecast. A batch has x (batch, seq_len, channels),
+    y (batch, horizon, len(columns)) and marks (batch, seq_len + horizon, k), zero over the horizon unless `eval_stamp`.
+
+    >>> source = Windows(torch.arange(6.0)[:, None], None, seq_len=3, horizon=2, columns=[0], starts=torch.arange(2))
+    >>> batch = source.take(torch.tensor([1]))
+    >>> batch.x.flatten().tolist(), batch.y.flatten().tolist()
+    ([1.0, 2.0, 3.0], [4.0, 5.0])
+    """
+
+    def __init__(
+        self,
+        series: Tensor,
+        marks: Tensor | None,
+        seq_len: int,
+        horizon: int,
+        columns: list[int] | tuple[int, ...],
+        starts: Tensor,
+        eval_stamp: bool = False,
+    ) -> None:
+        last = int(starts.max()) + seq_len + horizon if len(starts) else 0
+        if last > len(series):
+            raise ShapeError(f"Windows: the last window ends at row {last}, but the series has {len(series)} rows.")
+        self.series, self.marks, self.starts, self.eval_stamp = series, marks, starts, eval_stamp
+        self.seq_len, self.horizon, self.columns = seq_len, horizon, tuple(columns)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.series.device
+
+    def take(self, index: Tensor) -> Batch:
+        steps = torch.arange(self.seq_len + self.horizon, device=self.device)
+        rows = self.starts[index.to(self.device)][:, None] + steps  # (batch, seq_len + horizon)
+        values = self.series[rows]
+        y = values[:, self.seq_len :]
+        if self.columns != tuple(range(self.series.shape[1])):
+            y = y[..., list(self.columns)]
+        marks = None if self.marks is None else self.marks[rows]
+        if marks is not None and not self.eval_stamp:
+            marks[:, self.seq_len :] = 0
+        return Batch(values[:, : self.seq_len], y, marks=marks)
+
+    def to(self, device: torch.device | str) -> Windows:
+        moved = copy.copy(self)
+        moved.series, moved.starts = self.series.to(device), self.starts.to(device)
+        moved.marks = None if self.marks is None else self.marks.to(device)
+        return moved
+
+
+class Generated:
+    """Fresh cases on every call: `take` uses only how many indices it is given.
+
+    draw: (count, generator) -> Batch on the generator's device. `get_state` and `set_state` are what a checkpoint
+    keeps, so that a resumed run draws the cases that an unbroken one would have drawn.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[int, torch.Generator], Batch],
+        epoch: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.draw, self.epoch, self.seed = draw, epoch, seed
+        self.generator = torch.Generator(device=device).manual_seed(seed)
+
+    def __len__(self) -> int:
+        return self.epoch
+
+    @property
+    def device(self) -> torch.device:
+        return self.generator.device
+
+    def take(self, index: Tensor) -> Batch:
+        return self.draw(len(index), self.generator)
+
+    def get_state(self) -> Tensor:
+        """State of the generator, a byte tensor on the CPU."""
+        return self.generator.get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        """Go on from a state of `get_state`; it must come from the same kind of device."""
+        self.generator.set_state(state.cpu())
+
+    def to(self, device: torch.device | str) -> Generated:
+        """On another device the draws begin again from the seed, and differ: each device has its own generator."""
+        if torch.device(device).type == self.device.type and torch.device(device).index in (None, self.device.index):
+            return self
+        return Generated(self.draw, self.epoch, self.seed, device)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataInfo:
+    """What training, evaluation and prediction need to know about a set. Plain numbers and strings: it goes into JSON.
+
+    scale: (means, standard deviations) of the input channels, one entry where all channels share it; x in a batch is
+    (raw - mean) / std. target_scale: the same of the outputs, for "forecast" and "regression".
+    """
+
+    kind: str
+    d_input: int
+    d_output: int
+    length: int  # of x; of the context for "forecast"
+    classes: tuple[str, ...] = ()
+    horizon: int = 0
+    columns: tuple[str, ...] = ()  # names of the outputs of a forecast
+    channels: tuple[str, ...] = ()  # names of the inputs, where known
+    scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    target_scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    rate: float | None = None  # samples a second
+    mark_sizes: tuple[int, ...] = ()  # table sizes of marks that are embedded (timeenc 0)
+    mark_width: int = 0  # number of marks that are real (timeenc 1)
+    target_variance: float | None = None  # known in closed form for generated sets
+    step: float | None = None  # seconds between rows of a series
+    skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionError(f"DataInfo: kind is {self.kind!r}, expected one of {', '.join(KINDS)}.")
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Raw values (…, channels) to the scale of x in a batch."""
+        return x if self.scale is None else (x - _row(self.scale[0], x)) / _row(self.scale[1], x)
+
+    def restore(self, y: Tensor) -> Tensor:
+        """Outputs (…, d_output) back to the units of the data."""
+        return y if self.target_scale is None else y * _row(self.target_scale[1], y) + _row(self.target_scale[0], y)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DataInfo:
+        """Back from `to_dict`, lists (JSON knows no tuples) included.
+
+        >>> info = DataInfo("regression", 2, 1, 10, scale=((0.0, 1.0), (1.0, 2.0)))
+        >>> import json
+        >>> DataInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
+        True
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise OptionError(f"DataInfo: unknown field {unknown[0]!r}; written by another version of wavessm?")
+        return cls(**{name: _tuples(value) for name, value in values.items()})
+
+
+def _row(values: tuple[float, ...], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """Three splits and what is known about them."""
+
+    name: str
+    train: Source
+    val: Source
+    test: Source
+    info: DataInfo
+
+    def to(self, device: torch.device | str) -> DataSet:
+        """All three splits on a device."""
+        parts = {part: getattr(self, part).to(device) for part in ("train", "val", "test")}
+        return dataclasses.replace(self, **parts)

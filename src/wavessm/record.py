@@ -1,0 +1,64 @@
+"""Writing results down: a CSV, and beside it the command and versions that made it; figures without a screen."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import wavessm
+from wavessm.errors import MissingExtraError
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Rows with the same keys, floats to five significant digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
+    """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
+    installed = [f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scipy", "PyWavelets")]
+    versions = ", ".join([f"wavessm {wavessm.__version__}", *installed])
+    typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
+    python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    return f"`{typed}` at revision {revision()} with {versions}; {python}, {processor()}, {os.cpu_count()} cores"
+
+
+def revision() -> str:
+    """The commit of the source tree, with a + if files changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "."], capture_output=True).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if changed else "")
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or "unknown processor"
+
+
+def pyplot() -> Any:
+    """Matplotlib without a screen, or an error that says how to get it."""
+    try:
+        import matplotlib
+    except ImportError as reason:
+        raise MissingExtraError("figures need matplotlib: pip install 'wavessm[plot]'.") from reason
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt

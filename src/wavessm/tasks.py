@@ -1,0 +1,261 @@
+"""Stage 7b: tasks. A name, the options of its data, how to load them, and the model that fits them.
+
+    task + options → DataSet;   recipe's model options + what the data say → ModelConfig
+
+Training, evaluation and the command line know tasks by name only; a new task is one record here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from wavessm.config import ModelConfig
+from wavessm.data.source import DataInfo, DataSet
+from wavessm.errors import OptionError
+from wavessm.registry import Registry, unknown_name
+from wavessm.training.recipes import ModelOptions
+
+ROOT_VARIABLE = "WAVESSM_DATA"
+
+
+class DataOptions(Protocol):
+    """Options of a task's data: a frozen dataclass of plain values that can load them."""
+
+    def load(self, seed: int) -> DataSet: ...
+
+
+def data_root(given: str = "") -> Path:
+    """The folder of the published sets: as given, or $WAVESSM_DATA."""
+    root = given or os.environ.get(ROOT_VARIABLE, "")
+    if not root:
+        raise OptionError(f"no data folder: give it after the name of the task, or set {ROOT_VARIABLE}.")
+    return Path(root)
+
+
+@dataclass(frozen=True)
+class PtbxlOptions:
+    root: str = ""
+    """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
+    labels: str = "super-diag"
+    """Label set: all, diag, sub-diag, super-diag, form or rhythm."""
+    hz: Literal[100, 500] = 100
+    """Sampling rate of the records."""
+    skip_bad: bool = False
+    """Leave out records that cannot be read, and list them."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_ptbxl
+
+        return load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
+
+
+@dataclass(frozen=True)
+class ForecastOptions:
+    root: str = ""
+    """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
+    dataset: str = "ETTh1"
+    """ETTh1, ETTh2, ETTm1, WTH (weather) or ECL."""
+    horizon: int = 24
+    """Steps to forecast."""
+    variables: Literal["uni", "multi"] = "uni"
+    """The target alone, or all columns in and out."""
+    seq_len: int | None = None
+    """Steps of context; None takes Informer's for the set and horizon."""
+    timeenc: Literal[0, 1] = 0
+    """Calendar as tables (0) or as real numbers (1)."""
+    eval_stamp: bool = False
+    """Give the model the calendar of the horizon too; it is known."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_forecast
+
+        return load_forecast(
+            data_root(self.root),
+            self.dataset,
+            horizon=self.horizon,
+            multivariate=self.variables == "multi",
+            seq_len=self.seq_len,
+            timeenc=self.timeenc,
+            eval_stamp=self.eval_stamp,
+        )
+
+
+@dataclass(frozen=True)
+class WindowCopyOptions:
+    length: int = 256
+    """Samples of a sequence."""
+    windows: int = 2
+    """Windows to find and add."""
+    d_min: int = 8
+    """Shortest window."""
+    d_max: int = 8
+    """Longest window."""
+    epoch: int = 16_384
+    """Drawn cases that count as one epoch."""
+    cases: int = 2048
+    """Fixed cases of validation, and as many of test."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import window_copying
+
+        return window_copying(
+            self.length, self.windows, self.d_min, self.d_max, seed=seed, epoch=self.epoch, cases=self.cases
+        )
+
+
+@dataclass(frozen=True)
+class ArraysOptions:
+    folder: str = ""
+    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, X_test.npy, y_test.npy if there are any."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_arrays
+
+        return load_arrays(_given(self.folder, "--folder"))
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    path: str = ""
+    """CSV file with a row for each time step."""
+    target: str | None = None
+    """Column to forecast; None forecasts all."""
+    horizon: int = 24
+    """Steps to forecast."""
+    context: int = 96
+    """Steps the model sees."""
+    date_column: str | None = None
+    """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
+    timeenc: Literal[0, 1] = 0
+    """Calendar as tables (0) or as real numbers (1)."""
+    eval_stamp: bool = False
+    """Give the model the calendar of the horizon too; it is known."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_csv
+
+        return load_csv(
+            _given(self.path, "--path"),
+            target=self.target,
+            horizon=self.horizon,
+            context=self.context,
+            date_column=self.date_column,
+            timeenc=self.timeenc,
+            eval_stamp=self.eval_stamp,
+        )
+
+
+@dataclass(frozen=True)
+class WavOptions:
+    folder: str = ""
+    """Folder with one folder of WAV files for each class."""
+    skip_bad: bool = False
+    """Leave out files that cannot be read, and list them."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_wav_folder
+
+        return load_wav_folder(_given(self.folder, "--folder"), skip_bad=self.skip_bad)
+
+
+@dataclass(frozen=True)
+class WfdbOptions:
+    folder: str = ""
+    """Folder with WFDB records."""
+    labels: str | None = None
+    """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
+    skip_bad: bool = False
+    """Leave out records that cannot be read, and list them."""
+
+    def load(self, seed: int) -> DataSet:
+        from wavessm.data import load_wfdb
+
+        return load_wfdb(_given(self.folder, "--folder"), self.labels, skip_bad=self.skip_bad)
+
+
+def _given(value: str, option: str) -> Path:
+    if not value:
+        raise OptionError(f"where are the data? Give them after the name of the task, or with {option}.")
+    return Path(value)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A name for one kind of training run."""
+
+    name: str
+    help: str
+    recipes: str  # group of recipes, see training/recipes.py
+    data: DataOptions
+    where: str | None = None  # the data option that says where the data are
+    head: str = "pool"  # of models that do not forecast
+    fixed: tuple[str, ...] = ()  # data options that the name decides
+
+
+TASKS: Registry[Task] = Registry("task")
+
+
+def _register(task: Task) -> None:
+    TASKS.register(task.name, task)
+
+
+for _labels in ("super-diag", "sub-diag", "diag", "form", "rhythm", "all"):
+    _register(
+        Task(
+            f"ptbxl-{_labels}",
+            f"PTB-XL electrocardiograms, {_labels} labels",
+            "ptbxl",
+            PtbxlOptions(labels=_labels),
+            where="root",
+            fixed=("labels",),
+        )
+    )
+_register(
+    Task("forecast", "ETTh1, ETTh2, ETTm1, WTH or ECL, as Informer reads them", "forecast", ForecastOptions(), "root")
+)
+_register(
+    Task("window-copy", "find marked windows in noise and add them", "window-copy", WindowCopyOptions(), head="last")
+)
+_register(Task("arrays", "your own X.npy and y.npy in a folder", "own", ArraysOptions(), "folder"))
+_register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions(), "path"))
+_register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions(), "folder"))
+_register(Task("wfdb", "your own WFDB records with a table of labels", "own", WfdbOptions(), "folder"))
+
+
+def data_options(task: str, values: dict[str, Any]) -> DataOptions:
+    """The options of a task's data with some of them replaced; unknown ones are refused.
+
+    >>> data_options("forecast", {"dataset": "WTH"}).dataset
+    'WTH'
+    """
+    default: Any = TASKS[task].data
+    known = [f.name for f in dataclasses.fields(default)]
+    for name in values:
+        if name not in known:
+            raise unknown_name(f"option of {task}", name, known)
+    return dataclasses.replace(default, **values)
+
+
+def model_config(task: str, options: ModelOptions, info: DataInfo, precision: str) -> ModelConfig:
+    """The model a recipe asks for, fitted to the data."""
+    chosen = dataclasses.asdict(options)
+    if info.kind == "forecast":
+        calendar = bool(info.mark_sizes or info.mark_width)
+        decided: dict[str, Any] = {
+            "head": "forecast",
+            "horizon": info.horizon,
+            "encoder": "calendar" if calendar else "linear",
+            "mark_sizes": tuple(info.mark_sizes) if calendar else (),
+            "mark_width": info.mark_width if calendar else 0,
+        }
+    else:
+        decided = {"head": TASKS[task].head}
+    if options.backbone == "transformer":
+        decided["norm"] = "layer"
+    return ModelConfig(
+        **{**chosen, **decided, "d_input": info.d_input, "d_output": info.d_output, "precision": precision}
+    )

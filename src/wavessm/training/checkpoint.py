@@ -1,0 +1,91 @@
+"""Stage 8e: checkpoints that are either whole or absent.
+
+A checkpoint is written beside its place and moved there when it is on the disk, so a kill or a full disk while saving
+leaves the old one. It is a plain dictionary of tensors and numbers, read with `weights_only=True`: loading one runs no
+code of its author.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from wavessm.errors import WaveSSMError
+
+FORMAT = "wavessm-run"
+VERSION = 1
+"""Raised when an older run can no longer be read."""
+
+
+class RunError(WaveSSMError):
+    """A run folder or checkpoint that cannot be read, or a run that cannot go on."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when all of it is on the disk; until then, what was there stays."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write a checkpoint; when the disk is full, the old one stays and a `RunError` says so."""
+    try:
+        with replacing(path) as file:
+            torch.save({"format": FORMAT, "version": VERSION, **content}, file)
+    except (OSError, RuntimeError) as reason:
+        kept = "the previous checkpoint is kept" if path.exists() else "there is no earlier checkpoint"
+        raise RunError(f"{path}: could not be saved ({_first_line(reason)}); {kept}. Free some space.") from reason
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file, whole or not at all."""
+    try:
+        with replacing(path) as file:
+            file.write((json.dumps(content, indent=2) + "\n").encode())
+    except OSError as reason:
+        raise RunError(f"{path}: could not be written ({_first_line(reason)}). Free some space.") from reason
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of ours; anything else is refused in one line."""
+    if not path.is_file():
+        raise RunError(f"{path}: no such checkpoint; give a run folder written by `wavessm train`.")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError) as reason:
+        raise RunError(f"{path}: not a checkpoint of wavessm ({_first_line(reason)}).") from reason
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise RunError(f"{path}: not a checkpoint of wavessm; give one written by `wavessm train`.")
+    check_version(content.get("version"), path)
+    return content
+
+
+def check_version(version: Any, path: Path) -> None:
+    """Refuse a file of another format version."""
+    if version != VERSION:
+        raise RunError(
+            f"{path}: written by another version of wavessm (format {version}, this one reads {VERSION}); "
+            "use that version or train again."
+        )
+
+
+def _first_line(reason: BaseException) -> str:
+    text = str(reason).strip().splitlines()
+    line = text[0] if text else type(reason).__name__
+    return line if len(line) <= 120 else line[:117] + "…"

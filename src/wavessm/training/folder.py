@@ -1,0 +1,142 @@
+"""Stage 8k: the run folder, what a run is and where its files are.
+
+run.json      task, data options, resolved recipe, what the data are, model, versions, revision, command
+metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
+best.ckpt     the model with the best validation score
+last.ckpt     everything needed to go on       result.json  scores of the best model on the test split
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import wavessm
+from wavessm.config import ModelConfig
+from wavessm.data.source import DataInfo
+from wavessm.errors import WaveSSMError
+from wavessm.models import SequenceModel
+from wavessm.record import processor, revision
+from wavessm.tasks import DataOptions, data_options
+from wavessm.training import checkpoint
+from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, write_json
+from wavessm.training.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """What run.json holds."""
+
+    folder: Path
+    task: str
+    options: DataOptions
+    recipe_name: str
+    recipe: Recipe
+    info: DataInfo
+    model: ModelConfig
+    environment: dict[str, Any]
+
+    def write(self) -> None:
+        """run.json, whole or not at all."""
+        options: Any = self.options
+        write_json(
+            self.folder / "run.json",
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "task": self.task,
+                "data": dataclasses.asdict(options),
+                "recipe_name": self.recipe_name,
+                "recipe": self.recipe.to_dict(),
+                "info": self.info.to_dict(),
+                "model": self.model.to_dict(),
+                "environment": self.environment,
+            },
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """The run in a folder, or one line about why it is none."""
+        path = folder / "run.json"
+        if not path.is_file():
+            raise RunError(f"{folder}: not a run folder (no run.json); give one written by `wavessm train`.")
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as reason:
+            raise RunError(f"{path}: cannot be read ({reason}).") from reason
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RunError(f"{path}: not written by wavessm; give a folder of `wavessm train`.")
+        check_version(content.get("version"), path)
+        try:
+            return cls(
+                folder,
+                content["task"],
+                data_options(content["task"], content["data"]),
+                content["recipe_name"],
+                Recipe.from_dict(content["recipe"]),
+                DataInfo.from_dict(content["info"]),
+                ModelConfig.from_dict(content["model"]),
+                content["environment"],
+            )
+        except (KeyError, TypeError, WaveSSMError) as reason:
+            raise RunError(f"{path}: cannot be used by wavessm {wavessm.__version__} ({reason}).") from reason
+
+    def load_model(self, which: str = "best") -> SequenceModel:
+        """The trained model of best.ckpt or last.ckpt, in evaluation mode."""
+        path = self.folder / f"{which}.ckpt"
+        if which == "best" and not path.exists():
+            raise RunError(
+                f"{path}: not there yet; the run has had no validation. Go on with: {resume_command(self.folder)}"
+            )
+        model = SequenceModel(self.model)
+        try:
+            model.load_state_dict(checkpoint.load(path)["model"])
+        except (KeyError, RuntimeError) as reason:
+            raise RunError(
+                f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
+            ) from reason
+        return model.eval()
+
+
+def environment() -> dict[str, Any]:
+    """Versions, revision, machine, command and time."""
+    names = ("torch", "numpy", "scipy", "PyWavelets", "lightning")
+    return {
+        "wavessm": wavessm.__version__,
+        **{name: metadata.version(name) for name in names},
+        "python": platform.python_version(),
+        "revision": revision(),
+        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
+        "command": shlex.join(["wavessm", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on."""
+    return f"wavessm train --resume {shlex.quote(str(folder))}"
+
+
+def new_folder(out: Path | None, task: str) -> Path:
+    """The folder of a new run: as given and empty, or the next free number under runs/."""
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(f"{out}: is not an empty folder; choose another --out, or go on with: {resume_command(out)}")
+        folder = out
+    else:
+        number = 1
+        while (folder := Path("runs") / f"{task}-{number:03}").exists():
+            number += 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise RunError(f"{folder}: cannot be made ({reason.strerror}).") from reason
+    return folder

@@ -1,0 +1,66 @@
+"""Stage 8f: a whole training step as one CUDA graph.
+
+Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
+side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
+one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from wavessm.data.source import Batch
+from wavessm.errors import OptionError
+
+WARM_UP = 3
+
+
+class CapturedStep:
+    """`step` from the fourth call on as a graph. The result stays valid until the next call."""
+
+    def __init__(self, step: Callable[[Batch], Tensor]) -> None:
+        self.step = step
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.buffers: Batch
+        self.result: Tensor
+
+    def __call__(self, batch: Batch) -> Tensor:
+        if batch.lengths is not None:
+            raise OptionError("cuda_graphs: cases have different lengths; a captured step needs one length.")
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            return self._beside(batch)
+        if self.graph is None:
+            self._capture(batch)
+        assert self.graph is not None
+        for name, there, here in zip(Batch._fields, self.buffers, batch, strict=True):
+            if here is not None:
+                if there is None or there.shape != here.shape:
+                    raise OptionError(f"cuda_graphs: {name} has shape {tuple(here.shape)}, captured with another one.")
+                there.copy_(here)
+        self.graph.replay()
+        return self.result
+
+    def _beside(self, batch: Batch) -> Tensor:
+        """One real step on a side stream, where cuBLAS and the allocator settle before the capture."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self.step(batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _capture(self, batch: Batch) -> None:
+        self.buffers = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # a cached cast of a weight would be stale at the next replay
+        try:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.result = self.step(self.buffers)
+        finally:
+            torch.set_autocast_cache_enabled(cached)

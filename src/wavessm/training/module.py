@@ -1,0 +1,122 @@
+"""Stage 8g: the Lightning module: a model, its data, one training step and one validation.
+
+A Lightning "epoch" is the stretch of steps from one validation to the next, so that Lightning never has to resume in
+the middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven
+by hand, for the whole step to fit into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from wavessm.data.source import Batch, DataSet
+from wavessm.errors import OptionError
+from wavessm.layer import param_groups
+from wavessm.training import metrics
+from wavessm.training.graphs import CapturedStep
+from wavessm.training.loader import Stretch, Whole
+from wavessm.training.recipes import Plan, Recipe
+from wavessm.training.schedule import factor
+
+
+class TrainingModule(LightningModule):
+    """What Lightning runs. `step` is the number of optimiser steps done."""
+
+    run_model: Callable[..., Tensor]
+
+    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model, self.data, self.recipe, self.plan = model, data, recipe, plan
+        self.step = 0
+        self.optimiser_state: dict[str, Any] | None = None  # of a checkpoint to go on from
+        self.table: list[Tensor] = []  # rows of the validation under way
+        self.captured: CapturedStep | None = None
+        # Outside the module's children, so that weights have one name whether compiled or not.
+        self.__dict__["run_model"] = torch.compile(model) if recipe.compile else model
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> Stretch:
+        stop = self.step + self.plan.stretch(self.step)
+        return Stretch(self.data.train, self.recipe.batch_size, self.recipe.seed, self.step, stop)
+
+    def val_dataloader(self) -> Whole:
+        return Whole(self.data.val, self.recipe.eval_batch_size)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        if batch.x.device == device:  # sources that live there need no help
+            return batch
+        return Batch(*(None if part is None else part.to(device) for part in batch))  # type: ignore[arg-type]
+
+    # -- the step -----------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        recipe = self.recipe
+        groups = param_groups(self.model, recipe.lr, recipe.weight_decay, recipe.lr_ssm)
+        on_gpu = next(self.model.parameters()).is_cuda
+        if recipe.cuda_graphs and not on_gpu:
+            raise OptionError("cuda_graphs: the model is on the CPU; a captured step needs a GPU.")
+        for group in groups:
+            group["highest_lr"] = group["lr"]
+        optimiser = torch.optim.AdamW(groups, fused=on_gpu, capturable=recipe.cuda_graphs)
+        if self.optimiser_state is not None:
+            optimiser.load_state_dict(self.optimiser_state)
+        if recipe.cuda_graphs:
+            for group in optimiser.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=groups[0]["params"][0].device)
+            self.captured = CapturedStep(lambda batch: self.work(batch, optimiser))
+        return optimiser
+
+    @property
+    def optimiser(self) -> torch.optim.Optimizer:
+        return self.optimizers(use_pl_optimizer=False)  # type: ignore[return-value]
+
+    def advance(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
+        """One step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
+        self.set_rates(optimiser)
+        loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
+        self.step += 1
+        return loss
+
+    def set_rates(self, optimiser: torch.optim.Optimizer) -> None:
+        """The learning rates of the coming step."""
+        recipe = self.recipe
+        part = factor(self.step, self.plan.total_steps, recipe.schedule, recipe.warmup)
+        for group in optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(part * group["highest_lr"])
+            else:
+                group["lr"] = part * group["highest_lr"]
+
+    def work(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
+        """Forward, backward, optimiser: everything that can be captured. Returns the loss ()."""
+        output = self.run_model(batch.x, lengths=batch.lengths, marks=batch.marks)
+        loss = metrics.loss(self.data.info.kind, output, batch.y)
+        loss.backward()
+        if self.recipe.grad_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.grad_clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self.advance(batch, self.optimiser)
+
+    # -- validation ---------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        self.table = []
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        output = self.model(batch.x, lengths=batch.lengths, marks=batch.marks)
+        self.table.append(metrics.rows(self.data.info.kind, output, batch.y))
+
+    def scores(self) -> dict[str, float]:
+        """Of the validation that has just ended."""
+        return metrics.summarise(self.data.info.kind, torch.cat(self.table).cpu().numpy())

@@ -1,0 +1,159 @@
+"""Stage 8n: predictions for new files from a run folder, in the units of the data.
+
+Classification and regression take recordings (.wav, .npy, .csv, WFDB); one sampled at another rate is heard at it.
+Forecasting takes a CSV with the columns of training and says what follows its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavessm.data.series import Series, make_marks, read_series
+from wavessm.data.signals import Signal, read_npy, read_signal
+from wavessm.data.source import DataInfo
+from wavessm.data.tables import read_table
+from wavessm.errors import DataError, OptionError
+from wavessm.models import SequenceModel
+from wavessm.training.folder import Run
+
+Row = dict[str, Any]
+DATE_NAMES = ("date", "datetime", "timestamp", "time")
+THRESHOLD = 0.5
+
+
+def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
+    """Rows of predictions, file after file."""
+    model = run.load_model()
+    rows: list[Row] = []
+    for path in paths:
+        if run.info.kind == "forecast":
+            rows += forecast_file(run, model, path)
+        else:
+            for case, signal in enumerate(_signals(path)):
+                rows.append({"file": str(path), "case": case, **judge(run.info, _hear(run.info, model, signal, path))})
+    return rows
+
+
+def judge(info: DataInfo, output: Tensor) -> Row:
+    """What a model's output (d_output,) means: a class with probabilities, labels, or numbers in the data's units."""
+    if info.kind == "regression":
+        values = info.restore(output)
+        names = info.columns or tuple(f"y{index}" for index in range(len(values)))
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
+    if info.kind == "multilabel":
+        chances = torch.sigmoid(output)
+        said = ";".join(name for name, p in zip(info.classes, chances, strict=True) if p >= THRESHOLD)
+    else:
+        chances = torch.softmax(output, dim=0)
+        said = info.classes[int(chances.argmax())]
+    return {"prediction": said, **{name: float(p) for name, p in zip(info.classes, chances, strict=True)}}
+
+
+def _signals(path: Path) -> list[Signal]:
+    """The recordings of a file: several where an array has three axes."""
+    if path.suffix.lower() == ".npy" and path.exists():
+        values = read_npy(path)
+        if values.ndim == 3 and values.dtype.kind in "buif":
+            return [Signal(case.astype(np.float32), None, ()) for case in values]
+    record = path.with_name(path.name + ".hea")  # WFDB names records without a suffix
+    return [read_signal(record if record.exists() else path)]
+
+
+@torch.no_grad()
+def _hear(info: DataInfo, model: SequenceModel, signal: Signal, path: Path) -> Tensor:
+    values = check_values(info, signal.values, str(path))
+    rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
+    return model(info.standardise(values)[None], rate=rate)[0]
+
+
+def check_values(info: DataInfo, values: np.ndarray, where: str) -> Tensor:
+    """Samples (length, channels) as float32, of the right width and finite."""
+    if values.shape[1] != info.d_input:
+        raise DataError(f"{where}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
+    if not np.isfinite(values).all():
+        at = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise DataError(f"{where}: NaN or infinity at sample {at}; fill the gap or cut it out.")
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
+# -- forecasting ----------------------------------------------------------------------------------------------
+
+
+def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
+    """What follows the last row of a CSV: one row for each step of the horizon."""
+    info = run.info
+    series = read_series(path, list(info.channels), date_column(run, path))
+    if len(series.values) < info.length:
+        raise DataError(
+            f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that the model needs."
+        )
+    values = forecast(run, model, series)
+    dates = future(series, info.horizon)
+    head = {"file": str(path)}
+    return [
+        {**head, "step": step + 1, **({} if dates is None else {"date": str(dates[step])}),
+         **{name: float(v) for name, v in zip(info.columns, values[step], strict=True)}}
+        for step in range(info.horizon)
+    ]  # fmt: skip
+
+
+@torch.no_grad()
+def forecast(run: Run, model: SequenceModel, series: Series) -> Tensor:
+    """The rows after the last of a series, in its units. → (horizon, columns)"""
+    info = run.info
+    context = torch.from_numpy(series.values[-info.length :].astype(np.float32))
+    marks = _marks(run, series)
+    return info.restore(model(info.standardise(context)[None], marks=marks)[0])
+
+
+def _marks(run: Run, series: Series) -> Tensor | None:
+    """Calendar of context and horizon as in training. (1, length + horizon, k)"""
+    info, options = run.info, run.options
+    count = len(info.mark_sizes) or info.mark_width
+    if not count:
+        return None
+    dates = future(series, info.horizon)
+    if dates is None or series.seconds is None:
+        raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
+    seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
+    marks = make_marks(seconds, timeenc=0 if info.mark_sizes else 1, minutes=count == 5)[0]
+    if not getattr(options, "eval_stamp", False):
+        marks[info.length :] = 0
+    return marks[None]
+
+
+def future(series: Series, horizon: int) -> np.ndarray | None:
+    """Dates of the next steps, or None without dates. (horizon,) datetime64[s]"""
+    if series.seconds is None or series.step is None:
+        return None
+    ahead = np.rint(series.step * np.arange(1, horizon + 1)).astype(np.int64)
+    return (series.seconds[-1] + ahead).astype("datetime64[s]")
+
+
+def date_column(run: Run, path: Path) -> str | None:
+    """The column with dates: as given in training, or by its name; None if the model reads no calendar."""
+    named = getattr(run.options, "date_column", None)
+    if named:
+        return named
+    columns = [str(name) for name in read_table(path).columns]
+    found = next((name for name in columns if name.lower() in DATE_NAMES), None)
+    if found is None and (run.info.mark_sizes or run.info.mark_width):
+        raise DataError(
+            f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model was trained with a calendar."
+        )
+    return found
+
+
+def require_files(paths: Sequence[Path]) -> None:
+    """Refuse an empty list and name the first file that is not there."""
+    if not paths:
+        raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
+    for path in paths:
+        if not path.exists() and not path.with_name(path.name + ".hea").exists():
+            raise DataError(f"{path}: no such file.")

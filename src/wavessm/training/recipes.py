@@ -1,0 +1,268 @@
+"""Stage 8a: recipes, all choices of a training run as typed records; the paper's and our own for every task.
+
+A recipe names nothing that the data decide (widths of input and output, the head): `tasks.py` adds those. `paper`
+follows the paper's table of hyperparameters and, where it is silent, S4's configuration of the task; `best` says in
+`note` in what it differs. Any field can be replaced: `dataclasses.replace`, or an option of `wavessm train`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from wavessm.errors import OptionError
+from wavessm.registry import unknown_name
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a recipe chooses about the model; the rest of a `ModelConfig` follows from the data."""
+
+    family: str = "morlet"
+    """Frame of the state: a name of ws.families(), or legs, legt, fout, s4d-lin, s4d-inv."""
+    measure: str | None = None
+    """scaled or translated; None takes the family's own."""
+    structure: str | None = None
+    """diagonal or dplr; None takes diagonal where the operator diagonalises."""
+    backbone: Literal["wavessm", "lstm", "transformer"] = "wavessm"
+    """What the blocks are made of."""
+    d_model: int = 128
+    """Channels."""
+    n_layers: int = 4
+    """Blocks."""
+    d_state: int = 64
+    """Size of the state of a channel."""
+    bidirectional: bool = False
+    """Also read backwards; better for whole recordings, impossible on streams."""
+    norm: Literal["layer", "batch"] = "layer"
+    """Kind of normalisation."""
+    prenorm: bool = True
+    """Normalise before the layer, not after the addition."""
+    dropout: float = 0.0
+    """Probability of the tied dropout."""
+    instance_norm: Literal["none", "last", "mean", "mean_std"] = "none"
+    """Forecasting: what is taken off the context and put back on the forecast."""
+    dt_min: float = 1e-3
+    """Smallest initial step."""
+    dt_max: float = 1e-1
+    """Largest initial step."""
+    n_ssm: int | None = 1
+    """Independent copies of the dynamics, shared over the channels; None gives every channel its own."""
+    n_heads: int = 4
+    """Heads of a Transformer."""
+    horizon_mask: bool = False
+    """Forecasting with a calendar: tell steps of the horizon from steps of the context."""
+    backend: str = "auto"
+    """Engine: auto, torch, triton or reference."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run, apart from its data."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    lr: float = 1e-3
+    """Highest learning rate."""
+    lr_ssm: float = 1e-3
+    """Highest learning rate of the dynamics (steps, modes, B, P)."""
+    weight_decay: float = 0.0
+    """Decay of AdamW; biases, norms and dynamics are exempt."""
+    batch_size: int = 32
+    """Cases in a step."""
+    epochs: float = 10
+    """Passes over the training split."""
+    steps: int = 0
+    """Steps in all; 0 takes them from epochs."""
+    schedule: Literal["cosine", "one-cycle", "constant"] = "cosine"
+    """Warm-up and half a cosine, one cycle from lr/25 up and down to nothing, or constant after the warm-up."""
+    warmup: float = 0.1
+    """Steps of linear warm-up, or a fraction of all steps if below 1; of one-cycle, the rising part."""
+    grad_clip: float = 0.0
+    """Largest gradient norm; 0 clips nothing."""
+    validations: float = 1.0
+    """Validations in an epoch."""
+    patience: int = 0
+    """Stop after so many validations without a better score; 0 never stops."""
+    eval_batch_size: int = 256
+    """Cases at a time outside training."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic: fp32, TF32 matrix products, or bf16 autocast with fp32 weights."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    cuda_graphs: bool = False
+    """Capture the whole step, forward to optimiser, as one CUDA graph; needs a GPU and cases of one length."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:1."""
+    seed: int = 0
+    """Seed of weights, order, dropout and generated data."""
+    save_seconds: float = 60.0
+    """At most so many seconds of work are lost when a run is killed; 0 saves after every step."""
+    divergence: float = 100.0
+    """Stop when the loss exceeds its first value so many times."""
+    note: str = ""
+    """In what this recipe differs from the paper's."""
+
+    def check(self) -> Recipe:
+        """The recipe itself, or an `OptionError` that names the field."""
+        for name, ok, wanted in (
+            ("lr", self.lr > 0 and math.isfinite(self.lr), "a positive number"),
+            ("lr_ssm", self.lr_ssm >= 0 and math.isfinite(self.lr_ssm), "a number of at least 0"),
+            ("weight_decay", self.weight_decay >= 0, "a number of at least 0"),
+            ("batch_size", self.batch_size >= 1, "at least 1"),
+            ("eval_batch_size", self.eval_batch_size >= 1, "at least 1"),
+            ("epochs", self.epochs > 0 and math.isfinite(self.epochs), "a positive number"),
+            ("steps", self.steps >= 0, "at least 0"),
+            ("warmup", self.warmup >= 0, "at least 0"),
+            ("grad_clip", self.grad_clip >= 0, "at least 0"),
+            ("validations", self.validations > 0, "a positive number"),
+            ("patience", self.patience >= 0, "at least 0"),
+            ("save_seconds", self.save_seconds >= 0, "at least 0"),
+            ("divergence", self.divergence > 1, "above 1"),
+        ):
+            if not ok:
+                raise OptionError(f"recipe: {name} is {getattr(self, name)}, expected {wanted}.")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        """The recipe of such values; an unknown field is refused with the closest match.
+
+        >>> Recipe.from_dict({"lr": 0.01, "model": {"family": "db6"}}).model.family
+        'db6'
+        """
+        for name in values:
+            if name not in fields_of(cls):
+                raise unknown_name("field of a recipe", name, fields_of(cls))
+        model = values.get("model", {})
+        for name in model:
+            if name not in fields_of(ModelOptions):
+                raise unknown_name("field of a model", name, fields_of(ModelOptions))
+        return cls(**{**values, "model": ModelOptions(**model)}).check()
+
+    def plan(self, cases: int) -> Plan:
+        """How many steps a run over `cases` training cases takes, and between which it validates."""
+        in_epoch = max(1, math.ceil(cases / self.batch_size))
+        total = self.steps or max(1, round(self.epochs * in_epoch))
+        return Plan(in_epoch, total, max(1, min(total, round(in_epoch / self.validations))))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of one epoch, of the run, and from one validation to the next."""
+
+    steps_per_epoch: int
+    total_steps: int
+    validate_every: int
+
+    def stretch(self, step: int) -> int:
+        """Steps from here to the next validation or the end.
+
+        >>> Plan(10, 25, 10).stretch(7), Plan(10, 25, 10).stretch(20)
+        (3, 5)
+        """
+        return min(self.validate_every - step % self.validate_every, self.total_steps - step)
+
+
+def fields_of(kind: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind)]
+
+
+# -- the recipes of the tasks ---------------------------------------------------------------------------------
+
+_PTBXL = Recipe(
+    model=ModelOptions(
+        family="morlet", d_model=256, n_layers=6, d_state=64, norm="batch", dropout=0.1, bidirectional=True
+    ),
+    lr=0.01,
+    weight_decay=0.05,
+    batch_size=16,
+    epochs=100,
+    precision="tf32",
+)
+_FORECAST = Recipe(
+    model=ModelOptions(family="morlet", d_model=128, n_layers=2, d_state=64, dropout=0.25),
+    lr=0.01,
+    batch_size=50,
+    epochs=10,
+    schedule="constant",
+    warmup=0,
+    validations=5,
+    patience=10,
+    precision="tf32",
+)
+_WINDOW_COPY = Recipe(
+    model=ModelOptions(family="morlet", d_model=128, n_layers=2, d_state=64),
+    lr=5e-3,
+    batch_size=64,
+    epochs=31.25,  # 8,000 steps
+    schedule="one-cycle",
+    warmup=0.3,
+    validations=1,
+    precision="tf32",
+)
+_OWN = Recipe(
+    model=ModelOptions(family="morlet", d_model=64, n_layers=4, d_state=64, dropout=0.1),
+    lr=5e-3,
+    weight_decay=0.01,
+    batch_size=32,
+    epochs=30,
+    schedule="one-cycle",
+    warmup=0.3,
+)
+_OWN_FORECAST = replace(
+    _FORECAST,
+    model=replace(_FORECAST.model, d_model=64, instance_norm="last"),
+    lr=5e-3,
+    precision="fp32",
+    validations=1,
+)
+
+RECIPES: dict[str, dict[str, Recipe]] = {
+    "ptbxl": {
+        "paper": _PTBXL,
+        "best": replace(
+            _PTBXL,
+            lr=5e-3,
+            batch_size=64,
+            epochs=8,
+            schedule="one-cycle",
+            warmup=0.3,
+            note="batch 64, 8 epochs, one cycle to 5e-3 instead of batch 16, 100 epochs, cosine from 1e-2",
+        ),
+    },
+    "forecast": {
+        "paper": _FORECAST,
+        "best": replace(
+            _FORECAST,
+            model=replace(_FORECAST.model, instance_norm="last"),
+            lr=2e-3,
+            note="the last value is taken off the context and put back; lr 2e-3 instead of 1e-2",
+        ),
+    },
+    "window-copy": {
+        "paper": replace(_WINDOW_COPY, note="the paper gives two layers of 128 only; the rest is ours"),
+        "best": replace(_WINDOW_COPY, note="as paper; the budget is open there"),
+    },
+    "own": {"best": _OWN},
+    "own-forecast": {"best": _OWN_FORECAST},
+}
+"""Group of tasks → name → recipe. Own data have no recipe of the paper."""
+
+
+def recipe(group: str, name: str = "best") -> Recipe:
+    """The named recipe of a group of tasks.
+
+    >>> recipe("ptbxl", "paper").epochs, recipe("ptbxl", "best").epochs
+    (100, 8)
+    """
+    if group not in RECIPES:
+        raise unknown_name("group of tasks", group, RECIPES)
+    if name not in RECIPES[group]:
+        raise unknown_name(f"recipe of {group}", name, RECIPES[group])
+    return RECIPES[group][name]

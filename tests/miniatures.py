@@ -1,0 +1,177 @@
+"""Small copies of the published layouts, in their file formats, drawn from a seed. Tests of data and training use them.
+
+Each function writes below `folder` and returns it (or the file). Signals carry something to learn: a class has its own
+frequency, a series has a daily cycle.
+"""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
+SUPERCLASSES = ("CD", "HYP", "MI", "NORM", "STTC")
+# code: diagnostic, form, rhythm, superclass, subclass; codes and classes of the release
+STATEMENTS = {
+    "NORM": (1, 0, 0, "NORM", "NORM"),
+    "IMI": (1, 0, 0, "MI", "IMI"),
+    "ASMI": (1, 0, 0, "MI", "AMI"),
+    "NDT": (1, 1, 0, "STTC", "STTC"),
+    "LVH": (1, 0, 0, "HYP", "LVH"),
+    "CLBBB": (1, 0, 0, "CD", "CLBBB"),
+    "ABQRS": (0, 1, 0, "", ""),
+    "PVC": (0, 1, 0, "", ""),
+    "SR": (0, 0, 1, "", ""),
+    "AFIB": (0, 0, 1, "", ""),
+}
+COLUMNS = {
+    "ETTh1": ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"),
+    "WTH": (
+        "Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit", "DewPointCelsius",
+        "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter", "WetBulbCelsius",
+    ),
+    "ECL": tuple(f"MT_{i:03d}" for i in range(321)),
+}  # fmt: skip
+COLUMNS["ETTh2"] = COLUMNS["ETTm1"] = COLUMNS["ETTh1"]
+
+
+def write_record(path: Path, values: np.ndarray, rate: int, names: tuple[str, ...] = LEADS) -> None:
+    """A WFDB record in format 16: path.hea and path.dat. values: (samples, leads) integers in microvolts."""
+    values = values.astype("<i2")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{path.name} {values.shape[1]} {rate} {values.shape[0]}"]
+    for lead, name in zip(values.T, names, strict=False):
+        checksum = int(lead.astype(np.int64).sum()) % 65536
+        lines.append(f"{path.name}.dat 16 1000.0(0)/mV 16 0 {lead[0]} {checksum} 0 {name}")
+    path.with_name(path.name + ".hea").write_text("\n".join(lines) + "\n")
+    path.with_name(path.name + ".dat").write_bytes(values.tobytes())
+
+
+def oscillation(rng: np.random.Generator, samples: int, channels: int, cycles: float) -> np.ndarray:
+    """A noisy oscillation (samples, channels) with a random phase."""
+    t = np.arange(samples)[:, None] / samples
+    phase = rng.uniform(0, 2 * np.pi, (1, channels))
+    return np.sin(2 * np.pi * cycles * t + phase) + 0.3 * rng.standard_normal((samples, channels))
+
+
+def ptbxl(folder: Path, records: int = 60, rates: tuple[int, ...] = (100,), seconds: int = 10, seed: int = 0) -> Path:
+    """PTB-XL: ptbxl_database.csv, scp_statements.csv, records100 (and records500). Folds 1 to 10 by turns."""
+    folder, rng = Path(folder), np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    codes = list(STATEMENTS)
+    diagnostic, form, rhythm = codes[:6], ["NDT", "ABQRS", "PVC"], ["SR", "AFIB"]
+    rows = []
+    for i in range(records):
+        turn = i // 10  # one round of the ten folds has the same labels, so that every class is in every part
+        number = i * 367 % 21_000 + 1 if i else 1  # several thousands, as in the release
+        main = diagnostic[turn % len(diagnostic)]
+        labels = {main: 100.0, form[turn % 3]: 0.0, rhythm[turn % 2]: 0.0}
+        if i % 7 == 3 and i > 20:
+            labels = {"SR": 0.0}  # no diagnostic and no form label
+        row = {"ecg_id": number, "patient_id": 15_000.0 + i, "scp_codes": repr(labels), "strat_fold": i % 10 + 1}
+        for rate, key in ((100, "lr"), (500, "hr")):
+            name = f"records{rate}/{number // 1000 * 1000:05d}/{number:05d}_{key}"
+            row[f"filename_{key}"] = name
+            if rate in rates:
+                signal = oscillation(rng, seconds * rate, 12, 4.0 * (1 + diagnostic.index(main)))
+                write_record(folder / name, np.round(300 * signal), rate)
+        rows.append(row)
+    pd.DataFrame(rows).to_csv(folder / "ptbxl_database.csv", index=False)
+    statements = pd.DataFrame(
+        [
+            (
+                code,
+                f"about {code}",
+                *(1.0 if flag else np.nan for flag in flags[:3]),
+                *(name or np.nan for name in flags[3:]),
+            )
+            for code, flags in STATEMENTS.items()
+        ],
+        columns=["", "description", "diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass"],
+    )
+    statements.to_csv(folder / "scp_statements.csv", index=False)
+    return folder
+
+
+def series(rows: int, columns: int, day: int, seed: int = 0) -> np.ndarray:
+    """A daily cycle, a slow drift and noise, (rows, columns)."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(rows)[:, None]
+    level = 10 + np.arange(columns) + np.cumsum(0.02 * rng.standard_normal((rows, columns)), axis=0)
+    return level + np.sin(2 * np.pi * t / day + np.arange(columns)) + 0.1 * rng.standard_normal((rows, columns))
+
+
+def forecast(folder: Path, name: str = "ETTh1", rows: int | None = None, columns: int | None = None) -> Path:
+    """One of Informer's files. ETT has fixed calendar splits, so its miniature needs the rows they name."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    per_hour = 4 if name == "ETTm1" else 1
+    rows = rows or {"WTH": 2000, "ECL": 2600}.get(name, 14_400 * per_hour)
+    names = COLUMNS[name] if columns is None else COLUMNS[name][-columns:]
+    start = "2010-01-01" if name == "WTH" else "2016-07-01"
+    dates = pd.date_range(start, periods=rows, freq="15min" if per_hour == 4 else "h")
+    if name == "WTH":
+        text = [f"{d.month}/{d.day}/{d.year} {d.hour}:{d.minute:02d}" for d in dates]
+    else:
+        text = dates.strftime("%Y-%m-%d %H:%M:%S").tolist()
+    table = pd.DataFrame(series(rows, len(names), 24 * per_hour).round(3), columns=list(names))
+    table.insert(0, "date", text)
+    path = folder / f"{name}.csv"
+    table.to_csv(path, index=False)
+    return path
+
+
+def arrays(folder: Path, cases: int = 60, length: int = 64, channels: int = 2, classes: int = 3, seed: int = 0) -> Path:
+    """X.npy (cases, length, channels) and y.npy (cases,): the class is the frequency."""
+    folder, rng = Path(folder), np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    y = np.arange(cases) % classes
+    X = np.stack([oscillation(rng, length, channels, 2.0 + 3.0 * label) for label in y])
+    np.save(folder / "X.npy", X.astype(np.float32))
+    np.save(folder / "y.npy", y)
+    return folder
+
+
+def csv(path: Path, rows: int = 600, columns: tuple[str, ...] = ("load", "wind")) -> Path:
+    """Hourly rows with a date column."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(series(rows, len(columns), 24).round(4), columns=list(columns))
+    table.insert(0, "date", pd.date_range("2024-01-01", periods=rows, freq="h").strftime("%Y-%m-%d %H:%M:%S"))
+    table.to_csv(path, index=False)
+    return path
+
+
+def write_wav(path: Path, values: np.ndarray, rate: int = 8000) -> Path:
+    """16-bit PCM. values: (samples,) or (samples, channels) in [-1, 1]."""
+    values = values if values.ndim == 2 else values[:, None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((values.shape[1], 2, rate, len(values), "NONE", ""))
+        file.writeframes((np.clip(values, -1, 1) * 32767).astype("<i2").tobytes())
+    return path
+
+
+def wav_folder(folder: Path, per_class: int = 12, samples: int = 200, rate: int = 8000, seed: int = 0) -> Path:
+    """folder/<class>/<n>.wav, clips of slightly different lengths."""
+    folder, rng = Path(folder), np.random.default_rng(seed)
+    for k, word in enumerate(("hum", "buzz", "beep")):
+        for i in range(per_class):
+            length = samples - int(rng.integers(0, samples // 4)) * (i % 2)
+            write_wav(folder / word / f"{i:03d}.wav", 0.3 * oscillation(rng, length, 1, 5.0 * (k + 1)), rate)
+    return folder
+
+
+def wfdb_folder(folder: Path, records: int = 30, samples: int = 200, rate: int = 100, seed: int = 0) -> Path:
+    """Two-lead records and labels.csv with the columns record, label."""
+    folder, rng = Path(folder), np.random.default_rng(seed)
+    labels = [("normal", "paced")[i % 2] for i in range(records)]
+    for i, label in enumerate(labels):
+        signal = oscillation(rng, samples, 2, 3.0 if label == "normal" else 9.0)
+        write_record(folder / f"rec{i:03d}", np.round(500 * signal), rate, ("MLII", "V1"))
+    table = pd.DataFrame({"record": [f"rec{i:03d}" for i in range(records)], "label": labels})
+    table.to_csv(folder / "labels.csv", index=False)
+    return folder

@@ -1,0 +1,326 @@
+"""The command line as a user meets it: the path of the README, help, and one line for every mistake."""
+
+import csv
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import miniatures
+from wavessm.cli import COMMANDS, main
+from wavessm.training import checkpoint
+from wavessm.training.module import TrainingModule
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# -- the README ---------------------------------------------------------------------------------------------------
+
+
+def printed_commands():
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def obey(line, monkeypatch):
+    """Run a printed command in this process; < gives standard input."""
+    line, _, source = line.partition(" < ")
+    words = shlex.split(line)
+    if source:
+        monkeypatch.setattr("sys.stdin", io.StringIO(Path(source).read_text()))
+    if words[0] == "python":
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.argv", words[1:])
+            runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+        return 0
+    assert words[0] == "wavessm", line
+    return main(words[1:])
+
+
+def test_every_command_of_the_newcomers_path_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = printed_commands()
+    said = {}
+    for line in commands:
+        assert obey(line, monkeypatch) == 0, line
+        said[line] = capsys.readouterr().out
+    verbs = {shlex.split(line)[1] for line in commands}
+    assert {"train", "evaluate", "predict"} <= verbs
+    assert (tmp_path / "runs/mine/curves.png").exists()
+    evaluated = said["wavessm evaluate runs/mine"]
+    accuracy, low, high = (float(value) for value in re.findall(r"0\.\d+|1\.0+", evaluated))
+    assert low <= accuracy <= high
+    assert accuracy > 0.8, "a third would be chance"
+    table = rows_of((tmp_path / "predictions.csv").read_text())
+    assert len(table) == 5
+    assert {"low", "middle", "high"} <= set(table[0])
+    assert (tmp_path / "predictions.png").stat().st_size > 5000
+    streamed = rows_of(next(text for line, text in said.items() if " < " in line))
+    assert [int(row["samples"]) for row in streamed] == [20, 40, 60, 80, 100]
+    for name in ("low", "middle", "high"):  # heard whole, a stream says what the file says
+        assert float(streamed[-1][name]) == pytest.approx(float(table[0][name]), abs=2e-3)
+
+
+def test_make_knows_the_printed_targets():
+    targets = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert targets == ["demo", "test"]
+    planned = subprocess.run(
+        ["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "wavessm demo" in planned
+    assert "pytest" in planned
+
+
+def test_every_command_has_help(capsys):
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for command in COMMANDS:
+        assert command in overview
+        assert main([command, "--help"]) == 0
+        assert "usage" in capsys.readouterr().out.lower()
+
+
+def test_help_of_a_task_shows_the_values_of_the_recipe(capsys):
+    assert main(["train", "ptbxl-form", "--recipe", "paper", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"--epochs FLOAT\s+│?\s*.*?100", text, flags=re.DOTALL)
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    """A finished run on arrays, one on a series, and their data."""
+    folder = tmp_path_factory.mktemp("cli")
+    miniatures.arrays(folder / "arrays")
+    miniatures.csv(folder / "series.csv", rows=200)
+    miniatures.wav_folder(folder / "wav")
+    assert main(["train", "arrays", str(folder / "arrays"), "--out", str(folder / "a"), "--steps", "3", *SMALL]) == 0
+    series = ["train", "csv", str(folder / "series.csv"), "--context", "24", "--horizon", "6", "--steps", "3"]
+    assert main([*series, "--out", str(folder / "c"), *SMALL]) == 0
+    assert main(["train", "wav", str(folder / "wav"), "--out", str(folder / "w"), "--steps", "3", *SMALL]) == 0
+    return folder
+
+
+MISTAKES = {
+    "unknown command": ("trian", "did you mean 'train'"),
+    "unknown task": ("train widow-copy", "did you mean 'window-copy'"),
+    "unknown option": ("train window-copy --familly db6", "unknown option --familly: did you mean --family"),
+    "unknown option of a model": ("train window-copy --d-modl 3", "did you mean --d-model"),
+    "option of another task": ("train window-copy --horizon 3", "unknown option --horizon"),
+    "option that the task decides": ("train ptbxl-form --labels all", "unknown option --labels"),
+    "no number": ("train window-copy --lr abc", "--lr"),
+    "no choice": ("train window-copy --norm bach", "'layer', 'batch'"),
+    "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
+    "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
+    "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
+    "negative rate": ("train window-copy --lr -1", "lr is -1"),
+    "no data": ("train arrays", "where are the data"),
+    "no such folder": ("train arrays {0}/nowhere", "nowhere"),
+    "missing column": ("train csv {0}/series.csv --target price", "column 'price' is missing"),
+    "series too short": ("train csv {0}/series.csv --context 300", "fewer than context 300"),
+    "a folder for a task without": ("train window-copy somewhere", "takes no folder"),
+    "no task": ("train --lr 3", "name of a task comes first"),
+    "graphs without a gpu": ("train window-copy --device cpu --cuda-graphs", "cuda_graphs needs a GPU"),
+    "occupied folder": ("train window-copy --out {0}/a", "not an empty folder"),
+    "resume of nothing": ("train --resume {0}/arrays", "not a run folder"),
+    "evaluate nothing": ("evaluate {0}/arrays", "not a run folder"),
+    "evaluate without a run": ("evaluate", "--run"),
+    "unknown split": ("evaluate {0}/a --split tset", "train"),
+    "rate of a forecast": ("evaluate {0}/c --every 2", "would change the task"),
+    "predict nothing": ("predict {0}/a", "no files"),
+    "predict a missing file": ("predict {0}/a {0}/none.npy", "no such file"),
+    "predict with other channels": ("predict {0}/a {0}/wav/beep/000.wav", "1 channels, but the model was trained on 2"),
+    "predict a short series": ("predict {0}/c {0}/short.csv", "fewer than the context of 24"),
+    "predict other columns": ("predict {0}/c {0}/other.csv", "is missing"),
+    "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
+    "unknown verb of data": ("data lst", "did you mean 'list'"),
+    "unknown set": ("data check ETTh9 --root {0}", "unknown data set 'ETTh9'"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, capsys, case):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WAVESSM_DATA", raising=False)
+    if not (ready / "short.csv").exists():
+        lines = (ready / "series.csv").read_text().splitlines(keepends=True)
+        (ready / "short.csv").write_text("".join(lines[:20]))
+        (ready / "other.csv").write_text("date,rain\n2024-01-01 00:00:00,1\n")
+    typed, words = MISTAKES[case]
+    assert main(shlex.split(typed.format(ready))) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    assert not any(tmp_path.iterdir()), "nothing was made"
+
+
+def test_a_run_of_another_version_is_refused(ready, tmp_path, capsys):
+    content = json.loads((ready / "a" / "run.json").read_text()) | {"version": 7}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    for command in (["evaluate", str(tmp_path)], ["train", "--resume", str(tmp_path)], ["predict", str(tmp_path), "-"]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert "another version of wavessm (format 7, this one reads 1)" in error
+        assert error.count("\n") == 1
+
+
+def test_a_checkpoint_of_others_is_refused(ready, tmp_path, capsys):
+    (tmp_path / "run.json").write_text((ready / "a" / "run.json").read_text())
+    torch.save({"state_dict": {"weight": torch.zeros(1)}}, tmp_path / "best.ckpt")
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "not a checkpoint of wavessm" in capsys.readouterr().err
+
+
+def test_bad_numbers_in_a_stream_are_named(ready, monkeypatch, capsys):
+    for text, words in (
+        ("1,2\n1,x\n", "line 2"),
+        ("1,2,3\n", "3 numbers, expected 2"),
+        ("1,2\nnan,1\n", "NaN or infinity"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert main(["predict", str(ready / "a"), "-"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    original = TrainingModule.work
+
+    def work(self, batch, optimiser):
+        if self.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, batch, optimiser)
+
+    monkeypatch.setattr(TrainingModule, "work", work)
+    folder = tmp_path / "my run"
+    copy = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "8", "--steps", "5"]
+    assert main(["train", "window-copy", *copy, *SMALL, "--out", str(folder)]) == 130
+    error = capsys.readouterr().err
+    assert f"stopped and saved at step 3; go on with: wavessm train --resume '{folder}'" in error
+    monkeypatch.undo()
+    assert main(shlex.split(error.partition("go on with: wavessm ")[2])) == 0
+    assert checkpoint.load(folder / "last.ckpt")["step"] == 5
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_forecast_follows_the_last_row_in_the_units_of_the_file(ready, tmp_path, capsys):
+    out, figure = tmp_path / "next.csv", tmp_path / "next.png"
+    assert main(["predict", str(ready / "c"), str(ready / "series.csv"), "--out", str(out), "--plot", str(figure)]) == 0
+    rows = rows_of(out.read_text())
+    source = rows_of((ready / "series.csv").read_text())
+    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    first = np.datetime64(source[-1]["date"].replace(" ", "T")) + np.timedelta64(1, "h")
+    assert np.datetime64(rows[0]["date"]) == first
+    values = np.array([float(row["load"]) for row in source])
+    assert all(values.min() - 3 * values.std() < float(row["load"]) < values.max() + 3 * values.std() for row in rows)
+    assert figure.stat().st_size > 5000
+
+
+def test_a_streamed_forecast_is_that_of_the_file(ready, monkeypatch, capsys):
+    assert main(["predict", str(ready / "c"), str(ready / "series.csv")]) == 0
+    whole = rows_of(capsys.readouterr().out)
+    monkeypatch.setattr("sys.stdin", io.StringIO((ready / "series.csv").read_text()))
+    assert main(["predict", str(ready / "c"), "-", "--chunk", "50"]) == 0
+    streamed = rows_of(capsys.readouterr().out)
+    assert len(streamed) == 4 * 6
+    for left, right in zip(whole, streamed[-6:], strict=True):
+        assert float(left["load"]) == pytest.approx(float(right["load"]), rel=1e-4)
+
+
+def test_a_growing_wav_is_followed_to_its_end(ready, tmp_path, capsys):
+    source = sorted((ready / "wav").rglob("*.wav"))[0]
+    content, growing = source.read_bytes(), tmp_path / "live.wav"
+    growing.write_bytes(content[:100])
+
+    def grow():
+        for part in range(100, len(content), 97):  # samples are cut in the middle
+            time.sleep(0.02)
+            with growing.open("ab") as file:
+                file.write(content[part : part + 97])
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    assert main(["predict", str(ready / "w"), "--follow", str(growing), "--idle", "1", "--chunk", "64"]) == 0
+    writer.join()
+    streamed = rows_of(capsys.readouterr().out)
+    assert main(["predict", str(ready / "w"), str(source)]) == 0
+    whole = rows_of(capsys.readouterr().out)[0]
+    assert [int(row["samples"]) for row in streamed] == [64, 128, 192, 200]
+    for name in ("beep", "buzz", "hum"):
+        assert float(streamed[-1][name]) == pytest.approx(float(whole[name]), abs=2e-3)
+
+
+def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, capsys):
+    import soundfile
+
+    source = sorted((ready / "wav").rglob("*.wav"))[0]
+    values, rate = soundfile.read(source, dtype="float32")
+    soundfile.write(tmp_path / "half.wav", values[::2], rate // 2, subtype="FLOAT")
+    assert main(["predict", str(ready / "w"), str(tmp_path / "half.wav")]) == 0
+    said = rows_of(capsys.readouterr().out)[0]
+    from wavessm.training.folder import Run
+
+    run = Run.read(ready / "w")
+    x = run.info.standardise(torch.from_numpy(values[::2].copy())[None, :, None])
+    with torch.no_grad():
+        chances = run.load_model()(x, rate=2.0).softmax(1)[0]
+    assert [float(said[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
+
+
+# -- the others -----------------------------------------------------------------------------------------------------
+
+
+def test_data_are_listed_and_checked(tmp_path, monkeypatch, capsys):
+    miniatures.forecast(tmp_path / "forecasting")
+    monkeypatch.setenv("WAVESSM_DATA", str(tmp_path))
+    assert main(["data", "list"]) == 0
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "MiB" in listed["ETTh1"]
+    assert "absent" in listed["ptbxl"]
+    assert main(["data", "check", "ETTh1"]) == 1, "a miniature is not the whole set"
+    assert "problem" in capsys.readouterr().out
+
+
+def test_bench_times_steps(capsys):
+    sizes = ["--length", "32", "--channels", "2", "--batch-size", "2", "--steps", "2"]
+    assert main(["bench", *sizes, "--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu"]) == 0
+    assert re.fullmatch(r"[\d.]+ ms a step, \d+ samples/s\n", capsys.readouterr().out)
+
+
+def test_demo_ends_with_table_figure_and_report(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--seeds", "1", "--steps", "2"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"WaveSSM \(Morlet\) +\d\.\d{3} +1 +\d+", said)
+    assert re.search(r"S4 \(LegS\) +\d\.\d{3} +1 +\d+", said)
+    assert "One seed" in said
+    assert (tmp_path / "demo" / "curves.png").exists()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    for words in ("What to try next", "data:image/png;base64", "S4 (LegS)", "One seed", "Where things are"):
+        assert words in page
+    assert "{" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL)
+
+
+def test_module_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "wavessm", "--version"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"wavessm \d+\.\d+\.\d+\n", done.stdout)

@@ -1,0 +1,259 @@
+"""The cache is used where it is sound, and never trusted where it is not; the catalogue finds what is wrong."""
+
+import hashlib
+import logging
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import miniatures
+from wavessm.data import check_set, list_sets, load_forecast, load_ptbxl, load_wav_folder
+from wavessm.data.cache import Prepared, cached, fingerprint
+from wavessm.errors import UnknownNameError
+
+
+class Builder:
+    """Counts how often it is asked."""
+
+    def __init__(self):
+        self.calls = 0
+        self.arrays = {
+            "wide": np.arange(3000, dtype=np.int16).reshape(10, 30, 10),
+            "real": np.linspace(0, 1, 7),
+            "none": np.zeros((0, 3)),
+            "flags": np.array([True, False]),
+        }
+
+    def __call__(self):
+        self.calls += 1
+        return Prepared(self.arrays, {"bad": {"x": "why"}, "n": 3})
+
+
+def same(prepared, builder):
+    assert prepared.notes == {"bad": {"x": "why"}, "n": 3}
+    assert list(prepared.arrays) == list(builder.arrays)
+    for name, array in prepared.arrays.items():
+        np.testing.assert_array_equal(array, builder.arrays[name])
+        assert array.dtype == builder.arrays[name].dtype
+
+
+def test_a_cache_gives_back_what_was_built(tmp_path):
+    build = Builder()
+    for _ in range(3):
+        same(cached(tmp_path, "set", {"rate": 1}, build), build)
+    assert build.calls == 1
+    assert [path.suffix for path in tmp_path.iterdir()] == [".bin"]  # nothing half-written is left
+
+
+def test_other_options_have_another_cache(tmp_path):
+    build = Builder()
+    for rate in (1, 2, 1):
+        cached(tmp_path, "set", {"rate": rate}, build)
+    assert build.calls == 2
+
+
+def test_writing_to_cached_arrays_does_not_reach_the_disk(tmp_path):
+    build = Builder()
+    cached(tmp_path, "set", {}, build)
+    first = cached(tmp_path, "set", {}, build)
+    first.arrays["wide"][:] = -1
+    torch.from_numpy(first.arrays["real"]).zero_()  # no warning about read-only memory either
+    same(cached(tmp_path, "set", {}, build), build)
+    assert build.calls == 1
+
+
+@pytest.mark.parametrize(
+    "kind", ["byte of an array", "byte of the header", "magic", "cut", "longer", "empty", "text", "key"]
+)
+def test_a_damaged_cache_is_built_again_with_a_log_line(tmp_path, caplog, kind):
+    build = Builder()
+    cached(tmp_path, "set", {"rate": 1}, build)
+    (path,) = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    if kind == "byte of an array":
+        place = data.index(np.arange(100, 120, dtype=np.int16).tobytes())
+        data[place] ^= 1
+    elif kind == "byte of the header":
+        place = data.index(b'"n": 3')
+        data[place + 5] = ord("4")
+    elif kind == "magic":
+        data[0] ^= 1
+    elif kind == "cut":
+        data = data[:-64]
+    elif kind == "longer":
+        data += b"\0"
+    elif kind == "empty":
+        data = b""
+    elif kind == "text":
+        data = b"wavessm cache 1\n and then something else altogether"
+    elif kind == "key":  # sound, but of another key: as if two hashes met
+        cached(tmp_path, "set", {"rate": 2}, build)
+        (other,) = set(tmp_path.iterdir()) - {path}
+        data = other.read_bytes()
+    path.write_bytes(data)
+    before = build.calls
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        same(cached(tmp_path, "set", {"rate": 1}, build), build)
+    assert build.calls == before + 1
+    assert len(caplog.records) == 1
+    assert "is damaged" in caplog.text
+    assert "building it again" in caplog.text
+    same(cached(tmp_path, "set", {"rate": 1}, build), build)
+    assert build.calls == before + 1
+
+
+def test_a_disk_that_takes_nothing_costs_the_cache_only(tmp_path, caplog, monkeypatch):
+    build = Builder()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        same(cached(tmp_path, "set", {}, build), build)
+    assert "No space left on device" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+    same(cached(blocked, "set", {}, build), build)
+
+
+def test_fingerprints_follow_names_sizes_and_times(tmp_path):
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "a"
+    file.write_text("12")
+    start = fingerprint([tmp_path], tmp_path)
+    assert fingerprint([tmp_path], tmp_path) == start
+    (tmp_path / ".hidden").write_text("caches do not count")
+    assert fingerprint([tmp_path], tmp_path) == start
+    time = file.stat().st_mtime_ns
+    os.utime(file, ns=(time, time + 1))
+    touched = fingerprint([tmp_path], tmp_path)
+    file.write_text("123")
+    os.utime(file, ns=(time, time))
+    grown = fingerprint([tmp_path], tmp_path)
+    file.rename(tmp_path / "sub" / "b")
+    assert len({start, touched, grown, fingerprint([tmp_path], tmp_path)}) == 4
+
+
+def test_fingerprints_tell_sets_apart_that_differ_in_content_only_and_let_them_move(tmp_path):
+    prints = []
+    for name, content in (("one", "12"), ("two", "34"), ("three", "12")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a").write_text(content)
+        os.utime(folder / "a", ns=(0, 0))
+        prints.append(fingerprint([folder], folder))
+    assert prints[0] == prints[2] != prints[1]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_loaders_use_the_cache_and_see_changed_files(tmp_path, monkeypatch, elsewhere):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+    folder = tmp_path / "data"
+    place = folder / ".wavessm-cache"
+    if elsewhere:
+        place = tmp_path / "cache"
+        monkeypatch.setenv("WAVESSM_CACHE", str(place))
+    miniatures.ptbxl(folder, records=60, seconds=1)
+    first = load_ptbxl(folder, "rhythm")
+    assert [path.name[:9] for path in place.iterdir()] == ["ptbxl-100"]
+    monkeypatch.setattr("wavessm.data.ptbxl.read_samples", lambda *_: pytest.fail("the records were read again"))
+    again = load_ptbxl(folder, "rhythm")
+    everything = torch.arange(len(first.train))
+    assert again.train.take(everything).x.equal(first.train.take(everything).x)
+    assert again.info == first.info
+    load_ptbxl(folder, "super-diag")  # the tasks share the records
+    monkeypatch.undo()
+    if elsewhere:
+        monkeypatch.setenv("WAVESSM_CACHE", str(place))
+    name = pd.read_csv(folder / "ptbxl_database.csv")["filename_lr"][0]
+    miniatures.write_record(folder / name, np.full((100, 12), 50), 100)
+    changed = load_ptbxl(folder, "rhythm")
+    mean, std = changed.info.scale[0][0], changed.info.scale[1][0]
+    assert float(changed.train.take(torch.tensor([0])).x[0, 0, 0]) == pytest.approx((0.05 - mean) / std, rel=1e-4)
+
+
+def test_a_corrupt_cache_of_sound_is_not_trusted(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+    folder = miniatures.wav_folder(tmp_path)
+    first = load_wav_folder(folder)
+    (path,) = (folder / ".wavessm-cache").iterdir()
+    data = bytearray(path.read_bytes())
+    data[-5000] ^= 0x40
+    path.write_bytes(data)
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        again = load_wav_folder(folder)
+    assert "does not match its checksum" in caplog.text
+    everything = torch.arange(len(first.train))
+    assert again.train.take(everything).x.equal(first.train.take(everything).x)
+
+
+# --- catalogue
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+    miniatures.ptbxl(tmp_path / "ptbxl", records=60, seconds=1)
+    miniatures.forecast(tmp_path / "forecasting", "WTH")
+    return tmp_path
+
+
+def test_the_list_says_what_is_there_its_licence_and_where_to_get_it(root):
+    rows = {row.name: row for row in list_sets(root)}
+    assert list(rows) == ["ptbxl", "ptbxl-500", "ETTh1", "ETTh2", "ETTm1", "WTH", "ECL"]
+    assert [name for name, row in rows.items() if row.present] == ["ptbxl", "WTH"]
+    assert rows["WTH"].size == (root / "forecasting" / "WTH.csv").stat().st_size
+    records = sum(path.stat().st_size for path in (root / "ptbxl" / "records100").rglob("*") if path.is_file())
+    assert rows["ptbxl"].size >= records
+    assert rows["ETTh1"].size == 0
+    assert all(row.published.startswith("https://") and row.licence for row in rows.values())
+
+
+def problems(root, name):
+    return [finding.text for finding in check_set(root, name) if finding.level == "problem"]
+
+
+def test_checks_compare_with_the_published_counts(root):
+    assert problems(root, "WTH") == ["rows: 2000, expected 35064"]
+    assert problems(root, "ptbxl") == ["60 records listed, expected 21,799 or 21,837"]
+    assert any("60 records at 100 Hz" in text for level, text in check_set(root, "ptbxl") if level == "ok")
+    (missing,) = problems(root, "ETTh1")
+    assert "published at" in missing
+    (missing,) = problems(root, "ptbxl-500")
+    assert "records500 is missing" in missing
+    with pytest.raises(UnknownNameError, match="did you mean 'ptbxl'"):
+        check_set(root, "ptbx")
+
+
+def test_checks_find_damaged_records_changed_files_and_bad_rows(root):
+    names = pd.read_csv(root / "ptbxl" / "ptbxl_database.csv")["filename_lr"]
+    sums = root / "ptbxl" / "SHA256SUMS.txt"
+    files = [root / "ptbxl" / f"{name}{suffix}" for name in names for suffix in (".hea", ".dat")]
+    sums.write_text(
+        "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()} {p.relative_to(root / 'ptbxl')}\n" for p in files)
+    )
+    assert any("SHA-256 of 120 files" in finding.text for finding in check_set(root, "ptbxl"))
+    head = root / "ptbxl" / f"{names[8]}.hea"
+    head.write_text(head.read_text() + "# a comment, so that only the hash can tell\n")
+    (root / "ptbxl" / f"{names[4]}.dat").write_bytes(b"123")
+    found = problems(root, "ptbxl")
+    assert any("truncated, 3 bytes" in text and names[4] in text for text in found)
+    assert f"{names[8]}.hea: SHA-256 differs from SHA256SUMS.txt" in found
+    path = root / "forecasting" / "WTH.csv"
+    table = pd.read_csv(path)
+    table.loc[4, "Visibility"] = np.nan
+    table.to_csv(path, index=False)
+    (found,) = problems(root, "WTH")
+    assert "NaN in column 'Visibility', line 6" in found
+
+
+def test_known_checksums_are_compared(root):
+    miniatures.forecast(root / "forecasting", "ETTh1")
+    assert load_forecast(root, "ETTh1").info.length == 720
+    found = problems(root, "ETTh1")
+    assert any(text.startswith("MD5: ") and "8381763947c85f4be6ac456c508460d6" in text for text in found)

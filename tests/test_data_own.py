@@ -1,0 +1,418 @@
+"""Own data: arrays, WAV folders, WFDB records. What comes out is what was in the files, and bad files are named."""
+
+import logging
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+import torch
+
+import miniatures
+from wavessm.data import load_arrays, load_wav_folder, load_wfdb, read_signal, read_wav
+from wavessm.data.cases import Cases, split
+from wavessm.errors import DataError, MissingExtraError, OptionError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+
+
+def every(source):
+    return source.take(torch.arange(len(source)))
+
+
+def save(folder, **arrays):
+    folder.mkdir(exist_ok=True)
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    return folder
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+# --- arrays
+
+
+def test_arrays_are_split_by_class_and_scaled_by_the_training_part(tmp_path):
+    y = np.array(["c"] * 20 + ["a"] * 100 + ["b"] * 40)
+    X = rng().standard_normal((160, 9, 2)) * [3, 0.1] + [5, -1] + np.arange(160)[:, None, None]
+    data = load_arrays(save(tmp_path, X=X, y=y))
+    assert data.info.classes == ("a", "b", "c")
+    assert data.info.kind == "multiclass"
+    batches = [every(part) for part in (data.train, data.val, data.test)]
+    assert [len(batch.x) for batch in batches] == [112, 24, 24]
+    seen = set()
+    for batch in batches:
+        raw = batch.x * torch.tensor(data.info.scale[1]) + torch.tensor(data.info.scale[0])
+        for case, label in zip(raw, batch.y, strict=True):
+            number = int(np.abs(X - case.numpy()).max(axis=(1, 2)).argmin())
+            np.testing.assert_allclose(case, X[number], atol=1e-3)
+            assert y[number] == data.info.classes[label]
+            seen.add(number)
+    assert seen == set(range(160))  # every case once
+    for batch in batches[1:]:
+        counts = np.bincount(batch.y, minlength=3)
+        np.testing.assert_allclose(counts, [15, 6, 3], atol=1.01)
+    train = batches[0].x
+    torch.testing.assert_close(train.mean((0, 1)), torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(train.std((0, 1), correction=0), torch.ones(2), atol=1e-4, rtol=0)
+
+
+def test_the_split_follows_the_seed_alone(tmp_path):
+    folder = miniatures.arrays(tmp_path)
+    one, again, other = (every(load_arrays(folder, seed=seed).test).x for seed in (1, 1, 2))
+    assert one.equal(again)
+    assert not one.equal(other)
+
+
+def test_given_parts_are_used_and_missing_ones_drawn(tmp_path):
+    X, y = rng().standard_normal((60, 7, 1)), np.arange(60) % 2
+    folder = save(tmp_path, X=X, y=y, X_test=X[:10] + 100, y_test=y[:10])
+    data = load_arrays(folder)
+    assert (len(data.train), len(data.val), len(data.test)) == (51, 9, 10)
+    raw = every(data.test).x * data.info.scale[1][0] + data.info.scale[0][0]
+    np.testing.assert_allclose(raw, X[:10] + 100, atol=1e-3)
+    assert abs(data.info.scale[0][0]) < 1  # the test part does not reach the scale
+    data = load_arrays(save(tmp_path, X_val=X[:5], y_val=y[:5]))
+    assert (len(data.train), len(data.val), len(data.test)) == (60, 5, 10)
+
+
+def test_padding_is_zero_and_outside_of_the_scale(tmp_path):
+    X, lengths = rng().standard_normal((40, 8, 2)) + 4, np.tile([8, 3, 5, 1], 10)
+    for row, length in zip(X, lengths, strict=True):
+        row[length:] = np.nan
+    data = load_arrays(save(tmp_path, X=X, y=np.arange(40) % 2, lengths=lengths))
+    inside = []
+    for part in (data.train, data.val, data.test):
+        batch = every(part)
+        for case, length in zip(batch.x, batch.lengths, strict=True):
+            assert not case[length:].any()
+            inside.extend(case[:length] if part is data.train else [])
+    torch.testing.assert_close(torch.stack(inside).mean(0), torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.stack(inside).std(0, correction=0), torch.ones(2), atol=1e-4, rtol=0)
+
+
+def test_kinds_of_targets(tmp_path):
+    X = rng().standard_normal((50, 6))
+    labels = (rng().random((50, 3)) < 0.5).astype(int)
+    data = load_arrays(save(tmp_path / "labels", X=X, y=labels))
+    assert (data.info.kind, data.info.classes, data.info.d_input) == ("multilabel", ("0", "1", "2"), 1)
+    assert every(data.train).y.dtype == torch.float32
+    values = rng().standard_normal((50, 2)) * [1, 100] + [0, 7]
+    data = load_arrays(save(tmp_path / "values", X=X, y=values))
+    assert (data.info.kind, data.info.d_output) == ("regression", 2)
+    restored = torch.cat([data.info.restore(every(part).y) for part in (data.train, data.val, data.test)])
+    np.testing.assert_allclose(np.sort(restored[:, 1]), np.sort(values[:, 1]), rtol=1e-4)
+    torch.testing.assert_close(every(data.train).y.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    one = load_arrays(save(tmp_path / "one", X=X, y=values[:, 0]))
+    assert every(one.train).y.shape == (34, 1)  # 8 of 50 each for validation and test
+    forced = load_arrays(save(tmp_path / "forced", X=X, y=np.arange(50) % 3 * 1.0), kind="multiclass")
+    assert forced.info.classes == ("0.0", "1.0", "2.0")
+    with pytest.raises(OptionError, match="kind is 'guess'"):
+        load_arrays(tmp_path / "forced", kind="guess")
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+def test_every_class_keeps_a_training_case_at_any_size(kind):
+    for cases in (12, 13, 40, 97):
+        classes = np.arange(cases) % 4
+        classes[classes == 3] = np.where(np.arange((classes == 3).sum()) == 0, 3, 0)  # one case of class 3
+        targets = {"multiclass": classes, "multilabel": np.eye(4)[classes], "regression": classes * 1.0}[kind]
+        part = np.full(cases, "")
+        rows = split(Cases(np.zeros((cases, 1, 1)), np.ones(cases), targets, part, str, "x"), kind, seed=cases)
+        together = np.concatenate(list(rows.values()))
+        assert sorted(together) == list(range(cases))
+        assert len(rows["val"]) == len(rows["test"]) == round(0.15 * cases)
+        if kind != "regression":
+            assert set(classes[rows["train"]]) == {0, 1, 2, 3}
+
+
+def nan_case():
+    X = rng().standard_normal((40, 6, 2))
+    X[7, 3, 1] = X[9, 0, 0] = np.nan
+    return X
+
+
+FLAT = np.stack([np.random.default_rng(0).standard_normal((40, 6)), np.full((40, 6), 2.5)], axis=2)
+GOOD = np.random.default_rng(0).standard_normal((40, 6, 2))
+TWO = np.arange(40) % 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": GOOD}, r"y\.npy: no such file"),
+        ({"y": TWO}, r"X\.npy: no such file"),
+        ({"X": np.array([np.zeros(3), np.zeros(4)], dtype=object), "y": TWO}, r"X\.npy: ragged.*lengths\.npy"),
+        ({"X": GOOD, "y": TWO[:39]}, r"y\.npy: shape \(39,\), expected \(40,\) or \(40, k\)"),
+        ({"X": GOOD[..., None], "y": TWO}, r"X\.npy: shape \(40, 6, 2, 1\).*expected numbers \(cases, length, ch"),
+        ({"X": GOOD.astype(str), "y": TWO}, r"X\.npy: shape .* of <U32"),
+        ({"X": nan_case(), "y": TWO}, r"X\.npy, case 7: NaN \(or infinity\) at step 3, channel 1 \(2 in all\)"),
+        ({"X": GOOD, "y": TWO, "X_test": nan_case(), "y_test": TWO}, r"X_test\.npy, case 7: NaN"),
+        ({"X": FLAT, "y": TWO}, r"channel 1 is constant \(2\.5\)"),
+        ({"X": GOOD, "y": np.zeros(40, int)}, r"every training case has the label 0; expected two classes"),
+        ({"X": GOOD, "y": np.full(40, 0.5)}, r"target 0 is constant \(0\.5\)"),
+        ({"X": GOOD, "y": np.where(TWO, np.nan, 0.5)}, r"X\.npy, case 1: NaN in its target \(20 in all\)"),
+        ({"X": GOOD, "y": TWO, "X_test": GOOD, "y_test": TWO * 3}, r"X_test\.npy, case 1: label 3 never occurs"),
+        ({"X": GOOD, "y": TWO, "X_test": GOOD[:, :5], "y_test": TWO}, r"X_test\.npy: cases have shape \(5, 2\)"),
+        ({"X": GOOD, "y": TWO, "X_val": GOOD}, r"y_val\.npy: no such file"),
+        ({"X": GOOD, "y": np.eye(4, dtype=int)[TWO]}, r"label 2 never occurs in training"),
+        ({"X": GOOD, "y": TWO, "lengths": np.full(40, 7)}, r"lengths\.npy: from 7 to 7, expected 1 to 6"),
+        ({"X": GOOD, "y": TWO, "lengths": np.full(40, 6.0)}, r"lengths\.npy: .*expected 40 whole numbers"),
+        ({"X": GOOD[:3], "y": [0, 1, 1]}, r"3 cases in 2 classes are too few to draw a val and a test part"),
+    ],
+)  # fmt: skip
+def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, message):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values, allow_pickle=True)
+    with pytest.raises(DataError, match=message) as caught:
+        load_arrays(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
+    folder = save(tmp_path / "a", X=GOOD, y=TWO)
+    whole = (folder / "X.npy").read_bytes()
+    for content in (whole[:-9], whole[:20], b"PK hello", b""):
+        (folder / "X.npy").write_bytes(content)
+        with pytest.raises(DataError, match=r"X\.npy: not a readable \.npy file|X\.npy: ragged"):
+            load_arrays(folder)
+    with pytest.raises(DataError, match="no such folder"):
+        load_arrays(tmp_path / "nowhere")
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        load_arrays(save(tmp_path / "b", X=GOOD.transpose(0, 2, 1), y=TWO))
+    assert "more channels than steps" in caplog.text
+
+
+# --- WAV
+
+
+def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
+    folder = miniatures.wav_folder(tmp_path, per_class=10)
+    data = load_wav_folder(folder)
+    assert data.info.classes == ("beep", "buzz", "hum")
+    assert data.info.rate == 8000
+    clips = {path: soundfile.read(path, dtype="float32")[0] for path in folder.rglob("*.wav")}
+    found = set()
+    mean, std = data.info.scale[0][0], data.info.scale[1][0]
+    for part in (data.train, data.val, data.test):
+        batch = every(part)
+        for x, label, length in zip(batch.x, batch.y, batch.lengths, strict=True):
+            raw = x[:length, 0].numpy() * std + mean
+            match = [p for p, clip in clips.items() if len(clip) == length and np.allclose(clip, raw, atol=1e-4)]
+            assert [p.parent.name for p in match] == [data.info.classes[label]]
+            assert not x[length:].any()
+            found.update(match)
+    assert found == set(clips)
+
+
+def test_wav_parts_may_be_folders(tmp_path):
+    for part, count in (("train", 8), ("validation", 3), ("test", 4)):
+        miniatures.wav_folder(tmp_path / part, per_class=count, seed=count)
+    data = load_wav_folder(tmp_path)
+    assert (len(data.train), len(data.val), len(data.test)) == (24, 9, 12)
+    miniatures.write_wav(tmp_path / "test" / "click" / "0.wav", np.zeros(50))
+    with pytest.raises(DataError, match=r"test/click/0\.wav: label click never occurs in training"):
+        load_wav_folder(tmp_path)
+
+
+def damage_wav(path, kind):
+    whole = path.read_bytes()
+    if kind == "truncated":
+        path.write_bytes(whole[:-11])
+    elif kind == "header only":
+        path.write_bytes(whole[:30])
+    elif kind == "text":
+        path.write_text("not sound at all")
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "silent":
+        miniatures.write_wav(path, np.zeros(0))
+    elif kind == "rate":
+        miniatures.write_wav(path, np.zeros(50), rate=11025)
+    elif kind == "stereo":
+        miniatures.write_wav(path, np.zeros((50, 2)))
+    elif kind == "codec":
+        path.write_bytes(whole[:20] + b"\x99\x99" + whole[22:])
+    elif kind == "nan":
+        soundfile.write(path, np.array([0.0, np.nan, 0.1], np.float32), 8000, subtype="FLOAT")
+
+
+WAV_DAMAGES = {
+    "truncated": r"004\.wav: truncated, 389 bytes of sound, expected 400",
+    "header only": r"004\.wav: truncated, it ends before its data",
+    "text": r"004\.wav: not a WAV file",
+    "empty": r"004\.wav: not a WAV file",
+    "silent": r"004\.wav: no samples",
+    "rate": r"004\.wav: 11025 Hz, 1 channels; the others have 8000 Hz, 1 channels",
+    "stereo": r"004\.wav: 8000 Hz, 2 channels; the others have 8000 Hz, 1",
+    "codec": r"004\.wav: not a readable WAV file",
+    "nan": r"004\.wav: NaN at sample 1, channel 0",
+}
+
+
+@pytest.mark.parametrize("kind", WAV_DAMAGES)
+def test_bad_wav_files_are_named_or_left_out_and_listed(tmp_path, caplog, kind):
+    folder = miniatures.wav_folder(tmp_path)
+    damage_wav(folder / "buzz" / "004.wav", kind)
+    with pytest.raises(DataError, match=WAV_DAMAGES[kind]) as caught:
+        load_wav_folder(folder)
+    assert "skip_bad" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        data = load_wav_folder(folder, skip_bad=True)
+    assert data.info.skipped == ("buzz/004.wav",)
+    assert "buzz/004.wav" in caplog.text
+    assert len(data.train) + len(data.val) + len(data.test) == 35
+
+
+def test_wav_folders_without_classes_or_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"no such folder; expected nowhere/<class>/\*\.wav"):
+        load_wav_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no WAV file in it"):
+        load_wav_folder(tmp_path)
+    miniatures.write_wav(tmp_path / "a.wav", np.zeros(9))
+    with pytest.raises(DataError, match="a WAV file outside of a class folder"):
+        load_wav_folder(tmp_path)
+    (tmp_path / "a.wav").unlink()
+    damage_wav(miniatures.write_wav(tmp_path / "x" / "a.wav", np.zeros(9)), "text")
+    with pytest.raises(DataError, match="none of 1 files could be read"):
+        load_wav_folder(tmp_path, skip_bad=True)
+
+
+# --- WFDB with a table
+
+
+def test_wfdb_records_come_with_the_labels_of_the_table(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    table = pd.read_csv(folder / "labels.csv").sample(frac=1, random_state=0)
+    table.to_csv(tmp_path / "elsewhere.csv", index=False)
+    data = load_wfdb(folder, tmp_path / "elsewhere.csv")
+    assert data.info.classes == ("normal", "paced")
+    assert data.info.channels == ("MLII", "V1")
+    assert data.info.rate == 100
+    mean, std = (torch.tensor(values) for values in data.info.scale)
+    signals = {
+        row.record: (np.fromfile(folder / f"{row.record}.dat", "<i2") / 1000, row.label) for row in table.itertuples()
+    }
+    total = 0
+    for part in (data.train, data.val, data.test):
+        batch = every(part)
+        total += len(batch.x)
+        for x, label in zip(batch.x * std + mean, batch.y, strict=True):
+            match = [name for values, name in signals.values() if np.allclose(values, x.flatten(), atol=1e-4)]
+            assert match == [data.info.classes[label]]
+    assert total == 30
+
+
+def test_another_table_of_the_same_folder_has_its_own_records(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path / "records")
+    load_wfdb(folder)
+    table = pd.read_csv(folder / "labels.csv")
+    table[::-1][:20].to_csv(tmp_path / "some.csv", index=False)
+    data = load_wfdb(folder, tmp_path / "some.csv")
+    assert len(data.train) + len(data.val) + len(data.test) == 20
+    values = np.fromfile(folder / "rec029.dat", "<i2").reshape(-1, 2) / 1000
+    mean, std = (torch.tensor(values) for values in data.info.scale)
+    cases = torch.cat([every(part).x for part in (data.train, data.val, data.test)]) * std + mean
+    assert float((cases - torch.from_numpy(values)).abs().amax(dim=(1, 2)).min()) < 1e-4
+
+
+def test_wfdb_tables_may_give_the_split_and_several_labels(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    table = pd.read_csv(folder / "labels.csv")
+    parts = ["train"] * 20 + ["val"] * 4 + ["test"] * 6
+    table.assign(split=parts).to_csv(folder / "labels.csv", index=False)
+    data = load_wfdb(folder)
+    assert (len(data.train), len(data.val), len(data.test)) == (20, 4, 6)
+    table.assign(split=parts, label=["fast", *table.label[1:-1], "slow"]).to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(DataError, match=r"rec029: label slow never occurs in training"):
+        load_wfdb(folder)
+    flags = pd.DataFrame({"record": table.record, "paced": (table.label == "paced") * 1, "odd": np.arange(30) % 3 == 0})
+    flags.astype({"odd": int}).to_csv(folder / "labels.csv", index=False)
+    data = load_wfdb(folder)
+    assert (data.info.kind, data.info.classes) == ("multilabel", ("paced", "odd"))
+    assert sum(float(every(p).y[:, 1].sum()) for p in (data.train, data.val, data.test)) == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="record"), r"column 'record' is missing; the file has label"),
+        (lambda t: t.drop(columns="label"), r"column 'label' is missing"),
+        (lambda t: t.assign(label=[None, *t.label[1:]]), r"no label in column 'label', line 2"),
+        (lambda t: t.assign(split="somewhere"), r"split is 'somewhere' in line 2, expected train, val, test"),
+        (lambda t: t.assign(label=0, more=2), r"2 in column 'more', line 2; expected 0 or 1"),
+        (lambda t: t.assign(label=0, more="x"), r"'x' in column 'more', line 2"),
+        (lambda t: t.assign(record=["rec999", *t.record[1:]]), r"rec999\.hea: the header is missing"),
+        (lambda t: t[:0], r"no rows below the header"),
+        (lambda t: t.assign(label=0, more=1), r"label label never occurs in training"),
+    ],
+)
+def test_bad_tables_are_refused_in_one_line(tmp_path, change, message):
+    folder = miniatures.wfdb_folder(tmp_path)
+    change(pd.read_csv(folder / "labels.csv")).to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(DataError, match=message) as caught:
+        load_wfdb(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_listed_twice_is_refused(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    table = pd.read_csv(folder / "labels.csv")
+    pd.concat([table, table[:1]]).to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(OptionError, match="rec000 is listed twice"):
+        load_wfdb(folder)
+
+
+def test_bad_records_are_left_out_and_listed(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    (folder / "rec004.dat").write_bytes(b"\0" * 10)
+    with pytest.raises(DataError, match=r"rec004\.dat: truncated, 10 bytes, expected 800.*skip_bad"):
+        load_wfdb(folder)
+    assert load_wfdb(folder, skip_bad=True).info.skipped == ("rec004",)
+
+
+@pytest.mark.parametrize("package", ["pandas", "soundfile", "wfdb"])
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, package):
+    miniatures.csv(tmp_path / "a.csv")
+    miniatures.write_wav(tmp_path / "a.wav", np.zeros(9))
+    (tmp_path / "a.hea").write_text("a 1 100 10\na.dat 212 200 12 0 0 0 0 I\n")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"{package}.*pip install 'wavessm\[train\]'"):
+        read_signal(tmp_path / {"pandas": "a.csv", "soundfile": "a.wav", "wfdb": "a.hea"}[package])
+
+
+# --- one file, for prediction
+
+
+def test_signals_of_every_kind_are_read_alike(tmp_path):
+    values = np.round(np.random.default_rng(0).standard_normal((30, 2)), 3)
+    np.save(tmp_path / "a.npy", values)
+    pd.DataFrame(values, columns=["p", "q"]).to_csv(tmp_path / "a.csv", index=False)
+    miniatures.write_record(tmp_path / "a", np.round(values * 1000), 50, ("p", "q"))
+    miniatures.write_wav(tmp_path / "a.wav", values / 10, 8000)
+    for suffix, rate, names in (
+        ("npy", None, ()),
+        ("csv", None, ("p", "q")),
+        ("hea", 50, ("p", "q")),
+        ("wav", 8000, ()),
+    ):
+        signal = read_signal(tmp_path / f"a.{suffix}")
+        np.testing.assert_allclose(signal.values * (10 if suffix == "wav" else 1), values, atol=1e-3)
+        assert (signal.rate, signal.channels) == (rate, names)
+        assert signal.values.dtype == np.float32
+    with pytest.raises(DataError, match=r"unknown kind of file '.mp3'"):
+        read_signal(tmp_path / "a.mp3")
+    np.save(tmp_path / "b.npy", np.zeros((2, 3, 4)))
+    with pytest.raises(DataError, match=r"b\.npy: shape \(2, 3, 4\)"):
+        read_signal(tmp_path / "b.npy")
+    with pytest.raises(DataError, match=r"nowhere\.wav: unreadable"):
+        read_wav(tmp_path / "nowhere.wav")

@@ -1,0 +1,276 @@
+"""WFDB records against the wfdb package, and PTB-XL against a slow reading of its tables."""
+
+import ast
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import miniatures
+from wavessm.data import load_ptbxl, read_record
+from wavessm.data.ptbxl import TASKS
+from wavessm.data.wfdb_files import import_wfdb
+from wavessm.errors import DataError, OptionError, UnknownNameError
+
+wfdb = import_wfdb()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    return miniatures.ptbxl(tmp_path_factory.mktemp("ptbxl"), records=80, rates=(100, 500), seconds=2)
+
+
+# --- records
+
+
+def test_format_16_reads_as_wfdb_reads_it(tmp_path):
+    values = np.random.default_rng(0).integers(-3000, 3000, (157, 12))
+    miniatures.write_record(tmp_path / "a", values, 100)
+    record, expected = read_record(tmp_path / "a.hea"), wfdb.rdrecord(str(tmp_path / "a"))
+    np.testing.assert_allclose(record.values, expected.p_signal, atol=1e-6)
+    assert (record.rate, record.names, record.units) == (expected.fs, tuple(expected.sig_name), tuple(expected.units))
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb under a new pandas
+@pytest.mark.parametrize("fmt", ["16", "212", "80", "24"])
+def test_records_that_wfdb_writes_are_read_with_gain_and_baseline(tmp_path, fmt):
+    """Only 16 takes the fast path; the others go through wfdb."""
+    signal = np.random.default_rng(1).standard_normal((101, 2)) * 0.05 + [0.3, -2.0]
+    wfdb.wrsamp(
+        "b",
+        fs=128,
+        units=["mV", "uV"],
+        sig_name=["one", "two"],
+        p_signal=signal,
+        fmt=[fmt] * 2,
+        write_dir=str(tmp_path),
+    )
+    record = read_record(tmp_path / "b")
+    expected = wfdb.rdrecord(str(tmp_path / "b"))
+    np.testing.assert_allclose(record.values, expected.p_signal, atol=1e-5)
+    np.testing.assert_allclose(record.values, signal, atol=0.01)
+    assert record.units == ("mV", "uV")
+    assert record.rate == 128
+
+
+def damage(path, kind):
+    """Break a record of `write_record` in one way."""
+    data, head = path.with_suffix(".dat"), path.with_suffix(".hea")
+    values = np.fromfile(data, "<i2")
+    if kind == "truncated":
+        data.write_bytes(data.read_bytes()[:-7])
+    elif kind == "longer":
+        data.write_bytes(data.read_bytes() + b"\0\0")
+    elif kind == "empty":
+        data.write_bytes(b"")
+    elif kind == "no data":
+        data.unlink()
+    elif kind == "no header":
+        head.unlink()
+    elif kind == "header":
+        head.write_text("\n".join(head.read_text().splitlines()[:5]))
+    elif kind == "not a header":
+        head.write_text("hello")
+    elif kind == "sample":
+        values[500] += 1
+        values.tofile(data)
+    elif kind == "first":  # the sum stays, so that only the first value can tell
+        values[0] += 1
+        values[12] -= 1
+        values.tofile(data)
+    elif kind == "missing sample":
+        difference = -32768 - int(values[25])
+        values[25] = -32768
+        values[37] = (int(values[37]) - difference + 32768) % 65536 - 32768  # the sum stays the same modulo 65,536
+        values.tofile(data)
+
+
+DAMAGES = {
+    "truncated": r"r\.dat: truncated, 2,393 bytes, expected 2,400",
+    "longer": r"r\.dat: too long, 2,402 bytes, expected 2,400",
+    "empty": r"r\.dat: truncated, 0 bytes",
+    "no data": r"r\.dat: the signal file is missing",
+    "no header": r"r\.hea: the header is missing",
+    "header": r"r\.hea: truncated header, 4 of 12",
+    "not a header": r"r\.hea: not a WFDB header",
+    "sample": r"r: lead V3 has checksum \d+, its header says \d+: damaged",
+    "first": r"r: lead I begins with -?\d+, its header says -?\d+: damaged",
+    "missing sample": r"r: NaN in lead II, sample 2 \(1 in all\)",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_records_are_named_with_what_is_wrong(tmp_path, kind):
+    values = np.random.default_rng(0).integers(-300, 300, (100, 12))
+    miniatures.write_record(tmp_path / "r", values, 100)
+    read_record(tmp_path / "r")
+    damage(tmp_path / "r", kind)
+    with pytest.raises(DataError, match=DAMAGES[kind]) as caught:
+        read_record(tmp_path / "r")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_altered_samples_of_other_formats_are_found_too(tmp_path):
+    signal = np.random.default_rng(1).standard_normal((101, 2))
+    wfdb.wrsamp("c", 128, ["mV"] * 2, ["one", "two"], p_signal=signal, fmt=["212"] * 2, write_dir=str(tmp_path))
+    data = bytearray((tmp_path / "c.dat").read_bytes())
+    data[30] ^= 1
+    (tmp_path / "c.dat").write_bytes(data)
+    with pytest.raises(DataError, match=r"c: lead one has checksum \d+, its header says \d+: damaged"):
+        read_record(tmp_path / "c")
+
+
+def test_missing_samples_of_other_formats_are_found_too(tmp_path):
+    values = np.array([0, 5, -128, -5])  # -128 is "no sample" in format 80
+    total = int(values.sum()) % 65536
+    (tmp_path / "d.hea").write_text(f"d 1 100 4\nd.dat 80 200 8 0 0 {total} 0 I\n")
+    (tmp_path / "d.dat").write_bytes((values + 128).astype(np.uint8).tobytes())
+    with pytest.raises(DataError, match=r"d: NaN in lead I, sample 2 \(1 in all\)"):
+        read_record(tmp_path / "d")
+
+
+def test_what_wfdb_cannot_read_is_named_too(tmp_path):
+    (tmp_path / "s.hea").write_text("s 1 100 10\ns.dat 212 200 12 0 0 0 0 I\n")
+    (tmp_path / "s.dat").write_bytes(b"\1\2")
+    with pytest.raises(DataError, match=r"s: wfdb cannot read it"):
+        read_record(tmp_path / "s")
+
+
+# --- PTB-XL
+
+
+def slow_labels(folder, task):
+    """Label sets by record name, in plain Python from the two tables."""
+    statements = pd.read_csv(folder / "scp_statements.csv", index_col=0)
+    flag = {"all": None, "form": "form", "rhythm": "rhythm"}.get(task, "diagnostic")
+    column = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(task)
+    result = {}
+    for row in pd.read_csv(folder / "ptbxl_database.csv").itertuples():
+        names = set()
+        for code in ast.literal_eval(row.scp_codes):
+            if flag is None or statements[flag][code] == 1:
+                names.add(statements[column][code] if column else code)
+        result[row.filename_lr, row.filename_hr, row.strat_fold] = names
+    return result
+
+
+@pytest.mark.parametrize("rate", [100, 500])
+@pytest.mark.parametrize("task", TASKS)
+def test_tasks_hold_the_records_and_labels_of_the_tables(release, task, rate):
+    data = load_ptbxl(release, task, rate)
+    labels = slow_labels(release, task)
+    assert data.info.classes == tuple(sorted(set().union(*labels.values())))
+    raw = []
+    for part, folds in {"train": range(1, 9), "val": [9], "test": [10]}.items():
+        wanted = [(key, names) for key, names in labels.items() if key[2] in folds and names]
+        batch = getattr(data, part).take(torch.arange(len(wanted)))
+        assert len(getattr(data, part)) == len(wanted) > 0
+        for x, y, (key, names) in zip(batch.x, batch.y, wanted, strict=True):
+            assert {data.info.classes[i] for i in torch.nonzero(y).flatten()} == names
+            signal = wfdb.rdrecord(str(release / key[rate == 500])).p_signal
+            expected = (signal - data.info.scale[0][0]) / data.info.scale[1][0]
+            np.testing.assert_allclose(x, expected, atol=1e-5)
+            raw.extend([signal] if part == "train" else [])
+    assert data.info.scale[0][0] == pytest.approx(np.mean(raw), abs=1e-9)
+    assert data.info.scale[1][0] == pytest.approx(np.std(raw), rel=1e-9)
+    assert (data.info.d_input, data.info.rate, data.info.length) == (12, rate, 2 * rate)
+    assert data.info.kind == "multilabel"
+    assert batch.x.dtype == batch.y.dtype == torch.float32
+
+
+def test_the_data_folder_and_the_unzipped_release_are_found(tmp_path):
+    name = "ptb-xl-a-large-publicly-available-electrocardiography-dataset-1.0.3"
+    miniatures.ptbxl(tmp_path / "one" / "ptbxl", records=60, seconds=1)
+    miniatures.ptbxl(tmp_path / "two" / name, records=60, seconds=1)
+    assert len(load_ptbxl(tmp_path / "one", "rhythm").train) == len(load_ptbxl(tmp_path / "two", "rhythm").train) == 48
+
+
+def test_damaged_records_stop_the_loader_or_are_left_out_and_listed(tmp_path, caplog):
+    folder = miniatures.ptbxl(tmp_path, records=60, seconds=1)
+    whole = load_ptbxl(folder, "all")
+    names = pd.read_csv(folder / "ptbxl_database.csv")["filename_lr"]
+    damage(folder / names[3], "truncated")
+    damage(folder / names[18], "no header")
+    with pytest.raises(DataError, match=r"_lr\.dat: truncated.*1 more records are bad.*physionet.org.*skip_bad"):
+        load_ptbxl(folder, "all")
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        rest = load_ptbxl(folder, "all", skip_bad=True)
+    assert rest.info.skipped == (names[3], names[18])
+    assert "2 bad records left out" in caplog.text
+    assert (len(rest.train), len(rest.val), len(rest.test)) == (47, 5, 6)
+    kept = [i for i in range(48) if i != 3]  # record 3 is the fourth of the training part, 18 is in validation
+    everything = whole.train.take(torch.tensor(kept))
+    assert rest.train.take(torch.arange(47)).y.equal(everything.y)
+    mean, std = (rest.info.scale[i][0] for i in (0, 1))
+    undone = rest.train.take(torch.arange(47)).x * std + mean
+    torch.testing.assert_close(undone, everything.x * whole.info.scale[1][0] + whole.info.scale[0][0])
+
+
+def test_missing_pieces_are_named_with_where_they_are_published(tmp_path):
+    with pytest.raises(DataError, match=r"no ptbxl_database.csv in .* published at https://physionet.org"):
+        load_ptbxl(tmp_path)
+    folder = miniatures.ptbxl(tmp_path, records=60, seconds=1)
+    with pytest.raises(DataError, match=r"records500 is missing; it is published at"):
+        load_ptbxl(folder, rate=500)
+    (folder / "scp_statements.csv").unlink()
+    with pytest.raises(DataError, match=r"scp_statements.csv is missing; it is published at"):
+        load_ptbxl(folder)
+
+
+def test_bad_tables_and_options_say_what_is_wrong(tmp_path):
+    folder = miniatures.ptbxl(tmp_path, records=60, seconds=1)
+    with pytest.raises(UnknownNameError, match="did you mean 'super-diag'"):
+        load_ptbxl(folder, "superdiag")
+    with pytest.raises(OptionError, match="rate is 250, expected 100 or 500"):
+        load_ptbxl(folder, rate=250)
+    table = pd.read_csv(folder / "ptbxl_database.csv")
+
+    def rewritten(**columns):
+        table.assign(**columns).to_csv(folder / "ptbxl_database.csv", index=False)
+
+    rewritten(strat_fold=[11, *table.strat_fold[1:]])
+    with pytest.raises(DataError, match=r"strat_fold is .*11.* in line 2"):
+        load_ptbxl(folder)
+    rewritten(scp_codes=["{'NORM': 1", *table.scp_codes[1:]])
+    with pytest.raises(DataError, match=r"scp_codes in line 2 is \"\{'NORM': 1\", expected a dict"):
+        load_ptbxl(folder)
+    rewritten(scp_codes=["{'XYZ': 100.0}", *table.scp_codes[1:]])
+    with pytest.raises(DataError, match=r"code 'XYZ' in line 2 is not in scp_statements.csv"):
+        load_ptbxl(folder)
+    rewritten(scp_codes=["{'NORM': 0.0}"] * 59 + ["{'LVH': 0.0}"])
+    with pytest.raises(DataError, match=r"label HYP is never positive in training"):
+        load_ptbxl(folder)
+    rewritten(strat_fold=[fold % 9 + 1 for fold in table.strat_fold])
+    with pytest.raises(DataError, match=r"no record in the test part"):
+        load_ptbxl(folder)
+    table.drop(columns="strat_fold").to_csv(folder / "ptbxl_database.csv", index=False)
+    with pytest.raises(DataError, match=r"column 'strat_fold' is missing; the file has ecg_id"):
+        load_ptbxl(folder)
+
+
+def test_records_of_another_kind_are_bad_records(tmp_path):
+    folder = miniatures.ptbxl(tmp_path, records=60, seconds=1)
+    names = pd.read_csv(folder / "ptbxl_database.csv")["filename_lr"]
+    values = np.zeros((100, 12))
+    miniatures.write_record(folder / names[5], values, 250)
+    with pytest.raises(DataError, match="leads or rate are not those of PTB-XL at 100 Hz"):
+        load_ptbxl(folder)
+    miniatures.write_record(folder / names[5], values, 100, miniatures.LEADS[::-1])
+    with pytest.raises(DataError, match="leads or rate are not those of PTB-XL"):
+        load_ptbxl(folder)
+    miniatures.write_record(folder / names[5], values[:90], 100)
+    with pytest.raises(DataError, match="90 samples, the records before it have 100"):
+        load_ptbxl(folder)
+    head = folder / (names[5] + ".hea")
+    miniatures.write_record(folder / names[5], values, 100)
+    head.write_text(head.read_text().replace("1000.0(0)", "500.0(0)"))
+    with pytest.raises(DataError, match="gain or baseline differ"):
+        load_ptbxl(folder)

@@ -1,0 +1,335 @@
+"""Informer's series and own CSV files: parts, marks, scaling, and forecasts that need no training."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import miniatures
+from wavessm.data import Seasonal, Windows, baseline_scores, fit_linear, load_csv, load_forecast, predict, score
+from wavessm.data.baselines import PENALTIES, Linear, window_gram
+from wavessm.data.forecast import SETS
+from wavessm.data.series import make_marks
+from wavessm.errors import DataError, OptionError, UnknownNameError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch):
+    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forecasting")
+    for name in ("ETTh1", "ETTh2", "ETTm1", "WTH"):
+        miniatures.forecast(folder, name)
+    miniatures.forecast(folder, "ECL", columns=5)
+    return folder
+
+
+def every(source):
+    return source.take(torch.arange(len(source)))
+
+
+# --- published series
+
+PARTS = {
+    "ETTh1": (8640, 2880, 2880),
+    "ETTh2": (8640, 2880, 2880),
+    "ETTm1": (34560, 11520, 11520),
+    "WTH": (1400, 200, 400),
+    "ECL": (1819, 261, 520),  # int(0.7 * 2600) is 1819, in Informer's code too
+}
+
+
+@pytest.mark.parametrize("multivariate", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_windows_scale_and_parts_are_those_of_the_file(folder, name, multivariate):
+    train, val, test = PARTS[name]
+    seq_len, horizon = 50, 13
+    data = load_forecast(folder, name, horizon, multivariate, seq_len)
+    table = pd.read_csv(folder / f"{name}.csv")
+    columns = list(table.columns[1:]) if multivariate else [SETS[name].target]
+    assert columns[-1] == SETS[name].target
+    values = table[columns].to_numpy()
+    mean, std = values[:train].mean(axis=0), values[:train].std(axis=0)
+    scaled = (values - mean) / std
+    assert len(data.train) == train - seq_len - horizon + 1
+    assert (len(data.val), len(data.test)) == (val - horizon + 1, test - horizon + 1)
+    for part, first in (("train", 0), ("val", train - seq_len), ("test", train + val - seq_len)):
+        source = getattr(data, part)
+        for window in (0, len(source) - 1):
+            batch = source.take(torch.tensor([window]))
+            start = first + window
+            np.testing.assert_allclose(batch.x[0], scaled[start : start + seq_len], atol=1e-4)
+            np.testing.assert_allclose(batch.y[0], scaled[start + seq_len : start + seq_len + horizon], atol=1e-4)
+    last_row = {"train": train, "val": train + val, "test": train + val + test}
+    for part, stop in last_row.items():
+        source = getattr(data, part)
+        assert int(source.starts[-1]) + seq_len + horizon == stop
+    np.testing.assert_allclose(data.info.scale, (mean, std), rtol=1e-12)
+    assert data.info.columns == tuple(columns)
+    assert (data.info.d_input, data.info.d_output) == (len(columns),) * 2
+    np.testing.assert_allclose(data.info.restore(batch.y), values[stop - horizon : stop][None], atol=1e-3)
+
+
+def test_context_lengths_are_informers():
+    """A few entries of its scripts, of each set and setting."""
+    expected = {
+        ("ETTh1", 24): (720, 48), ("ETTh1", 720): (720, 336), ("ETTh2", 48): (96, 96), ("ETTh2", 720): (336, 720),
+        ("ETTm1", 24): (96, 672), ("ETTm1", 96): (384, 384), ("ETTm1", 288): (384, 672), ("WTH", 168): (168, 336),
+        ("WTH", 24): (720, 168), ("WTH", 48): (720, 96), ("WTH", 336): (336, 720), ("ECL", 960): (384, 384),
+        ("ETTh1", 168): (720, 168), ("ETTh2", 336): (336, 336),
+    }  # fmt: skip
+    assert {(name, horizon): SETS[name].lengths[horizon] for name, horizon in expected} == expected
+
+
+def test_the_published_context_is_taken_where_none_is_given(folder):
+    assert load_forecast(folder, "ETTh1", 24).info.length == 720
+    assert load_forecast(folder, "ETTh1", 24, multivariate=True).info.length == 48
+    assert load_forecast(folder, "Weather", 48, True).info.length == 96
+    with pytest.raises(OptionError, match=r"no context length is published for horizon 25 .*24, 48.*give seq_len"):
+        load_forecast(folder, "ETTh1", 25)
+    assert len(load_forecast(folder, "ETTh1", 25, seq_len=30).test) == 2880 - 25 + 1
+
+
+@pytest.mark.parametrize("name", ["ETTh1", "ETTm1", "WTH"])
+def test_marks_are_the_calendar(folder, name):
+    table = pd.read_csv(folder / f"{name}.csv")
+    dates = pd.to_datetime(table["date"], format="%m/%d/%Y %H:%M" if name == "WTH" else "%Y-%m-%d %H:%M:%S").dt
+    fields = [dates.month, dates.day, dates.day_of_week, dates.hour]
+    real = [dates.hour / 23, dates.day_of_week / 6, (dates.day - 1) / 30, (dates.day_of_year - 1) / 365]
+    if name == "ETTm1":
+        fields, real = [*fields, dates.minute // 15], [dates.minute / 59, *real]
+    for timeenc, expected in ((0, np.stack(fields, 1)), (1, np.stack(real, 1) - 0.5)):
+        data = load_forecast(folder, name, 24, seq_len=96, timeenc=timeenc, eval_stamp=True)
+        np.testing.assert_allclose(data.train.marks, expected, atol=1e-6)
+        sizes = (13, 32, 7, 24, 4)[: len(fields)]
+        assert data.info.mark_sizes == (sizes if timeenc == 0 else ())
+        assert data.info.mark_width == (0 if timeenc == 0 else len(real))
+        assert data.train.marks.dtype == (torch.int64 if timeenc == 0 else torch.float32)
+        assert data.train.take(torch.tensor([3])).marks[0, -1].equal(data.train.marks[3 + 96 + 23])
+    quiet = load_forecast(folder, name, 24, seq_len=96)
+    assert not quiet.train.take(torch.tensor([3])).marks[0, 96:].any()
+
+
+def test_marks_stay_inside_their_tables_over_many_years():
+    hours = np.arange(0, 3 * 366 * 24) * 3600 + 10 * 365 * 86400
+    marks, sizes = make_marks(hours, 0, minutes=True)
+    assert (marks.max(dim=0).values < torch.tensor(sizes)).all()
+    real, none = make_marks(hours, 1, minutes=True)
+    assert none == ()
+    assert real.abs().max() == 0.5
+
+
+def test_missing_series_say_where_they_are_published(tmp_path):
+    with pytest.raises(
+        DataError, match=r"ETTh1: no ETTh1.csv in .*published at https://github.com/zhouhaoyi/ETDataset"
+    ):
+        load_forecast(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"unknown forecasting set 'ETTh3'.*Known: ETTh1"):
+        load_forecast(tmp_path, "ETTh3")
+    with pytest.raises(OptionError, match="timeenc is 2"):
+        load_forecast(tmp_path, timeenc=2)
+    table = pd.DataFrame({"OT": miniatures.series(2000, 1, 24)[:, 0]})
+    table.insert(0, "date", pd.date_range("2020", periods=2000, freq="h"))
+    table.to_csv(tmp_path / "ECL_univariate.csv", index=False)
+    assert load_forecast(tmp_path, "ECL", 48, seq_len=100).info.columns == ("OT",)
+    with pytest.raises(DataError, match=r"ECL_univariate.csv has one column only; .* needs ECL.csv, published at"):
+        load_forecast(tmp_path, "ECL", 48, multivariate=True)
+    miniatures.forecast(tmp_path, "ETTh2", rows=5000)
+    with pytest.raises(DataError, match=r"5,000 rows, expected at least 14,400 .*published at"):
+        load_forecast(tmp_path, "ETTh2")
+    pd.read_csv(tmp_path / "ETTh2.csv").drop(columns="OT").to_csv(tmp_path / "ETTh2.csv", index=False)
+    with pytest.raises(DataError, match=r"ETTh2.csv: column 'OT', the target of ETTh2, is missing"):
+        load_forecast(tmp_path, "ETTh2")
+
+
+# --- own CSV
+
+
+def test_a_csv_is_cut_in_time_order_and_scaled_by_its_training_rows(tmp_path):
+    path = miniatures.csv(tmp_path / "mine.csv", rows=501)
+    data = load_csv(path, horizon=6, context=20)
+    values = pd.read_csv(path)[["load", "wind"]].to_numpy()
+    assert (len(data.train), len(data.val), len(data.test)) == (350 - 25, 51 - 5, 100 - 5)
+    np.testing.assert_allclose(data.info.scale, (values[:350].mean(0), values[:350].std(0)), rtol=1e-9)
+    batch = every(data.test)
+    np.testing.assert_allclose(data.info.restore(batch.y)[-1], values[-6:], atol=1e-4)
+    assert data.info.mark_sizes == (13, 32, 7, 24)
+    one = load_csv(path, target="wind", horizon=6, context=20)
+    torch.testing.assert_close(every(one.val).x[..., 0], every(data.val).x[..., 1])
+    assert one.info.columns == ("wind",)
+
+
+def test_dates_are_found_by_name_and_may_be_absent_or_day_first(tmp_path):
+    table = pd.read_csv(miniatures.csv(tmp_path / "a.csv", rows=400))
+    table.rename(columns={"date": "Timestamp"}).to_csv(tmp_path / "b.csv", index=False)
+    assert load_csv(tmp_path / "b.csv", horizon=5, context=10).info.mark_sizes == (13, 32, 7, 24)
+    table.rename(columns={"date": "when"}).to_csv(tmp_path / "c.csv", index=False)
+    assert load_csv(tmp_path / "c.csv", horizon=5, context=10, date_column="when").info.step == 3600
+    table.drop(columns="date").to_csv(tmp_path / "d.csv", index=False)
+    bare = load_csv(tmp_path / "d.csv", horizon=5, context=10)
+    assert bare.info.mark_sizes == ()
+    assert bare.train.take(torch.arange(2)).marks is None
+    days = pd.date_range("2024-02-01", periods=400, freq="D")
+    table.assign(date=days.strftime("%d/%m/%Y")).to_csv(tmp_path / "e.csv", index=False)
+    first = load_csv(tmp_path / "e.csv", horizon=5, context=10).train.marks[:3]
+    assert first[:, :2].tolist() == [[2, 1], [2, 2], [2, 3]]
+    quarter = pd.date_range("2024-01-01", periods=400, freq="15min")
+    table.assign(date=quarter).to_csv(tmp_path / "f.csv", index=False)
+    assert load_csv(tmp_path / "f.csv", horizon=5, context=10).info.mark_sizes == (13, 32, 7, 24, 4)
+
+
+def broken_csv(path, kind):
+    table = pd.read_csv(miniatures.csv(path, rows=200))
+    if kind == "text":
+        table["wind"] = table["wind"].astype(object)
+        table.loc[17, "wind"] = "calm"
+    elif kind == "nan":
+        table.loc[[5, 90], "load"] = np.nan
+    elif kind == "infinite":
+        table.loc[7, "load"] = np.inf
+    elif kind == "constant":
+        table["wind"] = 3.25
+    elif kind == "constant in training":
+        table.loc[:139, "wind"] = 0.1
+    elif kind == "dates":
+        table.loc[3, "date"] = "yesterday"
+    elif kind == "no date":
+        table.loc[3, "date"] = None
+    elif kind == "backwards":
+        table.loc[[8, 9], "date"] = table.loc[[9, 8], "date"].to_numpy()
+    elif kind == "only dates":
+        table = table[["date"]]
+    elif kind == "no rows":
+        table = table[:0]
+    table.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("text", r"'calm' in column 'wind', line 19 \(1 in all\)"),
+        ("nan", r"NaN in column 'load', line 7 \(2 in all\)"),
+        ("infinite", r"inf in column 'load', line 9"),
+        ("constant", r"column 'wind' is constant \(3.25\) over the 140 training rows"),
+        ("constant in training", r"column 'wind' is constant \(0.1\) over the 140"),
+        ("dates", r"column 'date' is not a date in every row"),
+        ("no date", r"no date in column 'date', line 5"),
+        ("backwards", r"dates do not rise at line 11"),
+        ("only dates", r"no column beside the date"),
+        ("no rows", r"no rows below the header"),
+    ],
+)
+def test_bad_rows_are_refused_in_one_line_that_says_where(tmp_path, kind, message):
+    path = broken_csv(tmp_path / "own.csv", kind)
+    with pytest.raises(DataError, match=message) as caught:
+        load_csv(path, horizon=4, context=8)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_csv_options_and_files_say_what_is_wrong(tmp_path):
+    path = miniatures.csv(tmp_path / "own.csv", rows=200)
+    with pytest.raises(DataError, match=r"column 'solar' is missing; the file has date, load, wind"):
+        load_csv(path, target="solar")
+    with pytest.raises(DataError, match=r"column 'when' is missing"):
+        load_csv(path, date_column="when")
+    with pytest.raises(DataError, match=r"200 rows, fewer than context 190 \+ horizon 24"):
+        load_csv(path, context=190)
+    with pytest.raises(DataError, match=r"the val part has 20 rows, too few for context 60 \+ horizon 24"):
+        load_csv(path, context=60)
+    with pytest.raises(DataError, match=r"the train part has 140 rows, too few for context 160"):
+        load_csv(path, context=160)
+    with pytest.raises(OptionError, match="horizon is 0"):
+        load_csv(path, horizon=0)
+    with pytest.raises(DataError, match=r"nowhere.csv: no such file"):
+        load_csv(tmp_path / "nowhere.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(DataError, match=r"empty.csv: not a readable CSV table"):
+        load_csv(tmp_path / "empty.csv")
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n1,2,3,4\n")
+    with pytest.raises(DataError, match=r"ragged.csv: not a readable CSV table"):
+        load_csv(tmp_path / "ragged.csv")
+
+
+def test_uneven_steps_are_remarked_on(tmp_path, caplog):
+    path = miniatures.csv(tmp_path / "own.csv", rows=200)
+    pd.read_csv(path).drop(index=50).to_csv(path, index=False)
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        load_csv(path, horizon=4, context=8)
+    assert "not evenly spaced" in caplog.text
+
+
+# --- forecasts without training
+
+
+def random_windows(rows=90, columns=3, seq_len=9, horizon=4, chosen=(0, 1, 2), first=5, seed=0):
+    series = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)).cumsum(0)
+    return Windows(series, None, seq_len, horizon, chosen, torch.arange(first, rows - seq_len - horizon + 1))
+
+
+@pytest.mark.parametrize("chosen", [(0, 1, 2), (1,)])
+def test_gram_of_windows_is_the_sum_over_windows(chosen):
+    source = random_windows(chosen=chosen)
+    batch = every(source)
+    whole = torch.cat([batch.x[..., list(chosen)], batch.y], dim=1).double()  # (windows, size, columns)
+    expected = torch.einsum("wic,wjc->ij", whole, whole) / (len(source) * len(chosen))
+    torch.testing.assert_close(window_gram(source), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_linear_map_is_ridge_regression_with_the_penalty_of_least_validation_error():
+    train, val = random_windows(rows=300), random_windows(rows=120, seed=1)
+    found = fit_linear(train, val)
+    batch = every(train)
+    last = batch.x[:, -1:]
+    X = (batch.x - last).double().transpose(1, 2).reshape(-1, 9)
+    Y = (batch.y - last).double().transpose(1, 2).reshape(-1, 4)
+    errors = {}
+    for penalty in PENALTIES:
+        weight = torch.linalg.solve(X.T @ X / len(X) + penalty * torch.eye(9), X.T @ Y / len(X))
+        errors[penalty] = score(Linear(weight, (0, 1, 2), penalty), val).mse
+        if penalty == found.penalty:
+            torch.testing.assert_close(found.weight, weight, rtol=1e-7, atol=1e-8)
+    assert found.penalty == min(errors, key=errors.get)
+
+
+def test_linear_map_continues_a_sinusoid():
+    series = torch.sin(0.3 * torch.arange(400.0, dtype=torch.float64))[:, None].float()
+    train, val = (Windows(series, None, 20, 10, (0,), torch.arange(a, b)) for a, b in ((0, 200), (200, 370)))
+    assert score(fit_linear(train, val), val).mse < 1e-4
+
+
+def test_scores_are_errors_over_windows_steps_and_columns(tmp_path):
+    data = load_csv(miniatures.csv(tmp_path / "a.csv", rows=900), horizon=30, context=48)
+    batch, scores = every(data.test), baseline_scores(data)
+    assert list(scores) == ["last value", "seasonal day", "linear"]  # the context holds no week
+    last = batch.x[:, -1:].expand(-1, 30, -1)
+    day = torch.cat([batch.x[:, -24:], batch.x[:, -24:-18]], dim=1)
+    for name, forecast in (("last value", last), ("seasonal day", day)):
+        error = forecast - batch.y
+        assert scores[name].mse == pytest.approx(float(error.square().mean()), rel=1e-5)
+        assert scores[name].mae == pytest.approx(float(error.abs().mean()), rel=1e-5)
+    assert scores["linear"].mse < scores["last value"].mse  # the series has a daily cycle
+    week = load_csv(tmp_path / "a.csv", horizon=5, context=168)
+    assert "seasonal week" in baseline_scores(week)
+
+
+def test_predictions_come_for_every_window_in_order():
+    source = random_windows(rows=700)
+    forecasts = predict(Seasonal(3, 4, (0, 1, 2)), source)
+    batch = every(source)
+    torch.testing.assert_close(forecasts, batch.x[:, [6, 7, 8, 6]])
+    with pytest.raises(OptionError, match="a context of 9 rows is shorter than the period 24"):
+        predict(Seasonal(24, 4, (0,)), source)
+
+
+def test_baselines_are_for_forecasts_only(tmp_path):
+    from wavessm.data import window_copying
+
+    with pytest.raises(OptionError, match="window-copy is a regression set"):
+        baseline_scores(window_copying(length=64, windows=1, cases=2))

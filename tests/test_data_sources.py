@@ -1,0 +1,201 @@
+"""Sources gather what a slow loop would; window copying is the task it says it is."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Source, WindowCopy, Windows, window_copying
+from wavessm.errors import OptionError, ShapeError
+
+
+def test_arrays_take_any_order_and_undo_integers():
+    x = torch.arange(24, dtype=torch.int16).view(4, 3, 2)
+    source = Arrays(x, torch.arange(4), torch.tensor([3, 1, 2, 3]), affine=(0.5, -1.0))
+    batch = source.take(torch.tensor([2, 0, 2]))
+    torch.testing.assert_close(batch.x, x[[2, 0, 2]].float() * 0.5 - 1.0)
+    assert batch.x.dtype == torch.float32
+    assert batch.y.tolist() == [2, 0, 2]
+    assert batch.lengths.tolist() == [2, 3, 2]
+    assert batch.marks is None
+    assert x.dtype == source.x.dtype == torch.int16  # the data stay as they were
+
+
+def test_arrays_of_tokens_stay_whole():
+    batch = Arrays(torch.arange(6).view(2, 3), torch.tensor([0, 1])).take(torch.tensor([1]))
+    assert batch.x.tolist() == [[3, 4, 5]]
+    assert batch.x.dtype == torch.int64
+
+
+def test_arrays_refuse_counts_and_lengths_that_do_not_fit():
+    with pytest.raises(ShapeError, match="x has 2 cases but y has 3"):
+        Arrays(torch.zeros(2, 5, 1), torch.zeros(3))
+    with pytest.raises(ShapeError, match="lengths run from 0 to 5"):
+        Arrays(torch.zeros(2, 5, 1), torch.zeros(2), torch.tensor([0, 5]))
+    with pytest.raises(ShapeError, match="expected 1 to 5"):
+        Arrays(torch.zeros(2, 5, 1), torch.zeros(2), torch.tensor([1, 6]))
+
+
+@pytest.mark.parametrize("eval_stamp", [False, True])
+@pytest.mark.parametrize("columns", [(0, 1, 2), (2,), (2, 0)])
+def test_windows_are_slices_of_the_series(columns, eval_stamp):
+    series, marks = torch.randn(50, 3), torch.randint(1, 9, (50, 4))
+    source = Windows(series, marks, 7, 5, columns, torch.arange(3, 39), eval_stamp)
+    index = torch.tensor([0, 35, 11])
+    batch = source.take(index)
+    assert len(source) == 36
+    for row, start in enumerate([3, 38, 14]):
+        torch.testing.assert_close(batch.x[row], series[start : start + 7])
+        torch.testing.assert_close(batch.y[row], series[start + 7 : start + 12][:, list(columns)])
+        assert batch.marks[row, :7].equal(marks[start : start + 7])
+        future = marks[start + 7 : start + 12]
+        assert batch.marks[row, 7:].equal(future if eval_stamp else torch.zeros_like(future))
+    assert int(marks.min()) == 1  # zeroing the future did not reach the marks themselves
+
+
+def test_windows_refuse_to_run_over_the_end():
+    with pytest.raises(ShapeError, match="ends at row 13, but the series has 12 rows"):
+        Windows(torch.zeros(12, 1), None, 4, 3, (0,), torch.arange(7))
+
+
+def test_sources_keep_the_protocol_and_move():
+    data = window_copying(length=64, windows=1, cases=4, epoch=10)
+    assert all(isinstance(part, Source) for part in (data.train, data.val))
+    windows = Windows(torch.zeros(12, 1), None, 4, 3, (0,), torch.arange(3))
+    assert isinstance(windows, Source)
+    moved = DataSet("x", data.val, data.val, data.val, data.info).to("meta")
+    assert moved.test.take(torch.arange(2)).x.device.type == "meta"
+    assert windows.to("meta").device.type == "meta"
+    assert data.train.to("cpu") is data.train  # its draws go on
+
+
+def test_info_goes_through_json_and_back():
+    info = DataInfo(
+        "forecast", 2, 2, 48, horizon=24, columns=("a", "b"), scale=((1.5, 0.1), (2.0, 1 / 3)),
+        target_scale=((1.5, 0.1), (2.0, 1 / 3)), mark_sizes=(13, 32), rate=None, step=900.0,
+    )  # fmt: skip
+    assert DataInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
+    x = torch.randn(5, 7, 2, dtype=torch.float64)
+    torch.testing.assert_close(info.restore(info.standardise(x)), x)
+    torch.testing.assert_close(info.standardise(x)[..., 1], (x[..., 1] - 0.1) * 3)
+    with pytest.raises(OptionError, match="unknown field 'colour'"):
+        DataInfo.from_dict({**info.to_dict(), "colour": 1})
+    with pytest.raises(OptionError, match="kind is 'guess'"):
+        dataclasses.replace(info, kind="guess")
+
+
+# --- window copying
+
+
+def decode(x, task):
+    """Starts and ends of the windows of one case, read from its markers by a loop."""
+    marker = x[:, 1].tolist()
+    starts = [i for i, value in enumerate(marker) if value == 1.0]
+    ends = [i for i, value in enumerate(marker) if value == -1.0]
+    assert set(marker) == {-1.0, 0.0, 1.0}
+    assert len(starts) == len(ends) == task.windows
+    return list(zip(starts, ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [WindowCopy(256, 2, 8, 8), WindowCopy(101, 3, 2, 9), WindowCopy(400, 20, 4, 13), WindowCopy(96, 8, 8, 8)],
+    ids=str,
+)
+def test_targets_are_the_sums_of_the_marked_windows(task):
+    batch = task.draw(200, torch.Generator().manual_seed(3))
+    delays, durations = [], []
+    for x, y in zip(batch.x, batch.y, strict=True):
+        expected = torch.zeros(task.d_max)
+        before = -2
+        for start, end in decode(x, task):
+            assert start >= before + 2  # a free sample between windows
+            before = end
+            durations.append(end - start + 1)
+            expected[: end - start + 1] += x[start : end + 1, 0]
+        torch.testing.assert_close(y, expected)
+        delays.append(task.length - 1 - before)
+    assert {min(durations), max(durations)} == {task.d_min, task.d_max}
+    assert min(delays) >= task.length // 8
+
+
+def test_windows_reach_both_ends_of_their_room():
+    """Where two windows of 2 have 6 or 7 of 8 steps, every place they may take is taken."""
+    task = WindowCopy(8, 2, 2, 2)
+    seen = {tuple(decode(x, task)) for x in task.draw(500, torch.Generator().manual_seed(0)).x}
+    assert seen == {((0, 1), (s, s + 1)) for s in (3, 4, 5)} | {((1, 2), (s, s + 1)) for s in (4, 5)} | {
+        ((2, 3), (5, 6))
+    }
+
+
+def test_delays_take_every_length_they_may():
+    """At length 8 the delay is 1 or 2; only after a delay of 1 can the last window end at step 6, 5 times in 9."""
+    task = WindowCopy(8, 2, 2, 2)
+    marker = task.draw(4000, torch.Generator().manual_seed(0)).x[..., 1]
+    assert float((marker[:, 6] == -1).float().mean()) == pytest.approx(5 / 18, abs=0.03)
+
+
+def test_noise_and_target_have_the_variance_stated():
+    task = WindowCopy(300, 5, 4, 16)
+    batch = task.draw(4000, torch.Generator().manual_seed(1))
+    assert task.target_variance == 5 * 10 / 16
+    assert float(batch.y.square().mean()) == pytest.approx(task.target_variance, rel=0.03)
+    assert float(batch.x[..., 0].var()) == pytest.approx(1.0, rel=0.01)
+
+
+def test_generated_draws_go_on_from_a_saved_state_and_ignore_the_index():
+    source = window_copying(length=64, windows=1, cases=2, seed=5).train
+    source.take(torch.arange(3))
+    state = source.get_state()
+    first, second = source.take(torch.tensor([9, 9])), source.take(torch.tensor([0, 1]))
+    assert not first.x.equal(second.x)
+    other = window_copying(length=64, windows=1, cases=2, seed=77).train
+    other.set_state(state)
+    assert other.take(torch.tensor([1, 2])).x.equal(first.x)
+    assert other.take(torch.tensor([1, 2])).y.equal(second.y)
+
+
+def test_evaluation_cases_are_fixed_while_training_follows_the_seed():
+    one, two = (window_copying(length=64, windows=1, cases=8, seed=seed) for seed in (0, 1))
+    everything = torch.arange(8)
+    assert one.val.take(everything).x.equal(two.val.take(everything).x)
+    assert one.test.take(everything).y.equal(two.test.take(everything).y)
+    assert not one.val.take(everything).x.equal(one.test.take(everything).x)
+    assert not one.train.take(everything).x.equal(two.train.take(everything).x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"d_min": 1}, "d_min is 1"),
+        ({"d_min": 9}, "d_min is 9, more than d_max 8"),
+        ({"length": 32, "windows": 3}, "3 windows of up to 8 samples need 26 steps, but length 32 leaves 24"),
+        ({"windows": 0}, "windows is 0"),
+        ({"epoch": 0}, "epoch is 0"),
+    ],
+)
+def test_window_copying_refuses_what_does_not_fit(options, message):
+    with pytest.raises(OptionError, match=message):
+        window_copying(**{"length": 128, "windows": 2, **options})
+
+
+def test_generated_takes_any_drawing_function():
+    def draw(count, generator):
+        return Batch(torch.rand(count, 4, 1, generator=generator), torch.zeros(count))
+
+    source = Generated(draw, epoch=6, seed=0)
+    assert len(source) == 6
+    assert source.take(torch.arange(5)).x.shape == (5, 4, 1)
+
+
+def test_import_of_wavessm_needs_no_extra():
+    """pandas, wfdb and soundfile are imported by the loaders that need them, not by the packages."""
+    code = (
+        "import sys, wavessm, wavessm.data; "
+        "print([name for name in ('pandas', 'wfdb', 'soundfile', 'lightning') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,516 @@
+"""Models: every encoder, backbone and head together, whole and as streams, and what they refuse."""
+
+import copy
+import dataclasses
+import json
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import wavessm as ws
+
+HEADS = {
+    "pool": {},
+    "last": {"head": "last"},
+    "sequence": {"head": "sequence"},
+    "forecast": {"head": "forecast", "horizon": 4, "d_output": 2},
+    "forecast last": {"head": "forecast", "horizon": 4, "d_output": 2, "instance_norm": "last"},
+    "forecast mean_std": {"head": "forecast", "horizon": 4, "d_output": 2, "instance_norm": "mean_std"},
+    "calendar": {
+        "head": "forecast", "horizon": 4, "encoder": "calendar", "mark_sizes": (5, 3), "horizon_mask": True,
+        "instance_norm": "mean",
+    },
+    "real marks": {"head": "forecast", "horizon": 4, "encoder": "calendar", "mark_width": 2},
+    "marked classes": {"encoder": "calendar", "mark_width": 2},
+    "pair": {"head": "pair"},
+    "token pair": {"head": "pair", "encoder": "embedding", "vocabulary": 7},
+    "tokens": {"encoder": "embedding", "vocabulary": 7},
+}  # fmt: skip
+STREAMED = ["pool", "last", "sequence", "forecast", "real marks", "marked classes", "tokens", "calendar, raw"]
+BACKBONES = ["wavessm", "lstm", "transformer"]
+SMALL = {"d_input": 3, "d_output": 3, "d_model": 8, "n_layers": 2, "d_state": 6, "n_heads": 2, "dt_min": 0.01}
+
+
+def make(kind="pool", seed=0, **fields):
+    options = HEADS["calendar"] | {"instance_norm": "none"} if kind == "calendar, raw" else HEADS[kind]
+    torch.manual_seed(seed)
+    return ws.SequenceModel(ws.ModelConfig(**(SMALL | options | fields))).double()
+
+
+def inputs(model, batch=3, length=20, seed=1):
+    """x and marks, marks of the horizon included."""
+    config, draw = model.config, torch.Generator().manual_seed(seed)
+    shape = (batch, 2, length) if config.head == "pair" else (batch, length)
+    if config.encoder == "embedding":
+        return torch.randint(config.vocabulary, shape, generator=draw), None
+    x = torch.randn(*shape, config.d_input, generator=draw, dtype=torch.float64)
+    if config.encoder != "calendar":
+        return x, None
+    steps = (batch, length + (config.horizon or 0))
+    if config.mark_sizes:
+        return x, torch.stack([torch.randint(size, steps, generator=draw) for size in config.mark_sizes], dim=-1)
+    return x, torch.rand(*steps, config.mark_width, generator=draw, dtype=torch.float64)
+
+
+def gather_statistics(model):
+    """Batch norm with statistics that are not those of the start."""
+    model.train()
+    x, marks = inputs(model, batch=6, seed=9)
+    for _ in range(3):
+        model(x * 3 + 1 if x.is_floating_point() else x, marks=marks)
+    return model.eval()
+
+
+# -- what a model computes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_a_model_is_its_parts_one_after_another(prenorm):
+    model = make("sequence", prenorm=prenorm)
+    x, _ = inputs(model)
+    h = F.linear(x, model.encoder.linear.weight, model.encoder.linear.bias)
+    for block in model.backbone.blocks:
+        h = block(h)
+    if prenorm:
+        h = F.layer_norm(h, (8,), model.backbone.norm.norm.weight, model.backbone.norm.norm.bias)
+    expected = h @ model.head.decoder.weight.T + model.head.decoder.bias
+    torch.testing.assert_close(model(x), expected)
+    for kind, features in (("pool", h.mean(1)), ("last", h[:, -1])):
+        other = make(kind, prenorm=prenorm)
+        other.load_state_dict(model.state_dict())
+        torch.testing.assert_close(other(x), features @ model.head.decoder.weight.T + model.head.decoder.bias)
+
+
+def test_a_forecast_reads_zeros_over_the_horizon_and_the_calendar():
+    model = make("calendar, raw")
+    x, marks = inputs(model)
+    encoder = model.encoder
+    known = torch.cat([marks[:, :20], torch.zeros(3, 4, 2, dtype=torch.long)], dim=1)
+    for given_marks, used in ((marks, marks), (marks[:, :20], known)):
+        h = encoder.linear(F.pad(x, (0, 0, 0, 4)))
+        h = h + encoder.tables[0].weight[used[..., 0]] + encoder.tables[1].weight[used[..., 1]]
+        h = h + torch.cat([encoder.horizon.weight[:1].expand(20, 8), encoder.horizon.weight[1:].expand(4, 8)])
+        expected = model.head.decoder(model.backbone(h)[:, 20:])
+        torch.testing.assert_close(model(x, marks=given_marks), expected)
+    plain = make("calendar, raw", horizon_mask=False)
+    moved = copy.deepcopy(plain)
+    with torch.no_grad():
+        moved.encoder.horizon.weight[1] += 1.0
+    assert torch.equal(plain(x, marks=marks), moved(x, marks=marks)), "without horizon_mask all steps have row 0"
+
+
+def test_a_pair_is_compared_by_both_their_difference_and_their_product():
+    model = make("pair")
+    x, _ = inputs(model)
+    a, b = (model.backbone(model.encoder.linear(x[:, i])).mean(1) for i in range(2))
+    expected = model.head.decoder(F.gelu(model.head.compare(torch.cat([a, b, a - b, a * b], dim=1))))
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["none", "last", "mean", "mean_std"])
+def test_instance_norm_moves_and_scales_with_the_series(kind):
+    """A forecast of the shifted (and scaled) series is the shifted (and scaled) forecast."""
+    model = make("forecast", d_output=2, instance_norm=kind)
+    x, _ = inputs(model)
+    y, shift, factor = model(x), torch.tensor([10.0, -20.0, 30.0]), torch.tensor([2.0, 5.0, 0.5])
+    follows = torch.allclose(model(x + shift), y + shift[1:], atol=1e-6)
+    scales = torch.allclose(model(x * factor), y * factor[1:], atol=1e-6)
+    assert (follows, scales) == (kind != "none", kind == "mean_std"), "the targets are the last columns"
+
+
+@pytest.mark.parametrize("kind", ["pool", "forecast mean_std"])
+def test_inputs_of_double_precision_are_read_at_the_models_own(kind):
+    model = make(kind).float()
+    x, _ = inputs(model)
+    y = model(x)
+    assert y.dtype == torch.float32
+    assert torch.equal(y, model(x.float()))
+
+
+def test_instance_norm_takes_a_constant_series_and_divides_by_the_population_deviation():
+    model = make("forecast", instance_norm="mean_std")
+    constant = torch.full((1, 9, 3), 5.0, dtype=torch.float64, requires_grad=True)
+    y = model(constant)
+    y.sum().backward()
+    assert torch.isfinite(y).all()
+    assert (y - 5).abs().max() < 1e-3, "of the order of the floor, 1e-5"
+    assert torch.isfinite(constant.grad).all()
+    scaled, centre, scale = model.scale(torch.tensor([[[1.0], [5.0]]]))
+    assert scaled.flatten().tolist() == [-1.0, 1.0]
+    assert (centre.item(), scale.item()) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_causal_models_do_not_see_the_future_and_bidirectional_ones_do(backbone):
+    for bidirectional in (False, True):
+        model = make("sequence", backbone=backbone, bidirectional=bidirectional).eval()
+        x, _ = inputs(model)
+        changed = x.clone()
+        changed[:, 12] += 1.0
+        moved = (model(x) - model(changed)).abs().amax((0, 2)) > 1e-12
+        assert moved[12:].all()
+        assert bool(moved[:12].all()) == bidirectional
+        assert bool(moved[:12].any()) == bidirectional
+
+
+def test_rate_hears_the_same_signal_at_another_sampling():
+    model = make("pool")
+    with torch.no_grad():
+        for block in model.backbone.blocks:  # the direct path and the projection know no rate
+            block.layer.D.zero_()
+    x, _ = inputs(model, length=200)
+    smooth = F.avg_pool1d(x.transpose(1, 2), 40, stride=1).transpose(1, 2)
+    full, half = model(smooth), model(smooth[:, ::2], rate=2.0)
+    assert (half - full).abs().max() < 0.2 * (model(smooth[:, ::2]) - full).abs().max()
+
+
+# -- padding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("kind", HEADS)
+def test_padding_changes_nothing(kind, backbone, bidirectional):
+    """In evaluation: as if each sequence came alone."""
+    norm = "layer" if backbone == "transformer" else "batch"
+    model = gather_statistics(make(kind, backbone=backbone, bidirectional=bidirectional, norm=norm))
+    x, marks = inputs(model)
+    pair = model.config.head == "pair"
+    lengths = torch.tensor([[20, 4], [1, 13], [20, 20]] if pair else [20, 1, 13])
+    beyond = torch.arange(20) >= lengths[..., None]
+    padded = x.masked_fill(beyond if x.dim() == lengths.dim() + 1 else beyond[..., None], 5)
+    with torch.no_grad():
+        y = model(padded, lengths=lengths, marks=marks)
+        for row, length in enumerate(lengths.tolist()):
+            if pair:
+                a, b = (model.encoder(x[row, i, :n][None], None, None) for i, n in enumerate(length))
+                a, b = (model.backbone(h).mean(1) for h in (a, b))
+                alone = model.head(torch.stack([a, b], dim=1).flatten(0, 1)[:, None])
+            else:
+                seen = None if marks is None else marks[row : row + 1, : length + (model.config.horizon or 0)]
+                alone = model(x[row : row + 1, :length], marks=seen)
+            ours = y[row : row + 1, :length] if model.config.head == "sequence" else y[row : row + 1]
+            torch.testing.assert_close(ours, alone)
+            if model.config.head == "sequence":
+                assert torch.all(y[row, length:] == 0)
+
+
+def test_marks_that_end_with_the_context_are_zero_over_every_horizon():
+    model = make("calendar").eval()
+    x, marks = inputs(model)
+    lengths = torch.tensor([20, 7, 12])
+    y = model(x, lengths=lengths, marks=marks[:, :20])
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(x[row : row + 1, :length], marks=marks[row : row + 1, :length])
+        torch.testing.assert_close(y[row : row + 1], alone)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("kind", ["pool", "last", "sequence", "forecast mean_std", "pair"])
+def test_training_never_sees_padding(kind, backbone, bidirectional):
+    """Outputs, gradients and running statistics, whatever stands in the padding and however much there is of it."""
+    norm = "layer" if backbone == "transformer" else "batch"
+    model = make(kind, backbone=backbone, bidirectional=bidirectional, norm=norm)
+    x, _ = inputs(model)
+    lengths = torch.tensor([[20, 4], [2, 13], [20, 20]] if kind == "pair" else [20, 2, 13])
+    junk = F.pad(x, (0, 0, 0, 11)).masked_fill((torch.arange(31) >= lengths[..., None])[..., None], torch.nan)
+    twin = copy.deepcopy(model)
+    y, same = model(x, lengths=lengths), twin(junk, lengths=lengths)
+    torch.testing.assert_close(same[:, :20] if kind == "sequence" else same, y)
+    y.square().sum().backward()
+    same.square().sum().backward()
+    for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, msg=lambda text, name=name: f"{name}: {text}")
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+
+def heard_so_far(model, x, marks, end):
+    """What the whole-sequence call says of the first `end` samples."""
+    return model(x[:, :end], marks=None if marks is None else marks[:, : end + (model.config.horizon or 0)])
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("backbone", ["wavessm", "lstm"])
+@pytest.mark.parametrize("kind", STREAMED)
+def test_chunks_and_steps_equal_the_whole(kind, backbone, norm, prenorm):
+    model = gather_statistics(make(kind, backbone=backbone, norm=norm, prenorm=prenorm, dropout=0.3))
+    horizon = model.config.horizon or 0
+    x, marks = inputs(model, batch=2)
+    state, start, sequence = model.initial_state(2), 0, []
+    with torch.no_grad():
+        for end in (9, 10, 11, 17, 18, 20):
+            seen = None if marks is None else marks[:, start : end + horizon]
+            if end - start == 1:
+                y, state = model.step(x[:, start], state, marks=seen)
+                y = y[:, None] if kind == "sequence" else y
+            else:
+                y, state = model.stream(x[:, start:end], state, marks=seen)
+            sequence.append(y)
+            if kind != "sequence":
+                torch.testing.assert_close(y, heard_so_far(model, x, marks, end))
+            start = end
+        if kind == "sequence":
+            torch.testing.assert_close(torch.cat(sequence, 1), model(x))
+
+
+@pytest.mark.parametrize("family", ["morlet", "legs"])
+@given(cuts=st.lists(st.integers(1, 70), min_size=1, max_size=4))
+def test_any_split_gives_outputs_and_gradients_of_the_whole(family, cuts):
+    model = make("pool", family=family)
+    x, _ = inputs(model, batch=2, length=sum(cuts))
+    state = model.initial_state(2)
+    for chunk in x.split(cuts, dim=1):
+        y, state = model.stream(chunk, state, rate=1.5)
+    whole, parameters = model(x, rate=1.5), list(model.parameters())
+    torch.testing.assert_close(y, whole)
+    for a, b in zip(
+        torch.autograd.grad(y.square().sum(), parameters),
+        torch.autograd.grad(whole.square().sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+# -- configs, presets, saving ---------------------------------------------------------------------------------------
+
+SIZES = {
+    "wavessm-small": 6_986,
+    "wavessm-ptbxl": 1_004_317,
+    "wavessm-forecast": 94_857,
+    "wavessm-window-copy": 85_904,
+    "wavessm-speech": 309_203,
+    "wavessm-listops": 1_006_370,
+    "wavessm-text": 1_034_778,
+    "wavessm-retrieval": 1_287_706,
+    "wavessm-image": 3_576_610,
+    "wavessm-pathfinder": 1_595_906,
+    "wavessm-pathx": 1_595_906,
+}
+"""Parameters of the presets as they are."""
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_presets_have_the_sizes_of_record(name):
+    assert sum(p.numel() for p in ws.create_model(name).parameters()) == SIZES[name]
+
+
+def test_every_preset_is_on_record():
+    assert list(SIZES) == ws.presets()
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("name", SIZES)
+def test_every_preset_trains_a_step_on_every_backbone(name, backbone):
+    torch.manual_seed(0)
+    model = ws.create_model(name, d_model=8, n_layers=2, d_state=8, backbone=backbone, dropout=0.0).double()
+    x, marks = inputs(model)
+    y = model(x, marks=marks)
+    shape = {"forecast": (3, 24, 1)}.get(model.config.head, (3, model.config.d_output))
+    assert y.shape == shape
+    target = inputs(make(d_input=y.shape[-1]), length=24)[0].reshape(-1)[: y.numel()].reshape(shape)
+    (y - target).square().mean().backward()
+    for parameter, value in model.named_parameters():
+        assert value.grad is not None, parameter
+        assert torch.isfinite(value.grad).all(), parameter
+        assert value.grad.any(), f"{parameter}: the gradient is zero"
+
+
+def test_presets_follow_the_papers_table():
+    def row(name):
+        c = ws.preset_config(name)
+        return c.n_layers, c.d_model, c.d_state, c.norm, c.prenorm, c.dropout, c.dt_min, c.dt_max, c.bidirectional
+
+    assert row("wavessm-listops") == (6, 256, 64, "batch", False, 0.0, 1e-3, 0.1, True)
+    assert row("wavessm-text") == row("wavessm-retrieval") == (6, 256, 64, "batch", True, 0.0, 1e-3, 0.1, True)
+    assert row("wavessm-image") == (6, 512, 64, "layer", False, 0.1, 1e-3, 0.1, True)
+    assert row("wavessm-pathfinder") == row("wavessm-pathx") == (6, 256, 128, "batch", True, 0.0, 1e-3, 0.1, True)
+    assert row("wavessm-speech") == (6, 128, 64, "batch", True, 0.0, 1e-3, 0.1, True)
+    assert row("wavessm-forecast") == (2, 128, 64, "layer", True, 0.25, 1e-3, 0.1, False)
+    assert row("wavessm-ptbxl") == (6, 256, 64, "batch", True, 0.1, 1e-3, 0.1, True)
+    assert row("wavessm-window-copy")[:3] == (2, 128, 64)
+
+
+def test_the_same_model_is_the_s4_baseline_by_family():
+    ours, legs = (ws.create_model("wavessm-small", family=family) for family in ("morlet", "legs"))
+    assert legs.backbone.blocks[0].layer.structure == "dplr"
+    modes = (".P", ".B", ".C", ".frequency", ".log_decay", "layer.weight")
+    a, b = (
+        {name: value.shape for name, value in model.state_dict().items() if not name.endswith(modes)}
+        for model in (ours, legs)
+    )
+    assert a == b, "apart from the modes nothing differs"
+    assert len(a) > 10
+    x = inputs(ours)[0].float()
+    assert ours(x).shape == legs(x).shape
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_configs_go_to_json_and_back(kind):
+    config = make(kind).config
+    assert ws.ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert len({config, dataclasses.replace(config)}) == 1, "equal configs hash alike"
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_copying_pickling_and_state_dicts(backbone):
+    model = make(backbone=backbone).eval()
+    x, _ = inputs(model)
+    y = model(x)
+    other = make(backbone=backbone, seed=5).eval()
+    assert not torch.allclose(other(x), y)
+    other.load_state_dict(model.state_dict())
+    for twin in (other, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(x), y)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_one_seed_gives_one_model(backbone):
+    a, b = make(backbone=backbone, dropout=0.2), make(backbone=backbone, dropout=0.2)
+    x, _ = inputs(a)
+    outputs = []
+    for model in (a, b):
+        torch.manual_seed(3)
+        outputs.append(model(x))
+    assert torch.equal(*outputs)
+    first, second = (block.state_dict() for block in getattr(a.backbone, "blocks", None) or a.backbone.encoder.layers)
+    weights = [name for name in first if first[name].dim() > 1 and not name.endswith((".B", ".frequency", "_decay"))]
+    assert weights
+    assert not any(torch.equal(first[name], second[name]) for name in weights), "layers start differently"
+
+
+# -- what training needs of a model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("backbone", ["lstm", "transformer"])
+@pytest.mark.parametrize("kind", HEADS)
+def test_forward_looks_at_no_value_off_the_cpu(kind, backbone, padded):
+    """The meta device has shapes and no values: any look at one raises, as it would stall a GPU.
+
+    Encoders, heads and the model around them are the same for `WaveSSM`, which does not run on that device.
+    """
+    model = make(kind, backbone=backbone, bidirectional=True)
+    x, marks = inputs(model)
+    shape = model(x, marks=marks).shape
+    model = model.to("meta")
+    lengths = torch.full(x.shape[: 2 if model.config.head == "pair" else 1], 5, device="meta") if padded else None
+    y = model(x.to("meta"), lengths=lengths, marks=None if marks is None else marks.to("meta"))
+    assert y.shape == shape
+
+
+@pytest.mark.parametrize("kind", ["calendar", "tokens"])
+def test_compiles_without_graph_breaks(kind):
+    model = make(kind)
+    x, marks = inputs(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, marks=marks), model(x, marks=marks))
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_autocast_stays_near_full_precision(backbone):
+    model = make(backbone=backbone).float()
+    x = inputs(model)[0].float()
+    exact = model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(x)
+    torch.testing.assert_close(y.float(), exact, atol=0.05, rtol=0.05)
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def call(kind="pool", batch=2, **fields):
+    """A model called on inputs of which some are replaced."""
+    replaced = {name: fields.pop(name) for name in ("x", "marks", "lengths", "rate") if name in fields}
+    model = make(kind, **fields)
+    x, marks = inputs(model, batch=batch)
+    return model(**({"x": x, "marks": marks} | replaced))
+
+
+def stream(kind="pool", **fields):
+    model = make(kind, **fields)
+    return model.stream(inputs(model)[0], None)
+
+
+BAD = {
+    "rank": (lambda: call(x=torch.zeros(4, 3)), ws.ShapeError, r"\(batch, length, d_input\) = \(≥ 1, ≥ 1, 3\)"),
+    "width": (lambda: call(x=torch.zeros(2, 4, 5)), ws.ShapeError, r"\(2, 4, 5\), expected"),
+    "no samples": (lambda: call(x=torch.zeros(2, 0, 3)), ws.ShapeError, "≥ 1"),
+    "a list": (lambda: call(x=[[1.0]]), ws.ShapeError, "x is a list"),
+    "counts as a signal": (lambda: call(x=torch.ones(2, 4, 3).long()), ws.OptionError, r"x\.float\(\)"),
+    "token rank": (lambda: call("tokens", x=torch.ones(2, 4, 1).long()), ws.ShapeError, "expected tokens"),
+    "token type": (lambda: call("tokens", x=torch.ones(2, 4)), ws.OptionError, "tokens are torch.float32"),
+    "token too large": (lambda: call("tokens", x=torch.tensor([[1, 7]])), ws.OptionError, "1 to 7, expected 0 to 6"),
+    "token below zero": (lambda: call("tokens", x=torch.tensor([[1, -1]])), ws.OptionError, "run from -1"),
+    "no marks": (lambda: call("calendar", marks=None), ws.ShapeError, "no marks came"),
+    "mark width": (lambda: call("calendar", marks=torch.ones(2, 24, 3).long()), ws.ShapeError, r"\(2, 20 or 24, 2\)"),
+    "mark length": (lambda: call("calendar", marks=torch.ones(2, 23, 2).long()), ws.ShapeError, r"\(2, 20 or 24, 2\)"),
+    "mark range": (lambda: call("calendar", marks=torch.full((2, 24, 2), 3)), ws.OptionError, "column 1 run from 3"),
+    "mark type": (lambda: call("calendar", marks=torch.ones(2, 24, 2)), ws.OptionError, "expected whole numbers"),
+    "length zero": (lambda: call(lengths=torch.tensor([0, 5])), ws.ShapeError, "from 0 to 5, expected 2 whole"),
+    "length too long": (lambda: call("forecast", lengths=torch.tensor([3, 22])), ws.ShapeError, "to 22, .* to 20"),
+    "lengths shape": (lambda: call(lengths=torch.tensor([5])), ws.ShapeError, r"shape \(1,\)"),
+    "lengths type": (lambda: call(lengths=torch.ones(2)), ws.ShapeError, "torch.float32"),
+    "lengths as a list": (lambda: call(lengths=[5, 5]), ws.ShapeError, "lengths is a list"),
+    "lengths of a pair": (lambda: call("pair", lengths=torch.tensor([5, 5])), ws.ShapeError, r"expected \(batch, 2\)"),
+    "no pair": (lambda: call("pair", x=torch.zeros(2, 4, 3)), ws.ShapeError, r"\(batch, 2, length, d_input\)"),
+    "rate": (lambda: call(rate=2.0, backbone="lstm"), ws.OptionError, "no step to rescale"),
+    "bad rate": (lambda: call(rate=-1.0), ws.OptionError, "rate is -1.0"),
+    "preset": (lambda: ws.create_model("wavesm-ptbxl"), ws.UnknownNameError, "did you mean 'wavessm-ptbxl'"),
+    "override": (lambda: ws.create_model("wavessm-small", d_sate=8), ws.UnknownNameError, "did you mean 'd_state'"),
+    "field": (lambda: ws.ModelConfig.from_dict({"familly": 1}), ws.UnknownNameError, "did you mean 'family'"),
+    "no config": (lambda: ws.SequenceModel({"d_input": 1}), ws.OptionError, "config is a dict"),
+    "family": (lambda: make(family="morlt"), ws.UnknownNameError, "did you mean 'morlet'"),
+    "head": (lambda: make(head="pol"), ws.UnknownNameError, "did you mean 'pool'"),
+    "d_model": (lambda: make(d_model=0), ws.OptionError, "d_model is 0"),
+    "layers": (lambda: make(n_layers=2.5), ws.OptionError, "n_layers is 2.5"),
+    "switch": (lambda: make(bidirectional="yes"), ws.OptionError, "bidirectional is 'yes'"),
+    "dropout": (lambda: make(dropout=1.0), ws.OptionError, "dropout is 1.0"),
+    "steps": (lambda: make(dt_min="small"), ws.OptionError, "dt_min is 'small'"),
+    "horizon": (lambda: make(head="forecast"), ws.OptionError, "needs horizon"),
+    "needless horizon": (lambda: make(horizon=3), ws.OptionError, "goes with head='forecast'"),
+    "vocabulary": (lambda: make(encoder="embedding"), ws.OptionError, "vocabulary is None"),
+    "needless vocabulary": (lambda: make(vocabulary=3), ws.OptionError, "goes with encoder='embedding'"),
+    "no mark sizes": (lambda: make(encoder="calendar"), ws.OptionError, "give one of them"),
+    "mark sizes": (lambda: make("calendar", mark_sizes=7), ws.OptionError, "mark_sizes is 7"),
+    "horizon mask": (lambda: make(horizon_mask=True), ws.OptionError, "horizon_mask goes with"),
+    "forecast of tokens": (lambda: make("tokens", head="forecast", horizon=2), ws.OptionError, "predicts numbers"),
+    "marked pair": (lambda: make("marked classes", head="pair"), ws.OptionError, "takes no marks"),
+    "instance norm": (lambda: make(instance_norm="last"), ws.OptionError, "goes with head='forecast'"),
+    "too many outputs": (lambda: make("forecast last", d_output=4), ws.OptionError, "last d_output columns"),
+    "odd LSTM": (lambda: make(backbone="lstm", bidirectional=True, d_model=7), ws.OptionError, "even"),
+    "Transformer norm": (lambda: make(backbone="transformer", norm="batch"), ws.OptionError, "norm='layer'"),
+    "attention heads": (lambda: make(backbone="transformer", n_heads=3), ws.OptionError, "n_heads is 3"),
+    "streamed both ways": (lambda: stream(bidirectional=True), ws.OptionError, "stream: a bidirectional model"),
+    "streamed Transformer": (lambda: stream(backbone="transformer"), ws.OptionError, "has no state"),
+    "streamed pair": (lambda: make("pair").initial_state(1), ws.OptionError, "initial_state: head='pair'"),
+    "streamed norm": (lambda: stream("forecast last"), ws.OptionError, "needs the whole context"),
+    "no state": (lambda: stream(), ws.ShapeError, r"a NoneType, .* model.initial_state\(batch=3\)"),
+    "state of others": (
+        lambda: make().step(torch.zeros(2, 3), make().initial_state(1)), ws.ShapeError, "a state of 1 streams",
+    ),
+    "no streams": (lambda: make().initial_state(0), ws.OptionError, "batch is 0"),
+    "training step": (
+        lambda: make(norm="batch").step(torch.zeros(1, 3), make().initial_state(1)), ws.OptionError, "eval",
+    ),
+    "a number as a step": (lambda: make().step(1.0, make().initial_state(1)), ws.ShapeError, "x_t is a float"),
+    "step width": (lambda: make().step(torch.zeros(1, 4), make().initial_state(1)), ws.ShapeError, "d_input"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_clear_line(case):
+    bad, error, words = BAD[case]
+    with pytest.raises(error, match=words) as caught:
+        bad()
+    assert "\n" not in str(caught.value)

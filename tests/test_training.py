@@ -1,0 +1,403 @@
+"""Whole runs: what is in their folder, how they end, how they go on, what their scores are."""
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import miniatures
+import wavessm as ws
+from wavessm.training import checkpoint, metrics
+from wavessm.training.checkpoint import RunError
+from wavessm.training.evaluate import evaluate_run
+from wavessm.training.folder import Run
+from wavessm.training.keeper import Interrupted, read_rows
+from wavessm.training.module import TrainingModule
+from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.training.run import pick_device, resume, train
+
+MODEL = ModelOptions(d_model=8, n_layers=1, d_state=8, dropout=0.2)
+COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 16, "epoch": 40}
+TINY = Recipe(MODEL, lr=0.01, batch_size=4, steps=23, device="cpu", save_seconds=0, validations=1)
+
+
+def with_model(recipe, **fields):
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, **fields))
+
+
+def weights(folder, which="last"):
+    return checkpoint.load(folder / f"{which}.ckpt")["model"]
+
+
+def assert_same_run(left, right):
+    """Bit for bit: last and best weights, optimiser, scores."""
+    for which in ("last", "best"):
+        a, b = weights(left, which), weights(right, which)
+        assert a.keys() == b.keys()
+        for name in a:
+            assert torch.equal(a[name], b[name]), f"{which}: {name}"
+    a, b = (checkpoint.load(folder / "last.ckpt") for folder in (left, right))
+    assert (a["step"], a["best"], a["best_step"], a["waited"]) == (b["step"], b["best"], b["best_step"], b["waited"])
+    assert torch.equal(a["random"]["cpu"], b["random"]["cpu"])
+    for i, state in a["optimiser"]["state"].items():
+        assert torch.equal(state["exp_avg_sq"], b["optimiser"]["state"][i]["exp_avg_sq"])
+    assert (left / "result.json").read_text() == (right / "result.json").read_text()
+    rows = [[{k: v for k, v in r.items() if k != "seconds"} for r in read_rows(f / "metrics.csv", 10**9)]
+            for f in (left, right)]  # fmt: skip
+    assert rows[0] == rows[1]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return train("window-copy", COPY, TINY, tmp_path_factory.mktemp("runs") / "unbroken", show=False)
+
+
+def test_run_folder_holds_what_it_promises(unbroken):
+    folder = unbroken.folder
+    written = json.loads((folder / "run.json").read_text())
+    assert written["recipe"] == TINY.to_dict()
+    assert written["recipe"]["seed"] == 0
+    assert written["environment"]["torch"] == torch.__version__
+    assert {"wavessm", "lightning", "python", "revision", "command"} <= set(written["environment"])
+    assert Run.read(folder) == unbroken
+    rows = read_rows(folder / "metrics.csv", 10**9)
+    assert [row["step"] for row in rows] == [10, 20, 23], "every epoch, and at the end"
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert (folder / "curves.png").stat().st_size > 5000
+    assert any((folder / "tensorboard").glob("events.out*"))
+    best = min(rows, key=lambda row: row["val_relative_mse"])
+    assert checkpoint.load(folder / "best.ckpt")["step"] == best["step"]
+
+
+def test_scores_of_the_run_are_those_of_its_best_model(unbroken):
+    result = json.loads((unbroken.folder / "result.json").read_text())
+    data = unbroken.options.load(0)
+    batch = data.test.take(torch.arange(16))
+    with torch.no_grad():
+        output = unbroken.load_model()(batch.x)
+    mse = (output - batch.y).square().mean()
+    assert result["test_mse"] == pytest.approx(mse.item(), rel=1e-6)
+    assert result["test_relative_mse"] == pytest.approx((mse / batch.y.var(correction=0)).item(), rel=1e-5)
+    evaluated = evaluate_run(unbroken)
+    assert evaluated.scores["mse"] == pytest.approx(result["test_mse"])
+    low, high = evaluated.intervals["mse"]
+    assert low < result["test_mse"] < high
+
+
+def test_training_learns_the_frequency_of_own_arrays(tmp_path):
+    recipe = Recipe(ModelOptions(d_model=32, n_layers=1, d_state=32), lr=0.02, batch_size=14, epochs=8, device="cpu")
+    folder = miniatures.arrays(tmp_path / "own", cases=120)
+    run = train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False)
+    rows = read_rows(run.folder / "metrics.csv", 10**9)
+    assert rows[-1]["train_loss"] < 0.2 * rows[0]["train_loss"]
+    assert evaluate_run(run).scores["accuracy"] > 0.8
+
+
+# -- going on -----------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of ours handles it."""
+
+
+def break_at(monkeypatch, steps, validations=()):
+    """Raise in the middle of these steps, and of the validations after so many steps, once each."""
+    left, left_there = set(steps), set(validations)
+    original, validate = TrainingModule.work, TrainingModule.validation_step
+
+    def validation_step(self, batch, batch_idx):
+        if self.step in left_there:
+            left_there.remove(self.step)
+            raise Killed
+        return validate(self, batch, batch_idx)
+
+    monkeypatch.setattr(TrainingModule, "validation_step", validation_step)
+
+    def work(self, batch, optimiser):
+        if self.step in left:
+            left.remove(self.step)
+            raise Killed
+        return original(self, batch, optimiser)
+
+    monkeypatch.setattr(TrainingModule, "work", work)
+
+
+def test_a_run_broken_anywhere_goes_on_bit_for_bit(unbroken, tmp_path, monkeypatch):
+    break_at(monkeypatch, [0, 7, 10, 22], validations=[10, 23])  # from before the first step to after the last
+    folder = tmp_path / "broken"
+    with pytest.raises(Killed):
+        train("window-copy", COPY, TINY, folder, show=False)
+    for _ in range(5):
+        with pytest.raises(Killed):
+            resume(folder, show=False)
+    resume(folder, show=False)
+    assert_same_run(unbroken.folder, folder)
+
+
+def test_kill_minus_nine_and_resume_end_with_the_same_weights(unbroken, tmp_path):
+    """A process killed by the system, at a moment of its own."""
+    folder = tmp_path / "killed"
+    script = (
+        "import json, sys, time\nfrom pathlib import Path\n"
+        "from wavessm.training.module import TrainingModule\n"
+        "from wavessm.training.recipes import Recipe\nfrom wavessm.training.run import train\n"
+        "work = TrainingModule.work\n"
+        "def slow(self, *a):\n    time.sleep(0.02)\n    return work(self, *a)\n"
+        "TrainingModule.work = slow\n"
+        "copy, recipe, folder = json.loads(sys.argv[1])\n"
+        "train('window-copy', copy, Recipe.from_dict(recipe), Path(folder), show=False)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, json.dumps([COPY, TINY.to_dict(), str(folder)])])
+    try:
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.csv").exists():
+            assert process.poll() is None, "it must be killed before it ends"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    resume(folder, show=False)
+    assert_same_run(unbroken.folder, folder)
+
+
+@pytest.mark.parametrize("task", ["arrays", "csv"])
+def test_own_data_with_batch_norm_and_early_stopping_go_on_bit_for_bit(tmp_path, monkeypatch, task):
+    if task == "arrays":
+        options = {"folder": str(miniatures.arrays(tmp_path / "own"))}
+        recipe = with_model(dataclasses.replace(TINY, steps=0, epochs=4), norm="batch", bidirectional=True)
+    else:
+        options = {"path": str(miniatures.csv(tmp_path / "own.csv", rows=200)), "context": 12, "horizon": 4}
+        recipe = dataclasses.replace(TINY, steps=0, epochs=3, validations=4, patience=2, lr=0.3, schedule="constant")
+    recipe = dataclasses.replace(recipe, batch_size=8)
+    whole = train(task, options, recipe, tmp_path / "whole", show=False)
+    last = checkpoint.load(whole.folder / "last.ckpt")["step"]
+    if task == "csv":
+        assert last < recipe.plan(len(whole.options.load(0).train)).total_steps, "it must stop early"
+    break_at(monkeypatch, [3, last - 1])
+    with pytest.raises(Killed):
+        train(task, options, recipe, tmp_path / "broken", show=False)
+    with pytest.raises(Killed):
+        resume(tmp_path / "broken", show=False)
+    resume(tmp_path / "broken", show=False)
+    assert_same_run(whole.folder, tmp_path / "broken")
+    resume(tmp_path / "broken", show=False)  # of a finished run: nothing happens
+    assert_same_run(whole.folder, tmp_path / "broken")
+
+
+@pytest.mark.parametrize("at", [7, 10])
+def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
+    """In the middle of a stretch, and in the step before a validation, which is finished first."""
+    original = TrainingModule.work
+
+    def work(self, batch, optimiser):
+        if self.step == at - 1 and not asked:
+            asked.append(at)
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, batch, optimiser)
+
+    asked: list[int] = []
+    monkeypatch.setattr(TrainingModule, "work", work)
+    with pytest.raises(Interrupted) as caught:
+        train("window-copy", COPY, dataclasses.replace(TINY, save_seconds=1e9), tmp_path / "run", show=False)
+    assert caught.value.args == (tmp_path / "run", at)
+    assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == at
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is given back"
+    resume(tmp_path / "run", show=False)
+    a, b = weights(unbroken.folder), weights(tmp_path / "run")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_changed_data_are_not_gone_on_with(tmp_path, monkeypatch):
+    folder = miniatures.arrays(tmp_path / "own")
+    break_at(monkeypatch, [3])
+    with pytest.raises(Killed):
+        train("arrays", {"folder": str(folder)}, TINY, tmp_path / "run", show=False)
+    np.save(folder / "X.npy", np.load(folder / "X.npy") * 2)
+    with pytest.raises(RunError, match="the data have changed"):
+        resume(tmp_path / "run", show=False)
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------
+
+
+def spoil(monkeypatch, at, value):
+    """The loss of step `at` becomes `value` times itself."""
+    original, calls = metrics.loss, []
+
+    def loss(kind, output, target):
+        calls.append(1)
+        return original(kind, output, target) * (value if len(calls) == at else 1.0)
+
+    monkeypatch.setattr(metrics, "loss", loss)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(math.nan, "the loss is not finite"), (1e6, r"the loss is .*e\+06, .* at first")]
+)
+def test_divergence_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, value, words):
+    spoil(monkeypatch, 13, value)
+    with pytest.raises(RunError, match=rf"step 13: {words}.*last\.ckpt \(step 12\)"):
+        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+    kept = checkpoint.load(tmp_path / "run" / "last.ckpt")
+    assert kept["step"] == 12
+    assert all(bool(torch.isfinite(value).all()) for value in kept["model"].values())
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    original = TrainingModule.work
+
+    def work(self, batch, optimiser):
+        loss = original(self, batch, optimiser)
+        if self.step == 4:
+            next(self.model.parameters()).data.fill_(math.inf)
+        return loss
+
+    monkeypatch.setattr(TrainingModule, "work", work)
+    with pytest.raises(RunError, match=r"step 5: \S+ holds NaN or infinity.*\(step 4\)"):
+        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+    assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == 4
+
+
+def test_a_full_disk_stops_the_run_and_it_goes_on_later(unbroken, tmp_path, monkeypatch):
+    original, saves = os.fsync, []
+
+    def fsync(number):
+        saves.append(number)
+        if len(saves) > 12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(number)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", fsync)
+    with pytest.raises(RunError, match="No space left on device"):
+        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+    monkeypatch.undo()
+    assert 0 < checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] < 23
+    resume(tmp_path / "run", show=False)
+    assert_same_run(unbroken.folder, tmp_path / "run")
+
+
+def change(folder, **fields):
+    content = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(content | fields))
+
+
+def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
+    def refused(words):
+        with pytest.raises(RunError, match=words) as caught:
+            Run.read(tmp_path)
+        assert "\n" not in str(caught.value)
+
+    refused("not a run folder")
+    (tmp_path / "run.json").write_text("{")
+    refused("cannot be read")
+    (tmp_path / "run.json").write_text("[]")
+    refused("not written by wavessm")
+    (tmp_path / "run.json").write_text((unbroken.folder / "run.json").read_text())
+    assert Run.read(tmp_path).task == "window-copy"
+    with pytest.raises(RunError, match="not there yet"):
+        Run.read(tmp_path).load_model()
+    (tmp_path / "best.ckpt").write_bytes((unbroken.folder / "best.ckpt").read_bytes())
+    change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
+    with pytest.raises(RunError, match="do not fit"):
+        Run.read(tmp_path).load_model()
+    change(tmp_path, recipe=TINY.to_dict() | {"momentum": 1})
+    refused("unknown field of a recipe 'momentum'")
+    change(tmp_path, version=2)
+    refused(r"another version of wavessm \(format 2, this one reads 1\)")
+
+
+def test_options_that_this_machine_cannot_serve():
+    with pytest.raises(ws.OptionError, match="cuda_graphs needs a GPU"):
+        pick_device(Recipe(cuda_graphs=True, device="cpu"))
+    with pytest.raises(ws.OptionError, match="expected auto, cpu"):
+        pick_device(Recipe(device="gpu0"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ws.OptionError, match="sees no GPU"):
+            pick_device(Recipe(device="cuda"))
+
+
+def test_an_occupied_folder_is_not_overwritten(unbroken):
+    with pytest.raises(RunError, match="not an empty folder"):
+        train("window-copy", COPY, TINY, unbroken.folder, show=False)
+
+
+# -- ways to compute ----------------------------------------------------------------------------------------------
+
+
+def test_bf16_autocast_trains_to_nearly_the_same_loss(unbroken, tmp_path):
+    recipe = dataclasses.replace(TINY, precision="bf16")
+    run = train("window-copy", COPY, recipe, tmp_path / "run", show=False)
+    ours, full = (
+        json.loads((folder / "result.json").read_text())["test_mse"] for folder in (run.folder, unbroken.folder)
+    )
+    assert run.model.precision == "bf16"
+    assert ours != full
+    assert ours == pytest.approx(full, rel=0.05)
+    assert all(value.dtype == torch.float32 for value in weights(run.folder).values() if value.is_floating_point())
+
+
+def test_compiled_model_is_asked_for_and_weights_keep_their_names(unbroken, tmp_path, monkeypatch):
+    asked = []
+
+    def compile(model):
+        asked.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile)
+    run = train("window-copy", COPY, dataclasses.replace(TINY, compile=True), tmp_path / "run", show=False)
+    assert len(asked) == 1
+    assert weights(run.folder).keys() == weights(unbroken.folder).keys()
+
+
+# -- another sampling rate ------------------------------------------------------------------------------------------
+
+
+def test_every_second_sample_is_heard_with_twice_the_step(tmp_path):
+    recipe = dataclasses.replace(TINY, steps=4)
+    folder = miniatures.arrays(tmp_path / "own")
+    run = train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False)
+    data = run.options.load(0)
+    batch = data.test.take(torch.arange(len(data.test)))
+    with torch.no_grad():
+        output = run.load_model()(batch.x[:, ::2], rate=2.0)
+    expected = (output.argmax(1) == batch.y).float().mean().item()
+    evaluated = evaluate_run(run, every=2)
+    assert (evaluated.rate, evaluated.scores["accuracy"]) == (2.0, pytest.approx(expected))
+    with pytest.raises(ws.OptionError, match="not known"):
+        evaluate_run(run, hz=50)
+
+
+def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
+    folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, rates=(100, 500))
+    recipe = dataclasses.replace(TINY, steps=3, batch_size=8)
+    run = train("ptbxl-super-diag", {"root": str(folder)}, recipe, tmp_path / "run", show=False)
+    evaluated = evaluate_run(run, hz=500)
+    assert evaluated.rate == pytest.approx(0.2)
+    assert 0 <= evaluated.scores["auroc"] <= 1
+    assert evaluate_run(run, hz=50).rate == 2.0
+
+
+@pytest.mark.parametrize("task", ["forecast", "wav", "wfdb"])
+def test_each_layout_trains_end_to_end(tmp_path, task):
+    make = {"forecast": miniatures.forecast, "wav": miniatures.wav_folder, "wfdb": miniatures.wfdb_folder}[task]
+    made = Path(make(tmp_path / "data"))
+    where = {"forecast": "root"}.get(task, "folder")
+    options = {where: str(made.parent if made.is_file() else made)}
+    if task == "forecast":
+        options |= {"seq_len": 24, "horizon": 6}
+    run = train(task, options, dataclasses.replace(TINY, steps=3, eval_batch_size=1024), tmp_path / "run", show=False)
+    result = json.loads((run.folder / "result.json").read_text())
+    assert all(math.isfinite(value) for name, value in result.items() if name.startswith("test_"))

@@ -1,0 +1,354 @@
+"""The parts of training alone: recipes, schedule, loader, scores, checkpoints."""
+
+import contextlib
+import dataclasses
+import errno
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sklearn_metrics
+
+import wavessm as ws
+from wavessm.config import ModelConfig
+from wavessm.data import Arrays, Batch, DataInfo, window_copying
+from wavessm.tasks import TASKS, data_options, model_config
+from wavessm.training import checkpoint, metrics
+from wavessm.training.checkpoint import RunError
+from wavessm.training.graphs import CapturedStep
+from wavessm.training.loader import Stretch, Whole, order
+from wavessm.training.recipes import RECIPES, ModelOptions, Recipe, fields_of, recipe
+from wavessm.training.schedule import factor
+
+# -- recipes --------------------------------------------------------------------------------------------------
+
+
+def test_paper_recipes_hold_the_papers_table():
+    """Layers, H, N, norm, prenorm, dropout, lr, batch, epochs, weight decay; steps of the diagonal tasks."""
+    table = {
+        "ptbxl": (6, 256, 64, "batch", True, 0.1, 0.01, 16, 100, 0.05),
+        "forecast": (2, 128, 64, "layer", True, 0.25, 0.01, 50, 10, 0.0),
+    }
+    for group, row in table.items():
+        r = recipe(group, "paper")
+        m = r.model
+        got = (m.n_layers, m.d_model, m.d_state, m.norm, m.prenorm, m.dropout, r.lr, r.batch_size, r.epochs,
+               r.weight_decay)  # fmt: skip
+        assert got == row, group
+        assert (m.dt_min, m.dt_max, r.lr_ssm, m.instance_norm) == (0.001, 0.1, 0.001, "none")
+    assert recipe("ptbxl", "paper").model.bidirectional
+    assert not recipe("forecast", "paper").model.bidirectional
+    assert recipe("forecast", "paper").schedule == "constant"
+    assert recipe("forecast", "paper").validations == 5
+    # 107 thousand steps on the diagnostic tasks, five validations in an epoch of 7,897 windows
+    assert recipe("ptbxl", "paper").plan(17_084).total_steps == 106_800
+    assert recipe("forecast", "paper").plan(7897).validate_every == 32
+    assert recipe("window-copy", "paper").plan(16_384).total_steps == 8000
+
+
+def test_best_recipes_say_in_what_they_differ():
+    for group, named in RECIPES.items():
+        if "paper" in named and named["best"] != named["paper"]:
+            assert named["best"].note, group
+
+
+def test_every_task_has_recipes_and_a_model_for_its_data():
+    for name in TASKS.names():
+        assert recipe(TASKS[name].recipes, "best").check()
+
+
+def test_a_recipe_decides_what_the_data_do_not():
+    decided = {
+        "d_input",
+        "d_output",
+        "encoder",
+        "vocabulary",
+        "mark_sizes",
+        "mark_width",
+        "head",
+        "horizon",
+        "precision",
+    }
+    assert set(fields_of(ModelOptions)) == set(fields_of(ModelConfig)) - decided
+
+
+def test_model_of_a_forecast_reads_the_calendar():
+    info = DataInfo("forecast", 7, 7, 48, horizon=24, mark_sizes=(13, 32, 7, 24))
+    config = model_config("forecast", recipe("forecast", "best").model, info, "tf32")
+    assert (config.encoder, config.head, config.horizon, config.instance_norm) == ("calendar", "forecast", 24, "last")
+    assert config.precision == "tf32"
+    assert model_config("window-copy", ModelOptions(), DataInfo("regression", 2, 8, 64), "fp32").head == "last"
+
+
+def test_recipe_goes_to_json_and_back_and_refuses_what_it_does_not_know():
+    r = dataclasses.replace(recipe("ptbxl", "best"), lr=0.25)
+    assert Recipe.from_dict(r.to_dict()) == r
+    with pytest.raises(ws.UnknownNameError, match="did you mean 'batch_size'"):
+        Recipe.from_dict({"batchsize": 3})
+    with pytest.raises(ws.UnknownNameError, match="did you mean 'family'"):
+        Recipe.from_dict({"model": {"familly": "db6"}})
+    with pytest.raises(ws.OptionError, match="lr is -1"):
+        Recipe.from_dict({"lr": -1.0})
+    with pytest.raises(ws.UnknownNameError, match="did you mean 'horizon'"):
+        data_options("forecast", {"horizn": 3})
+
+
+# -- schedule ---------------------------------------------------------------------------------------------------
+
+
+def test_cosine_rises_to_one_and_falls_to_nothing():
+    values = [factor(step, 100, "cosine", 0.1) for step in range(100)]
+    assert values[:10] == pytest.approx(np.arange(1, 11) / 10)
+    assert values[55] == pytest.approx(0.5)
+    assert 0 < values[-1] < 1e-3
+    assert factor(4, 100, "cosine", 20) == pytest.approx(0.25), "a warm-up of 1 or more counts steps"
+
+
+def test_one_cycle_is_pytorchs():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1.0, 1001, pct_start=0.3, final_div_factor=1e9)
+    for step in range(0, 1000):
+        # PyTorch peaks one step before 30 % of the steps and ends on the last one; ours at 30 % of them and after it
+        assert factor(step, 1000, "one-cycle", 0.3) == pytest.approx(optimiser.param_groups[0]["lr"], abs=3e-3), step
+        optimiser.step()
+        scheduler.step()
+
+
+def test_constant_is_constant():
+    assert {factor(step, 10, "constant", 0) for step in range(10)} == {1.0}
+
+
+# -- loader -----------------------------------------------------------------------------------------------------
+
+
+def numbered(cases):
+    return Arrays(torch.arange(cases, dtype=torch.float32)[:, None, None], torch.zeros(cases))
+
+
+def seen(source, start, stop, batch_size=4, seed=3):
+    return [batch.x.flatten().tolist() for batch in Stretch(source, batch_size, seed, start, stop)]
+
+
+def test_an_epoch_holds_every_case_and_batches_of_one_size():
+    batches = seen(numbered(10), 0, 3)
+    assert [len(batch) for batch in batches] == [4, 4, 4]
+    flat = [case for batch in batches for case in batch]
+    assert sorted(flat[:10]) == list(range(10))
+    assert flat[10:] == flat[:2], "the last batch is filled up from the beginning of the epoch"
+    assert [len(batch) for batch in seen(numbered(2), 0, 2, batch_size=5)] == [5, 5]
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 7])
+def test_order_does_not_depend_on_where_a_run_goes_on(at):
+    source = numbered(10)
+    assert seen(source, 0, 9) == seen(source, 0, at) + seen(source, at, 9)
+
+
+def test_epochs_and_seeds_have_their_own_order():
+    orders = {tuple(order(20, seed, epoch).tolist()) for seed in (0, 1) for epoch in (0, 1)}
+    assert len(orders) == 4
+
+
+def test_whole_split_once_in_order():
+    assert [batch.x.flatten().tolist() for batch in Whole(numbered(5), 2)] == [[0, 1], [2, 3], [4]]
+
+
+# -- scores -----------------------------------------------------------------------------------------------------
+
+
+def table(kind, output, target):
+    """Rows by batches of different sizes, which must not matter."""
+    parts = zip(output.split([3, len(output) - 3]), target.split([3, len(target) - 3]), strict=True)
+    return torch.cat([metrics.rows(kind, o, t) for o, t in parts]).numpy()
+
+
+def test_auroc_is_scikit_learns_with_ties():
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(200, 5, generator=generator).round(decimals=1)  # ties
+    target = (torch.rand(200, 5, generator=generator) < 0.2).float()
+    ours = metrics.summarise("multilabel", table("multilabel", output, target))["auroc"]
+    assert ours == pytest.approx(sklearn_metrics.roc_auc_score(target, output, average="macro"), abs=1e-12)
+
+
+def test_auroc_leaves_out_classes_with_one_label_only():
+    output, target = torch.randn(30, 3), torch.zeros(30, 3)
+    target[:7, 0] = 1
+    target[:, 2] = 1
+    ours = metrics.summarise("multilabel", table("multilabel", output, target))["auroc"]
+    assert ours == pytest.approx(sklearn_metrics.roc_auc_score(target[:, 0], output[:, 0]))
+    assert math.isnan(metrics.summarise("multilabel", table("multilabel", output, torch.zeros(30, 3)))["auroc"])
+
+
+def test_accuracy_is_scikit_learns():
+    output, target = torch.randn(50, 4), torch.randint(4, (50,))
+    ours = metrics.summarise("multiclass", table("multiclass", output, target))["accuracy"]
+    assert ours == pytest.approx(sklearn_metrics.accuracy_score(target, output.argmax(1)))
+
+
+@pytest.mark.parametrize("kind", ["forecast", "regression"])
+def test_errors_are_scikit_learns(kind):
+    output, target = torch.randn(50, 6, 2) + 1, torch.randn(50, 6, 2) * 3 + 2
+    ours = metrics.summarise(kind, table(kind, output, target))
+    y, p = target.flatten().double(), output.flatten().double()
+    assert ours["mse"] == pytest.approx(sklearn_metrics.mean_squared_error(y, p))
+    assert ours["mae"] == pytest.approx(sklearn_metrics.mean_absolute_error(y, p))
+    if kind == "regression":
+        assert ours["relative_mse"] == pytest.approx(1 - sklearn_metrics.r2_score(y, p))
+
+
+def test_bootstrap_interval_of_accuracy_is_binomial():
+    right = np.random.default_rng(0).random(2000) < 0.8
+    low, high = metrics.bootstrap("multiclass", np.stack([right, np.ones(2000)], axis=1))["accuracy"]
+    spread = 1.645 * math.sqrt(0.8 * 0.2 / 2000)  # 5 % and 95 % of a normal
+    assert low == pytest.approx(right.mean() - spread, abs=0.006)
+    assert high == pytest.approx(right.mean() + spread, abs=0.006)
+
+
+def test_bootstrap_draws_again_until_every_class_has_a_positive():
+    labels = np.zeros((40, 2))
+    labels[:20, 0] = 1
+    labels[0, 1] = 1  # absent from a third of all resamples
+    rows = np.concatenate([np.random.default_rng(1).normal(size=(40, 2)), labels], axis=1)
+    counted = []
+    original = metrics.summarise
+
+    def summarise(kind, sample):
+        counted.append(sample[:, 2:].any(axis=0).all())
+        return original(kind, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "summarise", summarise)
+        low, high = metrics.bootstrap("multilabel", rows)["auroc"]
+    assert len(counted) == 100
+    assert all(counted)
+    assert low < original("multilabel", rows)["auroc"] < high
+
+
+def test_selection_prefers_the_right_direction_and_never_nan():
+    auroc, mse = metrics.SELECTION["multilabel"], metrics.SELECTION["forecast"]
+    assert auroc.better(0.9, 0.8)
+    assert not mse.better(0.9, 0.8)
+    assert mse.better(0.9, None)
+    assert not mse.better(math.nan, None)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    checkpoint.save(path, {"step": 1})
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(RunError, match=r"No space left on device\); the previous checkpoint is kept"):
+        checkpoint.save(path, {"step": 2})
+    monkeypatch.undo()
+    assert checkpoint.load(path)["step"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"], "nothing half written is left"
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("echo taken over",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"not a checkpoint", "not a checkpoint of wavessm"),
+        (b"", "not a checkpoint of wavessm"),
+        ({"state_dict": {}}, "not a checkpoint of wavessm"),
+        ([1, 2], "not a checkpoint of wavessm"),
+        ({"format": "wavessm-run", "version": 999}, "another version of wavessm"),
+        ({"format": "wavessm-run", "version": 1, "model": Evil()}, "not a checkpoint of wavessm"),
+    ],
+)
+def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, capfd, content, words):
+    path = tmp_path / "best.ckpt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(RunError, match=words) as caught:
+        checkpoint.load(path)
+    assert "\n" not in str(caught.value)
+    assert "taken over" not in capfd.readouterr().out
+
+
+def test_generated_training_cases_go_on_where_they_stopped():
+    from wavessm.training.loader import restore_source, source_state
+
+    source = window_copying(length=32, d_min=2, d_max=2, cases=2).train
+    next(iter(Stretch(source, 3, 0, 0, 1)))
+    state = source_state(source)
+    first = next(iter(Stretch(source, 3, 0, 1, 2))).x
+    assert not torch.equal(next(iter(Stretch(source, 3, 0, 2, 3))).x, first)
+    restore_source(source, state)
+    assert torch.equal(next(iter(Stretch(source, 3, 0, 1, 2))).x, first)
+
+
+# -- captured steps -----------------------------------------------------------------------------------------------
+
+
+class FakeGraph:
+    """Records what was run while it captured, and runs it again."""
+
+    def replay(self):
+        self.captured.result.copy_(self.captured.step(self.captured.buffers))
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    """Streams and graphs of CUDA that run on the CPU."""
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+
+
+def test_a_captured_step_sees_every_batch_through_fixed_buffers(fake_cuda):
+    seen = []
+
+    def step(batch):
+        seen.append(batch)
+        return batch.x.sum()
+
+    captured = CapturedStep(step)
+    FakeGraph.captured = captured
+    for value in range(1, 7):
+        batch = Batch(torch.full((2, 3, 1), float(value)), torch.zeros(2))
+        assert float(captured(batch)) == 6 * value
+    assert len({id(batch) for batch in seen[:3]}) == 3, "the first steps are real ones"
+    assert all(batch is captured.buffers for batch in seen[3:])
+    with pytest.raises(ws.OptionError, match="x has shape"):
+        captured(Batch(torch.zeros(1, 3, 1), torch.zeros(1)))
+    with pytest.raises(ws.OptionError, match="different lengths"):
+        captured(Batch(torch.zeros(2, 3, 1), torch.zeros(2), torch.tensor([1, 2])))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_training_by_graph_is_training_step_by_step(tmp_path):
+    import json
+
+    from wavessm.training.run import train
+
+    model = ModelOptions(d_model=16, n_layers=2, d_state=16)
+    options = {"length": 64, "d_min": 2, "d_max": 3, "cases": 32}
+    scores = []
+    for graphs in (False, True):
+        r = Recipe(model, lr=0.01, batch_size=8, steps=20, device="cuda", cuda_graphs=graphs)
+        run = train("window-copy", options, r, tmp_path / str(graphs), show=False)
+        scores.append(json.loads((run.folder / "result.json").read_text())["test_mse"])
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
