@@ -353,7 +353,6 @@ def test_bad_input_gets_one_clear_line(case):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own
 @pytest.mark.parametrize("kind", ["morlet", "legs"])
 def test_compiles_without_graph_breaks(kind):
     layer, x = make(kind).float(), signal(2, 130, 3).float()
