@@ -160,7 +160,7 @@ def timed(work: Callable[[], Any], device: str, seconds: float = 0.5) -> float:
 
 
 def measure(make: Callable[[], nn.Module], shape: tuple, device: str) -> dict[str, Any]:
-    """Times of a training step and of a forward pass, and the step's peak memory; then the step as CUDA graphs."""
+    """Times of a training step and of a forward pass, and the step's peak memory."""
     batch, d_model, _, length, _ = shape
     gc.collect()
     if device == "cuda":
@@ -184,25 +184,9 @@ def measure(make: Callable[[], nn.Module], shape: tuple, device: str) -> dict[st
         torch.cuda.reset_peak_memory_stats()
         step()
         row["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / 2**30
-        row["graph_ms"] = graphed(model, x, seed)
     else:
-        row["peak_gib"] = row["graph_ms"] = float("nan")
+        row["peak_gib"] = float("nan")
     return row
-
-
-def graphed(model: nn.Module, x: Tensor, seed: Tensor) -> float:
-    """The same step captured in CUDA graphs: what is left of it without Python. NaN where it cannot be captured."""
-    try:
-        captured = torch.cuda.make_graphed_callables(model, (x,))
-
-        def step() -> None:
-            captured(x).backward(seed)
-
-        return timed(step, "cuda")
-    except RuntimeError as reason:
-        print(f"  no graph: {str(reason).splitlines()[0][:100]}", flush=True)
-        torch.cuda.synchronize()
-        return float("nan")
 
 
 def floor(shape: tuple, device: str) -> dict[str, Any]:
@@ -210,7 +194,7 @@ def floor(shape: tuple, device: str) -> dict[str, Any]:
     batch, d_model, _, length, _ = shape
     x = torch.randn(batch, length, d_model, device=device)
     out = torch.empty_like(x)
-    nothing = dict.fromkeys(("step_ms", "forward_ms", "peak_gib", "graph_ms"), float("nan"))
+    nothing = dict.fromkeys(("step_ms", "forward_ms", "peak_gib"), float("nan"))
     return {**nothing, "forward_ms": timed(lambda: out.copy_(x), device)}
 
 
@@ -233,12 +217,11 @@ def main() -> None:
             try:
                 row = measure(make, shape, device)
             except (RuntimeError, ValueError) as reason:
-                row = dict.fromkeys(("step_ms", "forward_ms", "peak_gib", "graph_ms"), float("nan"))
+                row = dict.fromkeys(("step_ms", "forward_ms", "peak_gib"), float("nan"))
                 print(f"{task}, {name}: failed: {str(reason).splitlines()[0]}", flush=True)
             rows.append({"task": task, **labels, "block": name, **row, "machine": machine, "torch": torch.__version__})
             print(
-                f"{task}: {name} {row['step_ms']:.2f} ms, {row['peak_gib']:.2f} GiB, "
-                f"as graphs {row['graph_ms']:.2f} ms",
+                f"{task}: {name} {row['step_ms']:.2f} ms, {row['peak_gib']:.2f} GiB",
                 flush=True,
             )
         rows.append(
