@@ -75,3 +75,15 @@ def test_what_a_stream_cannot_do_is_refused():
         ws.sampled(make(bidirectional=True))
     with pytest.raises(ws.OptionError, match=r"sampled at rate 1\.0"):
         ws.sampled(make())(signal(1, 5, 3), rate=2.0)
+
+
+def test_broken_input_breaks_nothing_before_it():
+    stream, x = ws.sampled(make()), signal(1, 100, 3)
+    clean = stream(x)
+    broken = x.clone()
+    broken[0, 70, 1] = float("nan")
+    y, state = stream(broken, return_state=True)
+    torch.testing.assert_close(y[:, :70], clean[:, :70])
+    torch.testing.assert_close(y[:, :, [0, 2]], clean[:, :, [0, 2]])
+    assert not torch.isfinite(y[0, 70:, 1]).any()
+    assert not torch.isfinite(state[0, 1]).any()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM
-from wavessm.ops import Engine, dplr, modes
+from wavessm.ops import Engine, dplr, guarded, modes
 from wavessm.ops.scan import Prepared, prepare, scan
 
 CHUNK = 32
@@ -72,10 +72,13 @@ class SampledLayer(nn.Module):
                 f"SampledLayer: sampled at rate {self.rate} for streams of one length; got rate {rate}, "
                 f"lengths {lengths}. Call sampled(model, rate) again, or the model itself."
             )
+        if x.shape[1] == 1 and state is not None and return_state:
+            y, state = self.step(x[:, 0], state)
+            return y[:, None], state
         with torch.no_grad():
             u = x.transpose(1, 2).to(self.dtype)
             flat = None if state is None else state.flatten(2)
-            y, last = scan(u, self._prepared, flat, want_state=True, chunk=CHUNK)
+            y, last = guarded(lambda finite: scan(finite, self._prepared, flat, True, CHUNK), u)
             y = torch.addcmul(y, self.D[:, None], u).transpose(1, 2).to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
 
