@@ -60,7 +60,7 @@ def error_curves(grids: tuple[int, ...] = GRIDS, shown: int = 2048, methods: tup
                 axis.plot(list(errors), kept, line, marker=marker, ms=4.5, color=colour, label=label)
             guide = np.array(BUDGETS, float)
             axis.plot(guide, 0.075 * (guide / 32) ** -0.5, color="0.75", linewidth=3, zorder=0)
-            axis.text(150, 0.041, "N^−½", color="0.55", fontsize=8)
+            axis.text(150, 0.041, "$N^{-1/2}$", color="0.55", fontsize=8)
             axis.set(xscale="log", yscale="log", xlabel="budget N", title=f"{target} step{'s' * (target == 'two')}")
             axis.set_xticks(BUDGETS, [str(n) for n in BUDGETS])
             axis.xaxis.minorticks_off()
@@ -101,9 +101,9 @@ def reconstructions(target: str, method: str, length: int = 2048) -> Drawing:
             e_ours, e_legendre = grid_error(f, ours[n]), grid_error(f, legendre[n])
             axis.set_title(f"N = {n}:  {method} {e_ours:.2g},  Legendre {e_legendre:.2g}")
             axis.set_xlim(0, 1)
-            axis.set_ylim(-0.35, 1.35)
         for axis in axes[1]:
             axis.set_xlabel("t")
+        axes[0, 0].set_ylim(min(-0.25, *(1.05 * values.min() for values in ours.values())), 1.3)
         axes[0, 0].legend(loc="upper left")
     final, other = grid_error(f, ours[64]), grid_error(f, legendre[64])
     caption = (

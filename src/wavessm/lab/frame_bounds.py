@@ -62,7 +62,7 @@ def condition_numbers(sizes: tuple[int, ...] = SIZES) -> Drawing:
             axis.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
             axis.xaxis.minorticks_off()
         axes[0].text(sizes[0], 2.0**105, "(1 / rounding)²", color="0.5", fontsize=7.5)
-        axes[0].text(sizes[0], 2.0, "tight: all at 1", color="0.3", fontsize=8)
+        axes[0].text(90, 5.0, "tight: all at 1", color="0.3", fontsize=8)
         axes[0].set_ylabel("κ(S), raw (× dependent) and tight")
         axes[2].legend(loc="upper left", ncols=2)
     worst = max(row["kappa_tight"] for row in rows if row["kappa_tight"] == row["kappa_tight"])

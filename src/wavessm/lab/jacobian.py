@@ -120,13 +120,13 @@ def jacobian_of_families(n: int = 100, length: int = 400) -> Drawing:
 
 def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
     """Centre and spread of every coordinate, of the memory and of the atom it belongs to."""
-    rows, medians = [], {}
+    rows, medians, of_atoms = [], {}, {}
     with canvas() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 4), sharey=True, width_ratios=[1.5, 1])
         for place, family in enumerate(LABELS):
             centre, spread = localisation(jacobian(family, n, length))
             frame = make_operator(family, "scaled", n).frame
-            medians[family] = float(np.median(spread))
+            medians[family], of_atoms[family] = float(np.median(spread)), float(np.median(frame.spreads))
             for k in range(n):
                 rows.append(
                     {
@@ -141,6 +141,7 @@ def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
             axes[0].scatter(centre, spread, s=13, color=COLOURS[family], linewidth=0)
             box = axes[1].boxplot(spread, positions=[place], widths=0.6, showfliers=False, medianprops={"color": "k"})
             box["boxes"][0].set_color(COLOURS[family])
+            axes[1].plot(place, of_atoms[family], "D", ms=5, color=COLOURS[family], markerfacecolor="w")
         for axis in axes:
             axis.axhline(UNIFORM, color="0.7", linestyle="--", linewidth=0.9, zorder=0)
         axes[0].set(xlabel="centre (1 = now)", ylabel="spread", xlim=(0, 1), title="every coordinate")
@@ -148,10 +149,11 @@ def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
         axes[1].set_xticks(range(len(LABELS)), LABELS.values(), rotation=40, ha="right", weight="bold")
         for label, colour in zip(axes[1].get_xticklabels(), COLOURS.values(), strict=True):
             label.set_color(colour)
-        axes[1].set_title("quartiles, whiskers within 1.5 of them")
+        axes[1].set_title("quartiles (◇ median of the tight atoms)")
     caption = (
-        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spreads: "
-        + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in medians.items())
+        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spread (of the tight "
+        "atoms themselves): "
+        + ", ".join(f"{LABELS[family]} {value:.2f} ({of_atoms[family]:.2f})" for family, value in medians.items())
         + "."
     )
     return Drawing(figure, rows, caption)

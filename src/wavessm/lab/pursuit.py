@@ -35,11 +35,11 @@ Rows = npt.NDArray[np.intp]
 PANEL = 128
 """Samples a panel."""
 
-DEGREES = 24
-"""Polynomials a panel that stand for the smooth atoms."""
+DEGREES = (8, 16, 28, 44)
+"""Numbers of polynomials that may stand for an atom on a panel; where none is enough, its values do."""
 
 ROUNDING = 2e-15
-"""An atom of unit norm is smooth on a panel if the polynomials miss it by no more than this."""
+"""Polynomials are enough if they miss an atom of unit norm by no more than this."""
 
 DEPENDENT = 1e-14
 """A chosen atom whose squared distance from the span of the others is below this ends the pursuit."""
@@ -49,45 +49,53 @@ DEPENDENT = 1e-14
 class Panel:
     """The part of a dictionary on some consecutive samples.
 
-    rough    (m,) atoms kept by their values (m, samples)
-    smooth   (q,) atoms kept by their coefficients (q, degrees) on orthonormal polynomials (degrees, samples)
+    parts        atoms by number (m,), increasing, with their coefficients (m, degrees) on the first polynomials
+    values       atoms by number (m,), increasing, with their values (m, samples): those that are not smooth here
+    polynomials  (degrees, samples) orthonormal, by degree
     """
 
-    rough: Rows
-    values: Array
-    smooth: Rows
-    coefficients: Array
+    parts: tuple[tuple[Rows, Array], ...]
+    values: tuple[Rows, Array]
     polynomials: Array
 
     @staticmethod
     def of(rows: Rows, values: Array) -> Panel:
         """Atoms by number, increasing, and their values (len(rows), samples)."""
-        samples = values.shape[1]
-        polynomials = _polynomials(samples)
+        polynomials = _polynomials(values.shape[1])
         coefficients = values @ polynomials.T
-        missed = np.linalg.norm(values - coefficients @ polynomials, axis=1)
-        smooth = missed < ROUNDING if samples > len(polynomials) else np.zeros(len(rows), bool)
-        return Panel(rows[~smooth], values[~smooth], rows[smooth], coefficients[smooth], polynomials)
+        beyond = np.sum((values - coefficients @ polynomials) ** 2, axis=1)
+        left, parts = np.ones(len(rows), bool), []
+        for degrees in DEGREES:
+            if degrees < values.shape[1]:
+                missed = np.sum(coefficients[:, degrees:] ** 2, axis=1) + beyond
+                enough = left & (missed < ROUNDING**2)
+                parts.append((rows[enough], coefficients[enough, :degrees]))
+                left &= ~enough
+        return Panel(tuple(parts), (rows[left], values[left]), polynomials)
 
     def correlate(self, signal: Array, out: Array) -> None:
         """Add the inner products with a signal (samples,) to those of all atoms (n,)."""
-        out[self.rough] += self.values @ signal
-        out[self.smooth] += self.coefficients @ (self.polynomials @ signal)
+        projected = self.polynomials @ signal
+        for rows, coefficients in self.parts:
+            out[rows] += coefficients @ projected[: coefficients.shape[1]]
+        rows, values = self.values
+        out[rows] += values @ signal
 
     def atom(self, i: int) -> Array | None:
         """Atom i on these samples, None where it does not reach them. (samples,)"""
-        for rows in (self.rough, self.smooth):
+        for rows, numbers in (*self.parts, self.values):
             place = int(np.searchsorted(rows, i))
             if place < len(rows) and rows[place] == i:
-                return self.values[place] if rows is self.rough else self.coefficients[place] @ self.polynomials
+                smooth = rows is not self.values[0]
+                return numbers[place] @ self.polynomials[: numbers.shape[1]] if smooth else numbers[place]
         return None
 
 
 @lru_cache(maxsize=8)
 def _polynomials(samples: int) -> Array:
-    """Orthonormal polynomials on so many even steps. (degrees, samples)"""
+    """Orthonormal polynomials on so many even steps, as many as DEGREES asks for. (degrees, samples)"""
     x = np.linspace(-1, 1, samples)
-    return np.linalg.qr(np.polynomial.chebyshev.chebvander(x, min(DEGREES, samples) - 1))[0].T.copy()
+    return np.linalg.qr(np.polynomial.chebyshev.chebvander(x, min(max(DEGREES), samples) - 1))[0].T.copy()
 
 
 @dataclass(frozen=True, eq=False)

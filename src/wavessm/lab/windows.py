@@ -87,7 +87,7 @@ def window_probes(n: int = 64, values: int = 32, windows: int = 8, length: int =
     """Kept and masked, window by block, for every family."""
     rows, found = [], {family: separability(family, n, values, windows, length) for family in LABELS}
     with canvas() as plt:
-        figure, axes = plt.subplots(2, len(LABELS), figsize=(12, 4.6))
+        figure, axes = plt.subplots(2, len(LABELS), figsize=(12, 4.2))
         for (kept, masked), (family, scores) in zip(axes.T, found.items(), strict=True):
             for axis, matrix, mean in zip(
                 (kept, masked), (scores.kept, scores.masked), zip(scores.own, scores.others, strict=True), strict=True
@@ -95,9 +95,9 @@ def window_probes(n: int = 64, values: int = 32, windows: int = 8, length: int =
                 image = axis.imshow(matrix, cmap="viridis", vmin=0, vmax=1)
                 axis.set(xticks=[], yticks=[], xlabel=f"own {mean[0]:.2f}, others {mean[1]:.2f}")
             kept.set_title(f"{LABELS[family]}\nwhole state {scores.whole.mean():.2f}")
-            for name, matrix in (("whole", scores.whole[:, None].repeat(windows, 1)), ("kept", scores.kept)):
-                rows += wide_rows(matrix, "block", family=family, probe=name)
-            rows += wide_rows(scores.masked, "block", family=family, probe="masked")
+            for name, matrix in (("kept", scores.kept), ("masked", scores.masked)):
+                for row, whole in zip(wide_rows(matrix, "block", family=family, probe=name), scores.whole, strict=True):
+                    rows.append({**row, "whole": float(whole)})
         axes[0, 0].set_ylabel("only block j kept\nwindow i (down: newer)")
         axes[1, 0].set_ylabel("block j masked\nwindow i (down: newer)")
         figure.colorbar(image, ax=axes, shrink=0.8, label="R² of the probe")
