@@ -96,7 +96,7 @@ def refitting_pursuit(D, f, size, ridge):
     return chosen, c
 
 
-@pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-2])
+@pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-2, 5.0])
 @pytest.mark.parametrize("length", [129, 300])
 def test_pursuit_equals_the_one_that_refits(ridge, length):
     rng = np.random.default_rng(3)
@@ -155,6 +155,12 @@ def test_pursuit_errors_are_those_of_the_protocol(wavelet):
 def test_a_constant_atom_gives_morlet_its_mean():
     found = steps.pursue(TARGETS["one"], Atoms("morl", 1024, 24, 256, constant=True), budget=32, ridge=0.0)
     assert grid_error(grid_values("one", 1024), found.approximation(32)) == pytest.approx(0.078, abs=6e-4)
+
+
+def test_methods_by_name_know_the_constant_atom():
+    f = grid_values("one", 256)
+    plain, with_mean = (steps.approximations(method, "one", 256)[32] for method in ("morl", "morl + constant"))
+    assert grid_error(f, with_mean) < 0.5 * grid_error(f, plain)
 
 
 def test_pursuit_stops_where_atoms_depend_and_says_what_is_wrong():

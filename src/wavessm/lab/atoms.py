@@ -51,8 +51,9 @@ def legendre_against_morlet(n: int = 64, points: int = 600) -> Drawing:
         axes[1].set_title("Morlet: every coordinate hears its own stretch")
     spreads, least = frame.spreads[chosen], make_frame("legendre", n).spreads[list(degrees)].min()
     caption = (
-        f"Legendre polynomials against Morlet atoms of a frame of {n}: the spread of energy falls from {spreads.max():.2f} "
-        f"to {spreads.min():.2f} of the window as these atoms narrow; no polynomial here is below {least:.2f} (uniform: 0.29)."
+        f"Legendre polynomials against Morlet atoms of a frame of {n}: the spread of energy falls from "
+        f"{spreads.max():.2f} to {spreads.min():.2f} of the window as these atoms narrow; no polynomial here is below "
+        f"{least:.2f} (uniform: 0.29)."
     )
     return Drawing(figure, _rows(s, {**left, **right}), caption)
 

@@ -70,9 +70,9 @@ def error_curves(grids: tuple[int, ...] = GRIDS, shown: int = 2048, methods: tup
     legendre = slope(table["one", "legendre", shown])
     best = min((errors[256], method) for (t, method, g), errors in table.items() if (t, g) == ("two", shown))
     caption = (
-        f"Error of N-term approximations of one and two steps, grid {shown}: Legendre falls like N^{legendre:.2f} on one "
-        f"jump; at N = 256 {best[1]} is best on two ({best[0]:.0e}); db6 leaves the axes where it becomes exact; morl has "
-        "no atom with a mean, with a constant added it is dashed."
+        f"Error of N-term approximations of one and two steps, grid {shown}: Legendre falls like N^{legendre:.2f} on "
+        f"one jump; on two {best[1]} is best at N = 256 ({best[0]:.0e}) and leaves the axes where it is exact; morl "
+        "has no atom with a mean and is shown with a constant added as well (dashed)."
     )
     return Drawing(figure, rows, caption)
 
@@ -107,8 +107,8 @@ def reconstructions(target: str, method: str, length: int = 2048) -> Drawing:
         axes[0, 0].legend(loc="upper left")
     final, other = grid_error(f, ours[64]), grid_error(f, legendre[64])
     caption = (
-        f"{target.capitalize()} step{'s' * (target == 'two')} from N terms of {method} and of Legendre; at N = 64 the errors "
-        f"are {final:.2g} and {other:.2g}."
+        f"{target.capitalize()} step{'s' * (target == 'two')} from N terms of {method} and of Legendre; at N = 64 the "
+        f"errors are {final:.2g} and {other:.2g}."
     )
     return Drawing(figure, rows, caption)
 

@@ -7,7 +7,7 @@
 
 Each figure NAME becomes NAME.png, NAME.pdf, NAME.csv (the numbers it shows) and NAME.txt (one line of caption).
 Nothing involves chance or the date, so the same versions write the same bytes. A new figure is a function that
-returns a `Drawing` and a line in FIGURES.
+returns a `Drawing`, a line in _STUDIES and its place in SECTIONS.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from wavessm.registry import Registry
 
 DPI, GALLERY_DPI = 150, 80
 
-FIGURES: Registry[Callable[[], Drawing]] = Registry("figure")
-for _name, _study in {
+Study = Callable[[], Drawing]
+
+_STUDIES: dict[str, Study] = {
     "legendre-morlet": atoms.legendre_against_morlet,
     "atoms": atoms.atoms_at_three_scales,
     "matrices": matrices.transition_matrices,
@@ -41,7 +42,9 @@ for _name, _study in {
     "windows": windows.window_probes,
     "steps-errors": budget.error_curves,
     **budget.RECONSTRUCTIONS,
-}.items():
+}
+FIGURES: Registry[Study] = Registry("figure")
+for _name, _study in _STUDIES.items():
     FIGURES.register(_name, _study)
 
 SECTIONS = {

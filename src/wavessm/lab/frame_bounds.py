@@ -68,8 +68,9 @@ def condition_numbers(sizes: tuple[int, ...] = SIZES) -> Drawing:
     worst = max(row["kappa_tight"] for row in rows if row["kappa_tight"] == row["kappa_tight"])
     dependent = sum(row["rank"] < row["n"] for row in rows)
     caption = (
-        f"Condition number of the frame operator against N, raw (dashed) and tight (solid: at most 1 + {worst - 1:.0e}); "
-        f"with the paper's hop {dependent} of {len(rows) // 3} frames are dependent in double precision and cannot be tightened."
+        "Condition number of the frame operator against N, raw (dashed) and tight (solid: at most "
+        f"1 + {worst - 1:.0e}); with the paper's hop {dependent} of {len(rows) // 3} frames are dependent in double "
+        "precision and cannot be tightened."
     )
     return Drawing(figure, rows, caption)
 

@@ -1,9 +1,9 @@
 """What each number of the state hears: the Jacobian ∂h_T/∂x_t, drawn, and measured as localisation.
 
-    J        (N, T) row n is the weight of every past sample in coordinate n
-    centre   energy-weighted mean of t/T along a row;   spread   its standard deviation (1/√12 = 0.29 if uniform)
-    e_A      (N,) energy of each coordinate that comes from window A;   overlap   cosine between e_A and e_B:
-             1 if the same coordinates hold both windows in the same proportions, 0 if no coordinate holds both
+J        (N, T) row n is the weight of every past sample in coordinate n
+centre   energy-weighted mean of t/T along a row;   spread   its standard deviation (1/√12 = 0.29 if uniform)
+e_A      (N,) energy of each coordinate that comes from window A;   overlap   cosine between e_A and e_B:
+         1 if the same coordinates hold both windows in the same proportions, 0 if no coordinate holds both
 """
 
 from __future__ import annotations
@@ -84,15 +84,16 @@ def jacobian_of_morlet(n: int = 100, length: int = 400, horizon: float = 4.0) ->
         axes[0].set_ylabel("coordinate")
         figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label="|∂h/∂x| / largest of the row")
     caption = (
-        f"∂h_T/∂x_t of a Morlet memory, N = {n}, scaled measure, row by row in units of its largest entry: each scale is "
-        f"a diagonal, the median coordinate has spread {np.median(spread):.3f} (uniform: {UNIFORM:.2f})."
+        f"∂h_T/∂x_t of a Morlet memory, N = {n}, scaled measure, row by row in units of its largest entry: each scale "
+        f"is a diagonal, the median coordinate has spread {np.median(spread):.3f} (uniform: {UNIFORM:.2f})."
     )
     return Drawing(figure, rows, caption)
 
 
 def jacobian_of_families(n: int = 100, length: int = 400) -> Drawing:
     """The same for every family and the two baselines, sorted by centre."""
-    rows, spreads = [], {}
+    rows: list[dict[str, Any]] = []
+    spreads = {}
     with canvas() as plt:
         figure, axes = plt.subplots(2, 4, figsize=(11, 6.2), sharex=True, sharey=True)
         for axis, family in zip(axes.flat, LABELS, strict=False):
@@ -111,9 +112,8 @@ def jacobian_of_families(n: int = 100, length: int = 400) -> Drawing:
             axis.set_xlabel("t / T (right: now)")
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6, label="|∂h/∂x| / largest of the row")
     caption = (
-        f"∂h_T/∂x_t at N = {n}, scaled measure, wavelets sorted by centre, Legendre and Fourier by order: median spreads "
-        + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in spreads.items())
-        + "."
+        f"∂h_T/∂x_t at N = {n}, scaled measure, wavelets sorted by centre, Legendre and Fourier by order: median "
+        "spreads " + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in spreads.items()) + "."
     )
     return Drawing(figure, rows, caption)
 
@@ -151,8 +151,8 @@ def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
             label.set_color(colour)
         axes[1].set_title("quartiles (◇ median of the tight atoms)")
     caption = (
-        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spread (of the tight "
-        "atoms themselves): "
+        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spread (of the "
+        "tight atoms themselves): "
         + ", ".join(f"{LABELS[family]} {value:.2f} ({of_atoms[family]:.2f})" for family, value in medians.items())
         + "."
     )
@@ -161,7 +161,8 @@ def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
 
 def overlap_of_windows(n: int = 64, length: int = 1024, windows: int = 8) -> Drawing:
     """Which windows of the past share their coordinates: the overlap matrix of each family."""
-    rows, apart = [], {}
+    rows: list[dict[str, Any]] = []
+    apart = {}
     distance = np.abs(np.subtract.outer(np.arange(windows), np.arange(windows)))
     with canvas() as plt:
         figure, axes = plt.subplots(1, len(LABELS), figsize=(12, 2.5))
@@ -177,8 +178,8 @@ def overlap_of_windows(n: int = 64, length: int = 1024, windows: int = 8) -> Dra
         axes[0].set_ylabel("window")
         figure.colorbar(image, ax=axes, shrink=0.9, label="overlap")
     caption = (
-        f"Overlap of the coordinates that hold {windows} disjoint windows, N = {n}, scaled measure (0: no coordinate holds "
-        "both); mean over windows that do not touch: "
+        f"Overlap of the coordinates that hold {windows} disjoint windows, N = {n}, scaled measure (0: no coordinate "
+        "holds both); mean over windows that do not touch: "
         + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in apart.items())
         + "."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from wavessm.lab.drawing import LABELS, Drawing, canvas, wide_rows
@@ -12,7 +14,7 @@ FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6", "legendre")
 
 def transition_matrices(n: int = 40) -> Drawing:
     """A of the tight frames, each in units of its own largest entry, coloured by sign and the root of the size."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     with canvas() as plt:
         figure, axes = plt.subplots(2, len(FAMILIES), figsize=(11, 4.1))
         for line, measure in zip(axes, MEASURES, strict=True):

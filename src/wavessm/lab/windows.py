@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import linalg
 from scipy.optimize import linear_sum_assignment
 
 from wavessm.frames.quadrature import Array
@@ -58,8 +59,12 @@ def assign(G: Array, windows: int) -> npt.NDArray[np.intp]:
 
 
 def probe(G: Array, targets: Array, noise: float) -> Array:
-    """The best linear probe P of `targets` x from the state G x + noise, for white x. (m, values), (d, values) → (d, m)"""
-    return np.linalg.solve(G @ G.T + noise**2 * np.eye(len(G)), G @ targets.T).T
+    """The best linear probe P of `targets` x from the state G x + noise, for white x. (d, m)
+
+    G  (m, values) state;  targets  (d, values)
+    """
+    covariance: Array = G @ G.T + noise**2 * np.eye(len(G))
+    return linalg.solve(covariance, G @ targets.T, assume_a="pos").T
 
 
 def score(P: Array, G: Array, targets: Array, noise: float) -> float:
@@ -103,9 +108,10 @@ def window_probes(n: int = 64, values: int = 32, windows: int = 8, length: int =
         figure.colorbar(image, ax=axes, shrink=0.8, label="R² of the probe")
     morlet, legs = found["morlet"], found["legendre"]
     caption = (
-        f"Linear probes of {windows} windows of {values} held values, N = {n}: from the whole state all families read them "
-        f"(R² Morlet {morlet.whole.mean():.2f}, LegS {legs.whole.mean():.2f}), from the window's own {n // windows} "
-        f"coordinates Morlet {morlet.own[0]:.2f}, LegS {legs.own[0]:.2f}; masking these leaves Morlet {morlet.own[1]:.2f} "
-        f"of the window and {morlet.others[1]:.2f} of the others, LegS {legs.own[1]:.2f} and {legs.others[1]:.2f}."
+        f"Linear probes of {windows} windows of {values} held values, N = {n}: from the whole state all families read "
+        f"them (R² Morlet {morlet.whole.mean():.2f}, LegS {legs.whole.mean():.2f}), from the window's own "
+        f"{n // windows} coordinates Morlet {morlet.own[0]:.2f}, LegS {legs.own[0]:.2f}; masking these leaves Morlet "
+        f"{morlet.own[1]:.2f} of the window and {morlet.others[1]:.2f} of the others, LegS {legs.own[1]:.2f} and "
+        f"{legs.others[1]:.2f}."
     )
     return Drawing(figure, rows, caption)
