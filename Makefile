@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint study bench clean
+.PHONY: setup demo test lint study figures bench clean
 
 setup: .venv/.ready ## a ready virtual environment in .venv
 
@@ -25,9 +25,14 @@ study: setup ## the tables and plots under results/
 	$(BIN)/python -m wavessm.lab.conditioning --out results/frames
 	$(BIN)/python -m wavessm.lab.memory --out results/memory
 
-bench: setup ## build times and memory throughput; CSV under results/
+figures: setup ## the paper's figures and studies in runs/figures
+	$(BIN)/wavessm figures --out runs/figures
+
+bench: setup ## build times, memory, one block, streaming; CSV under results/
 	$(BIN)/python benchmarks/build.py --out results/build
 	$(BIN)/python benchmarks/memory.py --out results/memory
+	$(BIN)/python benchmarks/engine.py --out results/engine
+	$(BIN)/python benchmarks/stream.py --out results/engine
 
 clean:
 	rm -rf .venv runs .pytest_cache .hypothesis .mypy_cache .ruff_cache

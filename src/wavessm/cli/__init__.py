@@ -19,6 +19,7 @@ COMMANDS = {
     "predict": "predictions for new files or a stream, as CSV and as a figure",
     "data": "which data sets are there (list), and whether they are whole (check)",
     "bench": "training speed of a model on this machine",
+    "figures": "the figures and studies of the paper, each with its data",
     "report": "a CSV of runs as tables and plots beside the paper's numbers",
 }
 
