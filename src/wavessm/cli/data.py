@@ -55,12 +55,15 @@ class GenerateOptions:
     """Seed; the set does not depend on the number of workers."""
     workers: int = 0
     """Processes; 0 takes one a core."""
+    as_published: bool = False
+    """Pictures: let paths touch, as the published program does."""
 
 
 USAGE = """usage: wavessm data list [--root FOLDER]
        wavessm data check NAME [--root FOLDER]
        wavessm data fetch NAME [--root FOLDER] [--keep]
-       wavessm data generate listops|pathfinder|pathx [--root FOLDER] [--count N] [--seed N] [--workers N]"""
+       wavessm data generate listops|pathfinder|pathx [--root FOLDER] [--count N] [--seed N] [--workers N]
+                        [--as-published]"""
 VERBS = ("list", "check", "fetch", "generate")
 GENERATED = ("listops", "pathfinder", "pathx")
 
@@ -129,6 +132,7 @@ def _fetch(rest: list[str]) -> int:
 def _generate(rest: list[str]) -> int:
     from wavessm.data import generate_listops, generate_pathfinder
     from wavessm.data.listops import Sizes
+    from wavessm.data.pathfinder import COUNT
 
     given = _named(GenerateOptions, "generate", rest, "A set drawn to its published rules; pictures go on if stopped.")
     if given.name not in GENERATED:
@@ -142,7 +146,7 @@ def _generate(rest: list[str]) -> int:
         sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
         lines = generate_listops(root, given.seed, sizes, given.workers, show=bar).lines()
     else:
-        count = {"count": given.count} if given.count else {}
-        lines = generate_pathfinder(root, given.name, **count, seed=given.seed, workers=given.workers, show=bar).lines()
+        count = given.count or COUNT
+        lines = generate_pathfinder(root, given.name, count, given.seed, given.workers, bar, given.as_published).lines()
     print("\n".join(lines))
     return 0

@@ -47,6 +47,7 @@ class _Job(NamedTuple):
     batch: int
     first: int  # number of the first picture in the set
     pictures: int
+    as_published: bool
 
 
 @dataclasses.dataclass
@@ -85,10 +86,12 @@ def generate_pathfinder(
     seed: int = 0,
     workers: int = 0,
     show: Callable[[int, int], None] | None = None,
+    as_published: bool = False,
 ) -> Statistics:
     """Write a set of `count` pictures below `root`, or what is left of it. name: pathfinder (32 × 32) or pathx (128).
 
-    show: called with (pictures done, pictures in all) after every batch.
+    as_published: paths may touch, as in the release; see `snakes`. show: called with (pictures done, pictures in all)
+    after every batch.
     """
     if name not in SIZES:
         raise unknown_name("set of pictures", name, SIZES)
@@ -96,14 +99,14 @@ def generate_pathfinder(
     pillow()
     size = SIZES[name]
     folder = Path(root) / f"pathfinder{size}" / LEVEL
-    _agree(folder, {"count": count, "seed": seed, "batch": _BATCH[size], "generator": 1})
+    _agree(folder, {"count": count, "seed": seed, "batch": _BATCH[size], "as_published": as_published, "generator": 1})
     jobs, done = [], 0
     for batch, first in enumerate(range(0, count, _BATCH[size])):
         pictures = min(_BATCH[size], count - first)
         if (folder / "metadata" / f"{batch}.npy").exists():
             done += pictures
         else:
-            jobs.append(_Job(str(folder), size, seed, batch, first, pictures))
+            jobs.append(_Job(str(folder), size, seed, batch, first, pictures, as_published))
     statistics = Statistics()
     if show is not None:
         show(done, count)
@@ -132,6 +135,10 @@ def _agree(folder: Path, wanted: dict[str, int]) -> None:
         shutil.rmtree(left)
 
 
+def _rng(job: _Job, i: int) -> random.Random:
+    return random.Random(f"pathfinder {job.size} {job.seed} {job.first + i}")
+
+
 def _draw_batch(job: _Job) -> Statistics:
     """Draw and write one batch."""
     Image, _ = pillow()
@@ -140,7 +147,7 @@ def _draw_batch(job: _Job) -> Statistics:
     partial.mkdir()
     lines = []
     for i in range(job.pictures):
-        picture = draw_picture(job.size, random.Random(f"pathfinder {job.size} {job.seed} {job.first + i}"))
+        picture = draw_picture(job.size, _rng(job, i), job.as_published)
         Image.fromarray(picture.pixels).save(partial / f"sample_{i}.png")
         lines.append(
             f"imgs/{job.batch} sample_{i}.png {i} {picture.label} {style.continuity} {style.contour_length} "

@@ -72,8 +72,8 @@ def _hear(info: DataInfo, model: SequenceModel, signal: Signal, path: Path) -> T
     values = check_values(info, signal.values, str(path))
     rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
     if info.step_scale is not None and (rate != 1 or len(values) > info.length):
-        raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples at the "
-                        "rate of training.")  # fmt: skip
+        raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples at "
+                        "the rate of training.")  # fmt: skip
     return model(info.standardise(values)[None], rate=rate)[0]
 
 
