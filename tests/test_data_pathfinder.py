@@ -13,7 +13,8 @@ from scipy import ndimage
 
 import miniatures
 from wavessm.data import generate_pathfinder, load_pathfinder, pathfinder
-from wavessm.data.snakes import STYLES, draw_picture
+from wavessm.data.snakes import draw_picture
+from wavessm.data.strokes import STYLES
 from wavessm.errors import DataError
 
 FINE = 8  # subpixels of the connectivity check
@@ -157,6 +158,7 @@ def test_a_stopped_generator_goes_on_and_makes_the_same_set(tmp_path, small_batc
     with pytest.raises(DataError, match="1 batches of 3; the generator was stopped"):
         load_pathfinder(broken)
     (folder / "imgs" / ".1.abcd.partial").mkdir()  # killed while drawing
+    (folder / "imgs" / ".1.abcd.partial" / "sample_0.png").write_bytes(b"half a picture")
     (folder / "imgs" / "2").mkdir()  # killed before the metadata
     (folder / "imgs" / "2" / "sample_99.png").write_bytes(b"")
     assert generate_pathfinder(broken, count=16, seed=4, workers=1).pictures == 10

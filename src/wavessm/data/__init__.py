@@ -1,8 +1,8 @@
 """Stage 7: data sets as training takes them: publishers' layouts, generated tasks and your own files.
 
 Read in this order: `source` (what a loader returns), `window_copy` (generated), `wfdb_files` and `ptbxl`, `series` and
-`forecast`, `cases`, `signals` and `own`; `tokens`, `listops` and `arena`, `snakes` and `pathfinder`, `cifar`, `speech`;
-then `baselines`, `cache`, `catalogue`, `fetch`.
+`forecast`, `cases`, `signals` and `own`; `tokens`, `listops` and `arena`; `strokes`, `snakes` and `pathfinder`;
+`cifar`, `speech`; then `baselines`, `cache`, `catalogue`, `fetch`.
 """
 
 from wavessm.data.arena import load_listops, load_retrieval, load_text

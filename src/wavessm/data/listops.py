@@ -76,7 +76,7 @@ def draw(rng: random.Random, grammar: Grammar = PUBLISHED) -> Expression:
 
     >>> small = draw(random.Random(1), Grammar(min_length=3, max_length=9))
     >>> small.text, small.value
-    ('( ( ( [MIN 7 ) 0 ) ] )', 0)
+    ('( ( ( ( ( [SM 1 ) 7 ) 3 ) 5 ) ] )', 6)
     """
     for draws in itertools.count(1):
         # Only `random()` is used: its stream is promised to stay the same in every version of Python.

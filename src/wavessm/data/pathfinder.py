@@ -25,8 +25,9 @@ import torch
 from wavessm.checks import whole
 from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
 from wavessm.data.parallel import in_order
-from wavessm.data.snakes import STYLES, draw_picture, pillow
+from wavessm.data.snakes import draw_picture
 from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.strokes import STYLES, pillow
 from wavessm.errors import DataError
 from wavessm.registry import unknown_name
 
