@@ -93,7 +93,7 @@ def _list(rest: list[str]) -> int:
     given = parse(ListOptions, None, rest, "wavessm data list", "Every set the loaders know.")
     for row in list_sets(data_root(given.root)):
         there = f"{row.size / 2**20:8.1f} MiB" if row.present else "      absent"
-        print(f"{row.name:<14}{there}  {row.licence:<14}  {row.published}")
+        print(f"{row.name:<14}{there}  {row.licence:<34}  {row.published}")
     return 0
 
 

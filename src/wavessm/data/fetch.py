@@ -53,7 +53,7 @@ _ETT_SUMS = {
 
 
 def _of_arena(place: str, remark: str) -> Official:
-    return Official("Apache 2.0 (the release)", pathfinder.PUBLISHED, _ARENA, place, place, remark=remark)
+    return Official("Apache 2.0 (its code)", pathfinder.PUBLISHED, _ARENA, place, place, remark=remark)
 
 
 OFFICIAL = {
@@ -87,7 +87,7 @@ OFFICIAL = {
     ),
     "listops": _of_arena("listops-1000", "or make it: wavessm data generate listops"),
     "text": Official(
-        "for research; cite Maas et al. 2011",
+        "none stated; cite Maas et al. 2011",
         arena.IMDB,
         "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
         "aclImdb",
