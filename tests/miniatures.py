@@ -6,11 +6,13 @@ frequency, a series has a daily cycle.
 
 from __future__ import annotations
 
+import pickle
 import wave
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SUPERCLASSES = ("CD", "HYP", "MI", "NORM", "STTC")
@@ -36,6 +38,14 @@ COLUMNS = {
     "ECL": tuple(f"MT_{i:03d}" for i in range(321)),
 }  # fmt: skip
 COLUMNS["ETTh2"] = COLUMNS["ETTm1"] = COLUMNS["ETTh1"]
+
+_LATER = ["backward", "follow", "forward", "learn", "visual"]
+_FIRST = [
+    "bed", "bird", "cat", "dog", "down", "eight", "five", "four", "go", "happy", "house", "left", "marvin", "nine",
+    "no", "off", "on", "one", "right", "seven", "sheila", "six", "stop", "three", "tree", "two", "up", "wow", "yes",
+    "zero",
+]  # fmt: skip
+WORDS = {30: _FIRST, 35: sorted(_FIRST + _LATER)}
 
 
 def write_record(path: Path, values: np.ndarray, rate: int, names: tuple[str, ...] = LEADS) -> None:
@@ -175,3 +185,86 @@ def wfdb_folder(folder: Path, records: int = 30, samples: int = 200, rate: int =
     table = pd.DataFrame({"record": [f"rec{i:03d}" for i in range(records)], "label": labels})
     table.to_csv(folder / "labels.csv", index=False)
     return folder
+
+
+# -- Speech Commands and the Long Range Arena -----------------------------------------------------------------------
+
+
+def speech(folder: Path, words: int = 35, per_part: int = 1, seed: int = 0) -> Path:
+    """Speech Commands: word folders and the two lists; one clip of each word a part, some shorter than a second."""
+    names = WORDS[words]
+    folder, rng = Path(folder) / f"speech_commands_v0.0{2 if words == 35 else 1}", np.random.default_rng(seed)
+    lists: dict[str, list[str]] = {"validation": [], "testing": [], "training": []}
+    for k, word in enumerate(names):
+        for part, listed in lists.items():
+            for i in range(per_part):
+                length = 16_000 if (k + i) % 4 else 9_000 + 100 * k
+                name = f"{word}/{part}{i}_nohash_0.wav"
+                values = 0.1 * oscillation(rng, length, 1, 20.0 + 40.0 * k)
+                write_wav(folder / name, values, 16_000)
+                listed.append(name)
+    write_wav(folder / "_background_noise_" / "hiss.wav", np.zeros(20_000), 16_000)
+    for part in ("validation", "testing"):
+        (folder / f"{part}_list.txt").write_text("\n".join(lists[part]) + "\n")
+    return folder.parent
+
+
+def aclimdb(folder: Path, per_cell: int = 12, seed: int = 0) -> Path:
+    """aclImdb/{train,test}/{pos,neg}/<id>_<rating>.txt: good reviews praise."""
+    folder, rng = Path(folder), np.random.default_rng(seed)
+    words = {"pos": ["good", "fine", "great"], "neg": ["bad", "dull", "poor"]}
+    for part in ("train", "test"):
+        for label, own in words.items():
+            (folder / "aclImdb" / part / label).mkdir(parents=True, exist_ok=True)
+            for i in range(per_cell):
+                chosen = rng.choice([*own, "a", "film", "the<br />", "café"], size=8 + i % 5)
+                path = folder / "aclImdb" / part / label / f"{i}_{8 if label == 'pos' else 2}.txt"
+                path.write_text(" ".join(chosen), encoding="utf-8")
+    return folder
+
+
+def aan(folder: Path, pairs: int = 16, seed: int = 0) -> Path:
+    """tsv_data/new_aan_pairs.{train,eval,test}.tsv: papers that belong together share their letters."""
+    folder, rng = Path(folder) / "tsv_data", np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("train", "eval", "test"):
+        lines = []
+        for i in range(pairs):
+            kinds = ["abc ", "xyz "]
+            label, first = i % 2, int(rng.integers(2))
+            texts = ["".join(rng.choice(list(kinds[k]), size=20 + i)) for k in (first, first if label else 1 - first)]
+            lines.append(f'{label}.0\tP{i:02d}\tQ{i:02d}\t{texts[0]}"\t{texts[1]}\n')
+        (folder / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
+    return folder.parent
+
+
+def cifar(folder: Path, per_batch: int = 12, version: str = "py", seed: int = 0) -> Path:
+    """CIFAR-10's five training files and its test file, Python or binary version: the class is the brightness."""
+    place, rng = Path(folder) / f"cifar-10-batches-{version}", np.random.default_rng(seed)
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        labels = np.arange(per_batch) % 10
+        pixels = (20 * labels[:, None] + rng.integers(0, 60, (per_batch, 3072))).astype(np.uint8)
+        if version == "py":
+            batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
+            (place / name).write_bytes(pickle.dumps(batch, protocol=2))
+        else:
+            (place / f"{name}.bin").write_bytes(np.column_stack([labels.astype(np.uint8), pixels]).tobytes())
+    return Path(folder)
+
+
+def pathfinder(folder: Path, size: int = 32, batches: int = 2, per_batch: int = 15, seed: int = 0) -> Path:
+    """The release's layout with pictures of a single bright line, whole or broken."""
+    place = Path(folder) / f"pathfinder{size}" / "curv_contour_length_14"
+    rng = np.random.default_rng(seed)
+    (place / "metadata").mkdir(parents=True)
+    for batch in range(batches):
+        (place / "imgs" / str(batch)).mkdir(parents=True)
+        lines = []
+        for i in range(per_batch):
+            label, picture = i % 2, rng.integers(0, 40, (size, size), dtype=np.uint8)
+            picture[int(rng.integers(size)), : size if label else size // 3] = 255
+            Image.fromarray(picture).save(place / "imgs" / str(batch) / f"sample_{i}.png")
+            lines.append(f"imgs/{batch} sample_{i}.png {i} {label} 1.0 14 4 2 0.5 1 1\n")
+        (place / "metadata" / f"{batch}.npy").write_text("".join(lines))
+    return Path(folder)

@@ -9,7 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
-from wavessm.data import baseline_scores, check_set, load_forecast, load_ptbxl, read_record
+from wavessm.data import (
+    baseline_scores,
+    check_set,
+    load_forecast,
+    load_image,
+    load_ptbxl,
+    load_speech,
+    load_text,
+    read_record,
+)
 from wavessm.data.forecast import SETS
 from wavessm.data.wfdb_files import import_wfdb
 
@@ -124,3 +133,42 @@ def test_windows_and_errors_without_training_are_the_measured_ones(name, horizon
 def test_the_real_series_pass_their_check(name):
     need_series(name)
     assert [finding.text for finding in check_set(ROOT, name) if finding.level == "problem"] == []
+
+
+# -- Speech Commands and the Long Range Arena -----------------------------------------------------------------------
+
+
+def need(path):
+    if not (ROOT / path).exists():
+        pytest.skip(f"WAVESSM_DATA names no folder with {path}")
+
+
+def test_imdb_has_the_characters_and_lengths_measured_elsewhere():
+    need("aclImdb/train/pos")
+    data = load_text(ROOT)
+    assert [len(data.train), len(data.val), len(data.test)] == [22_500, 2_500, 25_000]
+    assert len(data.info.symbols) == 134
+    cut = torch.cat([data.train.lengths, data.val.lengths]) == 4096
+    assert cut.float().mean() == pytest.approx(0.029, abs=5e-4)
+    assert data.test.y.float().mean() == 0.5
+
+
+def test_cifar_in_grey_has_the_measured_mean_and_deviation():
+    need("cifar-10-batches-py")
+    data = load_image(ROOT)
+    assert [len(data.train), len(data.val), len(data.test)] == [45_000, 5_000, 10_000]
+    grey = torch.cat([data.train.x, data.val.x]).double()
+    assert float(grey.mean()) == pytest.approx(122.62, abs=0.005)
+    assert float(grey.std()) == pytest.approx(60.99, abs=0.005)
+    assert torch.bincount(data.test.y).tolist() == [1000] * 10
+
+
+def test_speech_commands_of_thirty_words_have_the_measured_parts_and_scale():
+    need("speech_commands_v0.01/validation_list.txt")
+    data = load_speech(ROOT, words=30)
+    assert [len(data.train), len(data.val), len(data.test)] == [51_088, 6_798, 6_835]
+    assert data.info.scale[0][0] == pytest.approx(-8.8e-5, abs=1e-6)
+    assert data.info.scale[1][0] == pytest.approx(0.0816, abs=5e-5)
+    compat = load_speech(ROOT, words=30, scaling="s4-compat").train
+    sample = compat.take(torch.arange(0, len(compat), 10)).x
+    assert float(sample.square().mean().sqrt()) == pytest.approx(0.19, abs=0.01)

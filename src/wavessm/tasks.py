@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from wavessm.arena_options import (
+    ImageOptions,
+    ListopsOptions,
+    PathfinderOptions,
+    RetrievalOptions,
+    SpeechOptions,
+    TextOptions,
+)
 from wavessm.config import ModelConfig
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.errors import OptionError
@@ -220,6 +228,24 @@ _register(
 _register(
     Task("window-copy", "find marked windows in noise and add them", "window-copy", WindowCopyOptions(), head="last")
 )
+_register(Task("speech", "Speech Commands, single words at 16 kHz", "speech", SpeechOptions(), "root"))
+_register(Task("listops", "values of nested lists of digits", "listops", ListopsOptions(), "root"))
+_register(Task("text", "IMDb reviews by character, good or bad", "text", TextOptions(), "root"))
+_register(
+    Task("retrieval", "pairs of papers by character, cited or not", "retrieval", RetrievalOptions(), "root", "pair")
+)
+_register(Task("image", "CIFAR-10 in grey, pixel by pixel", "image", ImageOptions(), "root"))
+for _name, _pixels in (("pathfinder", "32 × 32"), ("pathx", "128 × 128")):
+    _register(
+        Task(
+            _name,
+            f"whether two discs mark one path, {_pixels} pixels",
+            _name,
+            PathfinderOptions(name=_name),
+            where="root",
+            fixed=("name",),
+        )
+    )
 _register(Task("arrays", "your own X.npy and y.npy in a folder", "own", ArraysOptions(), "folder"))
 _register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions(), "path"))
 _register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions(), "folder"))
@@ -254,6 +280,8 @@ def model_config(task: str, options: ModelOptions, info: DataInfo, precision: st
         }
     else:
         decided = {"head": TASKS[task].head}
+    if info.symbols:
+        decided |= {"encoder": "embedding", "vocabulary": len(info.symbols)}
     if options.backbone == "transformer":
         decided["norm"] = "layer"
     return ModelConfig(

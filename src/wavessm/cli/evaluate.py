@@ -23,6 +23,8 @@ class Options:
     """Hear every K-th sample only, with the model's steps K times as long."""
     hz: float | None = None
     """Another sampling rate: PTB-XL's own records at 500 Hz, or this rate by leaving samples out."""
+    antialias: bool = False
+    """Low-pass filter before samples are left out."""
     checkpoint: Literal["best", "last"] = "best"
     """Which model."""
     device: str = "auto"
@@ -37,8 +39,11 @@ def main(arguments: list[str]) -> int:
     from wavessm.training.run import pick_device
 
     device = pick_device(Recipe(device=given.device))
-    result = evaluate_run(Run.read(given.run), given.split, given.every, given.hz, given.checkpoint, str(device))
-    print(f"{given.split}: {result.cases} cases" + (f", model rate {result.rate:g}" if result.rate != 1 else ""))
+    result = evaluate_run(
+        Run.read(given.run), given.split, given.every, given.hz, given.checkpoint, str(device), given.antialias
+    )
+    how = f", model rate {result.rate:g}" if result.rate != 1 else ""
+    print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
     for name, value in result.scores.items():
         low, high = result.intervals.get(name, (float("nan"), float("nan")))
         print(f"  {name.replace('_', ' '):<14}{value:.4f}   [{low:.4f}, {high:.4f}]")

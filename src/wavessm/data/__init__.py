@@ -1,16 +1,24 @@
 """Stage 7: data sets as training takes them: publishers' layouts, generated tasks and your own files.
 
 Read in this order: `source` (what a loader returns), `window_copy` (generated), `wfdb_files` and `ptbxl`, `series` and
-`forecast`, `cases`, `signals` and `own`, then `baselines`, `cache`, `catalogue`.
+`forecast`, `cases`, `signals` and `own`; `tokens`, `listops` and `arena`; `strokes`, `snakes` and `pathfinder`;
+`cifar`, `speech`; then `baselines`, `cache`, `catalogue`, `fetch`.
 """
 
+from wavessm.data.arena import load_listops, load_retrieval, load_text
 from wavessm.data.baselines import LastValue, Linear, Score, Seasonal, baseline_scores, fit_linear, predict, score
 from wavessm.data.catalogue import Finding, Row, check_set, list_sets
+from wavessm.data.cifar import load_image
+from wavessm.data.fetch import fetch_set
 from wavessm.data.forecast import load_forecast
+from wavessm.data.listops import generate_listops
 from wavessm.data.own import load_arrays, load_csv
+from wavessm.data.pathfinder import generate_pathfinder, load_pathfinder
 from wavessm.data.ptbxl import load_ptbxl
 from wavessm.data.signals import Signal, load_wav_folder, load_wfdb, read_signal, read_wav
 from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Generated, Source, Windows
+from wavessm.data.speech import load_speech
+from wavessm.data.tokens import Tokens
 from wavessm.data.wfdb_files import read_record
 from wavessm.data.window_copy import WindowCopy, window_copying
 
@@ -28,16 +36,26 @@ __all__ = [
     "Seasonal",
     "Signal",
     "Source",
+    "Tokens",
     "WindowCopy",
     "Windows",
     "baseline_scores",
     "check_set",
+    "fetch_set",
     "fit_linear",
+    "generate_listops",
+    "generate_pathfinder",
     "list_sets",
     "load_arrays",
     "load_csv",
     "load_forecast",
+    "load_image",
+    "load_listops",
+    "load_pathfinder",
     "load_ptbxl",
+    "load_retrieval",
+    "load_speech",
+    "load_text",
     "load_wav_folder",
     "load_wfdb",
     "predict",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wavessm.data import forecast, ptbxl
+from wavessm.data.catalogue_arena import KNOWN
+from wavessm.data.fetch import OFFICIAL
 from wavessm.data.tables import read_table
 from wavessm.data.wfdb_files import check_samples, read_header, read_samples
 from wavessm.errors import DataError
@@ -202,8 +204,24 @@ def _check_sums(folder: Path, names: list[str]) -> list[Finding]:
     return [Finding("ok", f"SHA-256 of {len(there):,} files as in {path.name}")]
 
 
+def _known_entry(name: str) -> Entry:
+    known = KNOWN[name]
+
+    def check(root: Path) -> list[Finding]:
+        data = known.load(root)
+        cases = (len(data.train), len(data.val), len(data.test))
+        findings = [Finding("problem", f"{file} cannot be read") for file in data.info.skipped[:20]]
+        findings.append(_expect("training, validation and test cases", cases, known.sizes))
+        if known.symbols:
+            findings.append(_expect("symbols", len(data.info.symbols), known.symbols))
+        return findings
+
+    return Entry(OFFICIAL[name].licence, OFFICIAL[name].page, known.find, check)
+
+
 ENTRIES = {
     "ptbxl": _ptbxl_entry(100),
     "ptbxl-500": _ptbxl_entry(500),
     **{name: _series_entry(name) for name in forecast.SETS},
+    **{name: _known_entry(name) for name in KNOWN},
 }

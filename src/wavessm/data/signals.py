@@ -39,7 +39,7 @@ class Signal(NamedTuple):
 def read_wav(path: str | Path) -> Signal:
     """A WAV file, whole: (length, channels) in [-1, 1] for PCM. Truncated and unreadable files raise `DataError`."""
     path = Path(path)
-    _check_riff(path)
+    check_riff(path)
     try:
         import soundfile
     except ImportError as reason:
@@ -55,7 +55,7 @@ def read_wav(path: str | Path) -> Signal:
     return Signal(values, float(rate), ())
 
 
-def _check_riff(path: Path) -> None:
+def check_riff(path: Path) -> None:
     """Raise where the file is shorter than its own header says; libsndfile would read what is there without a word."""
     try:
         size = path.stat().st_size

@@ -47,8 +47,8 @@ class Arrays:
     """Cases held as tensors.
 
     x: (cases, length, channels) or tokens (cases, length) long; y: (cases, …); lengths: (cases,) long or None.
-    Integers that stand for a signal (int16 ECG) stay integers in memory: `affine = (factor, offset)` makes `take`
-    return `x * factor + offset` in float32.
+    Integers that stand for a signal (int16 ECG) stay integers in memory: `affine = (factor, offset)`, numbers or
+    tensors (length, 1), makes `take` return `x * factor + offset` in float32.
 
     >>> samples = torch.tensor([[[1], [2]], [[3], [4]]], dtype=torch.int16)
     >>> source = Arrays(samples, torch.tensor([0, 1]), affine=(0.5, 1.0))
@@ -57,7 +57,11 @@ class Arrays:
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, lengths: Tensor | None = None, affine: tuple[float, float] | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        lengths: Tensor | None = None,
+        affine: tuple[float, float] | tuple[Tensor, Tensor] | None = None,
     ) -> None:
         for name, values in (("y", y), ("lengths", lengths)):
             if values is not None and len(values) != len(x):
@@ -85,6 +89,8 @@ class Arrays:
         moved = copy.copy(self)
         moved.x, moved.y = self.x.to(device), self.y.to(device)
         moved.lengths = None if self.lengths is None else self.lengths.to(device)
+        if self.affine is not None and isinstance(self.affine[0], Tensor):
+            moved.affine = (self.affine[0].to(device), self.affine[1].to(device))
         return moved
 
 
@@ -190,7 +196,8 @@ class DataInfo:
     """What training, evaluation and prediction need to know about a set. Plain numbers and strings: it goes into JSON.
 
     scale: (means, standard deviations) of the input channels, one entry where all channels share it; x in a batch is
-    (raw - mean) / std. target_scale: the same of the outputs, for "forecast" and "regression".
+    (raw - mean) / std. step_scale: the same of every step, for one channel. target_scale: the same of the outputs, for
+    "forecast" and "regression". symbols: what the numbers of a token sequence stand for; d_input is then 1.
     """
 
     kind: str
@@ -209,6 +216,8 @@ class DataInfo:
     target_variance: float | None = None  # known in closed form for generated sets
     step: float | None = None  # seconds between rows of a series
     skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
+    symbols: tuple[str, ...] = ()
+    step_scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -216,6 +225,9 @@ class DataInfo:
 
     def standardise(self, x: Tensor) -> Tensor:
         """Raw values (…, channels) to the scale of x in a batch."""
+        if self.step_scale is not None:
+            mean, std = (_row(values[: x.shape[-2]], x)[:, None] for values in self.step_scale)
+            return (x[..., : len(mean), :] - mean) / std
         return x if self.scale is None else (x - _row(self.scale[0], x)) / _row(self.scale[1], x)
 
     def restore(self, y: Tensor) -> Tensor:

@@ -31,14 +31,22 @@ class Evaluation:
     rate: float
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
+    antialias: bool = False  # a low-pass filter went before leaving samples out
 
 
 def evaluate_run(
-    run: Run, split: str = "test", every: int = 1, hz: float | None = None, which: str = "best", device: str = "cpu"
+    run: Run,
+    split: str = "test",
+    every: int = 1,
+    hz: float | None = None,
+    which: str = "best",
+    device: str = "cpu",
+    antialias: bool = False,
 ) -> Evaluation:
     """Scores of a run's model.
 
-    every: hear every k-th sample only, without a filter, with the steps of the model k times as long.
+    every: hear every k-th sample only, without a filter, with the steps of the model k times as long. antialias: with a
+    low-pass filter before.
     hz: the same signal recorded at another rate: PTB-XL's own files where it has them, else every k-th sample.
     """
     if split not in SPLITS:
@@ -51,16 +59,20 @@ def evaluate_run(
         if every != 1:
             raise OptionError("evaluate: give hz or every, not both.")
         options, every, rate = _at_rate(run, hz)
+    if run.info.symbols and rate != 1:
+        raise OptionError("evaluate: tokens have no sampling rate; leave --every and --hz out.")
     if run.info.kind == "forecast" and rate != 1:
         raise OptionError("evaluate: a forecast has a horizon in steps; another sampling rate would change the task.")
     data = options.load(run.recipe.seed)
     model = run.load_model(which).to(device)
     source = getattr(data, split)
+    if antialias and every == 1:
+        raise OptionError("evaluate: antialias filters before samples are left out; give every, or hz below training.")
     table_scores, table = evaluate_split(
-        model, source.to(device), run.info, run.recipe.eval_batch_size, every=every, rate=rate
+        model, source.to(device), run.info, run.recipe.eval_batch_size, every=every, rate=rate, antialias=antialias
     )
     intervals = metrics.bootstrap(run.info.kind, table) if len(table) > 1 else {}
-    return Evaluation(split, len(table), rate, table_scores, intervals)
+    return Evaluation(split, len(table), rate, table_scores, intervals, antialias)
 
 
 def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
@@ -78,23 +90,48 @@ def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
     return options, round(every), float(round(every))
 
 
-def thin(batch: Batch, every: int) -> Batch:
-    """Every k-th sample of the input."""
+def thin(batch: Batch, every: int, antialias: bool = False) -> Batch:
+    """Every k-th sample of the input, after a low-pass filter if asked for."""
     if every == 1:
         return batch
     lengths = None if batch.lengths is None else torch.div(batch.lengths + every - 1, every, rounding_mode="floor")
-    return Batch(batch.x[:, ::every], batch.y, lengths, batch.marks)
+    x = low_pass(batch.x, every) if antialias else batch.x
+    return Batch(x[:, ::every], batch.y, lengths, batch.marks)
+
+
+def low_pass(x: Tensor, every: int) -> Tensor:
+    """What every k-th sample can carry: a windowed sinc without delay, zeros beyond the ends. (batch, length, channels)
+
+    >>> tone = torch.cos(torch.pi * 0.9 * torch.arange(400.0))[None, :, None]
+    >>> bool(low_pass(tone, 2)[:, 50:350].abs().max() < 0.01)
+    True
+    """
+    half = 16 * every
+    t = torch.arange(-half, half + 1, device=x.device, dtype=torch.float64)
+    taps = torch.special.sinc(0.9 * t / every) * torch.kaiser_window(
+        2 * half + 1, periodic=False, beta=8.0, dtype=torch.float64, device=x.device
+    )
+    kernel = (taps / taps.sum()).to(x.dtype)[None, None]
+    rows = x.transpose(1, 2).flatten(0, 1)[:, None]  # (batch · channels, 1, length)
+    heard = torch.nn.functional.conv1d(rows, kernel, padding=half)
+    return heard[:, 0].unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 
 @torch.no_grad()
 def evaluate_split(
-    model: SequenceModel, source: Source, info: DataInfo, batch_size: int, every: int = 1, rate: float = 1.0
+    model: SequenceModel,
+    source: Source,
+    info: DataInfo,
+    batch_size: int,
+    every: int = 1,
+    rate: float = 1.0,
+    antialias: bool = False,
 ) -> tuple[dict[str, float], np.ndarray]:
     """Scores over a whole split and the rows they come from. The model is in evaluation mode afterwards."""
     model.eval()
     parts: list[Tensor] = []
     for batch in Whole(source, batch_size):
-        batch = thin(batch, every)
+        batch = thin(batch, every, antialias)
         output = model(batch.x, lengths=batch.lengths, rate=rate, marks=batch.marks)
         parts.append(metrics.rows(info.kind, output, batch.y).cpu())
     table = torch.cat(parts).numpy()

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from wavessm.data.source import Batch, DataSet
 from wavessm.errors import OptionError
-from wavessm.layer import param_groups
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
+from wavessm.training.groups import optimiser_groups
 from wavessm.training.loader import Stretch, Whole
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
@@ -58,7 +58,7 @@ class TrainingModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         recipe = self.recipe
-        groups = param_groups(self.model, recipe.lr, recipe.weight_decay, recipe.lr_ssm)
+        groups = optimiser_groups(self.model, recipe)
         on_gpu = next(self.model.parameters()).is_cuda
         if recipe.cuda_graphs and not on_gpu:
             raise OptionError("cuda_graphs: the model is on the CPU; a captured step needs a GPU.")

@@ -29,6 +29,8 @@ THRESHOLD = 0.5
 
 def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
     """Rows of predictions, file after file."""
+    if run.info.symbols:
+        raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
     model = run.load_model()
     rows: list[Row] = []
     for path in paths:
@@ -69,6 +71,9 @@ def _signals(path: Path) -> list[Signal]:
 def _hear(info: DataInfo, model: SequenceModel, signal: Signal, path: Path) -> Tensor:
     values = check_values(info, signal.values, str(path))
     rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
+    if info.step_scale is not None and (rate != 1 or len(values) > info.length):
+        raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples at "
+                        "the rate of training.")  # fmt: skip
     return model(info.standardise(values)[None], rate=rate)[0]
 
 

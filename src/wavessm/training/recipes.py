@@ -67,8 +67,12 @@ class Recipe:
     """Highest learning rate."""
     lr_ssm: float = 1e-3
     """Highest learning rate of the dynamics (steps, modes, B, P)."""
+    dt_rate: Literal["ssm", "global"] = "ssm"
+    """Rate of the steps: that of the dynamics, or the global one."""
+    c_rate: Literal["global", "ssm"] = "global"
+    """Rate of C: the global one, or that of the dynamics."""
     weight_decay: float = 0.0
-    """Decay of AdamW; biases, norms and dynamics are exempt."""
+    """Decay of AdamW; biases, norms, embeddings and dynamics are exempt."""
     batch_size: int = 32
     """Cases in a step."""
     epochs: float = 10
@@ -223,6 +227,37 @@ _OWN_FORECAST = replace(
     validations=1,
 )
 
+_CLASSIFIER = Recipe(
+    model=ModelOptions(family="morlet", d_model=256, n_layers=6, d_state=64, norm="batch", bidirectional=True),
+    lr=0.01,
+    weight_decay=0.05,
+    batch_size=50,
+    eval_batch_size=64,
+    precision="tf32",
+)
+_MODEL = _CLASSIFIER.model
+_TOKENS = replace(_CLASSIFIER, dt_rate="global")
+_PIXELS = replace(_CLASSIFIER, c_rate="ssm")
+_LISTOPS = replace(_TOKENS, model=replace(_MODEL, prenorm=False), batch_size=50, epochs=40)
+_TEXT = replace(_TOKENS, batch_size=16, epochs=32)
+_RETRIEVAL = replace(_TOKENS, batch_size=64, epochs=20)
+_IMAGE = replace(
+    _PIXELS, model=replace(_MODEL, d_model=512, norm="layer", prenorm=False, dropout=0.1), batch_size=50, epochs=200
+)
+_PATHFINDER = replace(
+    _PIXELS,
+    model=replace(_MODEL, d_state=128, n_ssm=None),
+    lr=0.001,
+    weight_decay=0.03,
+    batch_size=64,
+    epochs=200,
+)
+_PATHX = replace(_PATHFINDER, lr=0.0005, lr_ssm=0.0005, weight_decay=0.05, batch_size=32, epochs=50, eval_batch_size=32)
+_SPEECH = replace(
+    _CLASSIFIER, model=replace(_MODEL, d_model=128, n_ssm=2), lr=0.001, batch_size=16, epochs=40, warmup=1000
+)
+_AS_PAPER = "as paper; nothing tuned yet"
+
 RECIPES: dict[str, dict[str, Recipe]] = {
     "ptbxl": {
         "paper": _PTBXL,
@@ -248,6 +283,25 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "window-copy": {
         "paper": replace(_WINDOW_COPY, note="the paper gives two layers of 128 only; the rest is ours"),
         "best": replace(_WINDOW_COPY, note="as paper; the budget is open there"),
+    },
+    **{
+        name: {"paper": paper, "best": replace(paper, note=_AS_PAPER)}
+        for name, paper in (
+            ("listops", _LISTOPS),
+            ("text", _TEXT),
+            ("retrieval", _RETRIEVAL),
+            ("image", _IMAGE),
+            ("pathfinder", _PATHFINDER),
+            ("speech", _SPEECH),
+        )
+    },
+    "pathx": {
+        "paper": _PATHX,
+        "best": replace(
+            _PATHX,
+            model=replace(_PATHX.model, dt_min=1e-4),
+            note="smallest step 1e-4, as in S4, instead of 1e-3, with which every frame of the paper fails",
+        ),
     },
     "own": {"best": _OWN},
     "own-forecast": {"best": _OWN_FORECAST},

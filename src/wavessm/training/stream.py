@@ -158,6 +158,8 @@ def predict_stream(
         if rate != 1:
             raise OptionError("a forecaster's steps are rows; it takes no other sampling rate.")
         return _forecasts(run, run.load_model(), chunks)
+    if run.info.symbols or run.info.step_scale is not None:
+        raise OptionError("this model reads tokens, or scales every step by itself; it cannot hear a stream.")
     if run.model.bidirectional:
         raise OptionError("this model also reads backwards and cannot stream; train one with --no-bidirectional.")
     model = cast(SequenceModel, sampled(run.load_model(), rate))

@@ -1,0 +1,129 @@
+"""CIFAR-10 in grey, pixel by pixel: the Long Range Arena's Image task, from the publisher's files.
+
+cifar-10-batches-py/{data_batch_1 … 5, test_batch}            the Python version, read without running what is in it
+cifar-10-batches-bin/{data_batch_1.bin … 5.bin, test_batch.bin}
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
+from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.errors import DataError
+
+PUBLISHED = "https://www.cs.toronto.edu/~kriz/cifar.html"
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MEAN, STD = 122.6, 61.0  # of the grey training pixels, rounded as in state-spaces/s4
+_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_PIXELS = 3 * 32 * 32
+_SPLIT_SEED = 42
+_RECONSTRUCT: Any = np.array(0).__reduce__()[0]  # what a pickled array calls, wherever NumPy keeps it
+
+
+def load_image(root: str | Path) -> DataSet:
+    """x (batch, 1024, 1): grey pixels row by row, scaled by mean and standard deviation; y the class of ten.
+
+    Nine tenths of the training pictures train, the rest validates (a permutation with seed 42).
+    """
+    files = find_image(root)
+    folder = files[0].parent
+    key = {"files": fingerprint(files, folder), "layout": 1}
+    prepared = cached(cache_folder(folder.parent), "image", key, lambda: _read_all(files))
+    parts = {
+        part: Arrays(
+            torch.from_numpy(prepared.arrays[f"x_{part}"]),
+            torch.from_numpy(prepared.arrays[f"y_{part}"]),
+            affine=(1 / STD, -MEAN / STD),
+        )
+        for part in ("train", "val", "test")
+    }
+    info = DataInfo("multiclass", 1, 10, 1024, classes=CLASSES, scale=((MEAN,), (STD,)))
+    return DataSet("image", parts["train"], parts["val"], parts["test"], info)
+
+
+def find_image(root: str | Path) -> list[Path]:
+    """Five training files and the test file, of the Python or the binary version."""
+    for name, suffix in (("cifar-10-batches-py", ""), ("cifar-10-batches-bin", ".bin")):
+        for folder in (Path(root) / name, Path(root)):
+            files = [folder / f"{stem}{suffix}" for stem in (*_TRAIN, "test_batch")]
+            if all(path.is_file() for path in files):
+                return files
+    raise DataError(
+        f"Image: no cifar-10-batches-py (nor -bin) in {root}; get it with `wavessm data fetch image`, "
+        f"or from {PUBLISHED}."
+    )
+
+
+def grey(pixels: np.ndarray) -> np.ndarray:
+    """ITU-R 601 luma in whole numbers, as Pillow computes it. (cases, 3, …) uint8 → (cases, …) uint8
+
+    >>> grey(np.array([[[255], [0], [0]]], np.uint8)).tolist()
+    [[76]]
+    """
+    red, green, blue = (pixels[:, i].astype(np.uint32) for i in range(3))
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)
+
+
+def _read_all(files: list[Path]) -> Prepared:
+    read = _read_binary if files[0].suffix == ".bin" else _read_pickle
+    batches = [read(path) for path in files]
+    x, y = (np.concatenate([batch[i] for batch in batches[:-1]]) for i in range(2))
+    if len(x) < 10:
+        raise DataError(f"{files[0].parent}: {len(x)} training pictures, too few to hold a tenth of them out.")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(_SPLIT_SEED)).numpy()
+    train, val = order[: int(len(x) * 0.9)], order[int(len(x) * 0.9) :]
+    arrays = {"x_train": x[train], "y_train": y[train], "x_val": x[val], "y_val": y[val]}
+    return Prepared({**arrays, "x_test": batches[-1][0], "y_test": batches[-1][1]}, {})
+
+
+def _finish(path: Path, pixels: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Grey pixels (cases, 1024, 1) uint8 and labels (cases,), checked."""
+    pixels, labels = np.asarray(pixels), np.asarray(labels)
+    if pixels.ndim != 2 or pixels.shape[1] != _PIXELS or pixels.dtype != np.uint8 or labels.shape != pixels.shape[:1]:
+        raise DataError(f"{path}: pictures {pixels.shape} of {pixels.dtype} and labels {labels.shape}, expected "
+                        f"(cases, {_PIXELS}) of uint8 and (cases,).")  # fmt: skip
+    if not labels.size or labels.min() < 0 or labels.max() > 9:
+        raise DataError(f"{path}: no pictures, or a label outside of 0 to 9.")
+    return grey(pixels.reshape(-1, 3, 1024))[..., None], labels.astype(np.int64)
+
+
+def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    raw = np.fromfile(path, np.uint8)
+    if not raw.size or raw.size % (_PIXELS + 1):
+        raise DataError(f"{path}: {raw.size:,} bytes, expected a multiple of {_PIXELS + 1:,}; the file is truncated.")
+    rows = raw.reshape(-1, _PIXELS + 1)
+    return _finish(path, rows[:, 1:], rows[:, 0])
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Reads dictionaries, lists, numbers and arrays, and refuses to call anything else."""
+
+    allowed: dict[tuple[str, str], Callable[..., Any]] = {  # noqa: RUF012
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
+        ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+        ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return self.allowed[module, name]
+
+
+def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        batch = _OnlyArrays(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        pixels, labels = batch[b"data"], batch[b"labels"]
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as reason:
+        raise DataError(f"{path}: not a file of CIFAR-10's Python version ({reason}).") from reason
+    return _finish(path, pixels, labels)

@@ -1,0 +1,32 @@
+"""Stage 8p: which parameter learns at which rate: the layer's groups, and what S4 changes from task to task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from wavessm.layer import WaveSSM, param_groups
+from wavessm.training.recipes import Recipe
+
+
+def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Groups for AdamW.
+
+    dt_rate "global" trains the steps at the global rate; c_rate "ssm" trains C at the rate of the dynamics, with decay.
+    """
+    groups = param_groups(model, recipe.lr, recipe.weight_decay, recipe.lr_ssm)
+    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
+    moves: list[tuple[str, list[Tensor], dict[str, float]]] = []
+    if recipe.dt_rate == "global":
+        moves.append(("dt", [layer.log_dt for layer in layers], {"lr": recipe.lr, "weight_decay": 0.0}))
+    if recipe.c_rate == "ssm":
+        moves.append(("C", [layer.C for layer in layers], {"lr": recipe.lr_ssm, "weight_decay": recipe.weight_decay}))
+    for name, parameters, rates in moves:
+        moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
+        if not moved:
+            continue
+        for group in groups:
+            group["params"] = [p for p in group["params"] if id(p) not in moved]
+        groups.append({"name": name, "params": [p for p in parameters if id(p) in moved], **rates})
+    return [group for group in groups if group["params"]]
