@@ -51,6 +51,17 @@ class Block(nn.Module):
         return F.glu(self.project(F.gelu(self.layer(x))), dim=-1)
 
 
+class Mixed(nn.Module):
+    """The same of our own block."""
+
+    def __init__(self, layer: ws.WaveSSM) -> None:
+        super().__init__()
+        self.block = ws.ResidualBlock(layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block.mix(x)[0]
+
+
 class Attention(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -84,7 +95,7 @@ def ours(shape: tuple, device: str, **options: Any) -> nn.Module:
     _, d_model, d_state, _, bidirectional = shape
     layer = ws.WaveSSM(d_model, d_state, bidirectional=bidirectional, **options).to(device)
     check(layer, shape, options.get("precision", "fp32"))
-    return Block(layer, d_model).to(device)
+    return Mixed(layer).to(device)
 
 
 def check(layer: ws.WaveSSM, shape: tuple, precision: str) -> None:
@@ -111,8 +122,8 @@ def contenders(shape: tuple, device: str, s4: Path | None) -> dict[str, Callable
         f"wavessm diagonal {p}": (lambda p=p: ours(shape, device, family="morlet", precision=p))
         for p in (("fp32", "tf32", "bf16") if cuda else ("fp32",))
     }
-    named["wavessm diagonal torch"] = lambda: ours(shape, device, family="morlet", backend="torch")
-    named["wavessm dplr"] = lambda: ours(shape, device, family="legs")
+    for p in ("fp32", "tf32") if cuda else ("fp32",):
+        named[f"wavessm dplr {p}"] = lambda p=p: ours(shape, device, family="legs", precision=p)
     if s4 is not None:
         sys.path[:0] = [str(s4), str(s4 / "extensions" / "kernels")]
         from models.s4.s4 import S4Block, has_cuda_extension
@@ -194,6 +205,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")  # TF32 in every linear layer, ours and theirs, as S4 is trained
     shapes = options.shapes or ([s for s in SHAPES if s != "cpu"] if device == "cuda" else ["cpu"])
     rows = []
     for task in shapes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from wavessm.layer import SSM_PARAMETERS
+from wavessm.ops import dplr, modes
 
 KINDS = {
     "morlet": {"family": "morlet"},
@@ -77,11 +78,18 @@ def test_diagonal_and_dplr_start_as_the_same_continuous_system(family, measure):
 
 def test_diagonal_layers_are_sampled_by_zero_order_hold():
     layer = make("morlet", d_model=1, d_state=8)
-    dt = float(layer.log_dt.detach().exp())
-    lam = torch.complex(-layer.log_decay.exp(), layer.frequency)[0].detach()
-    B, C = torch.view_as_complex(layer.B.detach())[0], torch.view_as_complex(layer.C.detach())[0, 0]
+    dt, turning = float(layer.log_dt.detach().exp()), layer.frequency.shape[1]
+    decay, B, C = -layer.log_decay[0].detach().exp(), layer.B[0].detach(), layer.C[0, 0].detach()
+    assert 0 < turning < len(decay), "complex and real modes"
+
+    def complex_slots(values):
+        return torch.view_as_complex(values[:turning].contiguous())
+
+    lam = torch.cat([torch.complex(decay[:turning], layer.frequency[0].detach()), decay[turning:].to(torch.complex128)])
+    B = torch.cat([complex_slots(B), B[turning:].flatten().to(torch.complex128)])
+    C = torch.cat([2 * complex_slots(C), C[turning:].flatten().to(torch.complex128)])
     held = (torch.exp(dt * lam) - 1) / lam * B
-    expected = torch.stack([(layer.weight * C * torch.exp(dt * lam * l) * held).sum().real for l in range(20)])
+    expected = torch.stack([(C * torch.exp(dt * lam * l) * held).sum().real for l in range(20)])
     torch.testing.assert_close(layer.kernel(20)[0, 0], expected, atol=1e-12, rtol=1e-9)
 
 
@@ -180,9 +188,11 @@ def test_modes_cannot_start_to_grow(kind):
                 if name in SSM_PARAMETERS and name != "log_dt":
                     parameter.add_(torch.randn_like(parameter) * parameter.abs().mean().clamp(min=1))
     if layer.structure == "diagonal":
-        assert layer._sampled_modes(1.0)[0][..., 0].max() < 0
+        log_lam, _, turning = modes.sample(layer._modes(), 1.0)
+        assert log_lam[..., 0].max() < 0
+        assert turning == log_lam.shape[1] or log_lam[:, turning:].max() < 0
     else:
-        assert torch.linalg.eigvals(layer._sampled_matrices(1.0)[0]).abs().max() < 1 + 1e-12
+        assert torch.linalg.eigvals(dplr.sample(layer._low_rank(), 1.0).A).abs().max() < 1 + 1e-12
 
 
 def test_copies_are_shared_over_channels():
@@ -343,6 +353,7 @@ def test_bad_input_gets_one_clear_line(case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own
 @pytest.mark.parametrize("kind", ["morlet", "legs"])
 def test_compiles_without_graph_breaks(kind):
     layer, x = make(kind).float(), signal(2, 130, 3).float()

@@ -1,142 +1,268 @@
 """The torch engine against the float64 loop: outputs and all gradients, at odd sizes."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.ops import dense_scan, diagonal_scan, scan
-from wavessm.ops.tables import dense_kernel, kernel
+from wavessm.ops import Engine, dplr, run_dense, run_modes
+from wavessm.ops.modes import Modes, Sampled, phi, sample
+from wavessm.ops.scan import scan, tables_of
+from wavessm.ops.tables import Dense, dense_kernel, dense_tables, diagonal_kernel, diagonal_tables, repeated
 
-SHAPES = [(1, 1, 1, 1), (2, 3, 4, 2), (3, 2, 8, 63), (1, 3, 7, 64), (2, 3, 16, 65), (2, 2, 32, 1000)]
-
-
-def system(batch, channels, modes, length, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(length)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=dtype)
-
-    log_lam = torch.stack(
-        [-0.1 * torch.rand(channels, modes, generator=generator, dtype=dtype), draw(channels, modes)], -1
-    )
-    return [draw(batch, channels, length), log_lam, draw(channels, modes, 2), draw(batch, channels, modes, 2)]
+# batch, channels, complex modes, real modes, length
+SHAPES = [(1, 1, 1, 0, 1), (2, 3, 0, 3, 2), (3, 2, 7, 1, 63), (1, 3, 5, 2, 64), (2, 3, 16, 0, 65), (2, 2, 31, 2, 1000)]
 
 
-def dense_system(batch, channels, width, length):
-    generator = torch.Generator().manual_seed(length)
+def draws(seed, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=dtype)
 
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    return [
-        draw(batch, channels, length),
-        0.3 * draw(channels, width, width) / width**0.5,
-        draw(channels, width),
-        draw(channels, width),
-        draw(batch, channels, width),
+def problem(batch, channels, turning, real, length, directions=1, copies=1, dtype=torch.float64):
+    """u, the modes' parameters, D and a state: slow modes, so that the state matters far beyond a chunk."""
+    draw, slots = draws(length, dtype), turning + (real + 1) // 2
+    state = draw(batch, channels, slots, 2)
+    if real % 2:
+        state[:, :, -1, 1] = 0
+    parameters = [
+        -1 + 0.3 * draw(channels),
+        -2 + draw(copies, turning + real),
+        5 * draw(copies, turning),
+        draw(copies, slots, 2),
+        draw(directions, channels, slots, 2) / slots**0.5,
     ]
+    return draw(batch, channels, length), parameters, draw(channels), state
 
 
-def outputs_and_gradients(op, arguments):
-    arguments = [a.clone().requires_grad_() for a in arguments]
-    outputs = op(*arguments)
+def dense_problem(batch, channels, width, length, directions=1):
+    draw = draws(length)
+    A = 0.3 * draw(channels, width, width) / width**0.5
+    return (
+        draw(batch, channels, length),
+        [A, draw(channels, width), draw(directions, channels, width)],
+        draw(channels),
+        draw(batch, channels, width),
+    )
+
+
+def outputs_and_gradients(op, inputs):
+    inputs = [a.detach().clone().requires_grad_() for a in inputs]
+    outputs = [o for o in op(*inputs) if o is not None]
     generator = torch.Generator().manual_seed(0)
-    seeds = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in outputs]
-    return [*(o.detach() for o in outputs), *torch.autograd.grad(outputs, arguments, seeds)]
+    seeds = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outputs]
+    return [*(o.detach() for o in outputs), *torch.autograd.grad(outputs, inputs, seeds)]
 
 
-def assert_same(ours, theirs, names, tolerance):
-    for name, a, b in zip(names, ours, theirs, strict=True):
-        size = max(1.0, float(b.abs().max()))
-        difference = float((a - b).abs().max())
+def assert_same(ours, theirs, tolerance, names=None):
+    for name, a, b in zip(names or range(len(ours)), ours, theirs, strict=True):
+        size = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+        difference = float((a.double() - b.double()).abs().max()) if b.numel() else 0.0
         assert difference <= tolerance * size, (
             f"{name} differs by {difference:.1e} of {size:.1e}, shape {tuple(b.shape)}"
         )
 
 
-DIAGONAL = ("y", "state", "du", "dlog_lam", "dw", "dstate")
-DENSE = ("y", "state", "du", "dA", "dB", "dC", "dstate")
+MODAL = ("y", "state", "du", "dlog_dt", "dlog_decay", "dfrequency", "dB", "dC", "dD", "dstate")
+
+
+def modal(backend, precision="fp32", rate=1.0):
+    """u, state, D, then the parameters → y, last"""
+
+    def op(u, *rest):
+        *parameters, D, state = rest
+        return run_modes(u, Modes(*parameters), D, rate, state, True, Engine(backend, precision))
+
+    return op
+
+
+def two_way(backend, precision="fp32"):
+    def op(u, *rest):
+        *parameters, D = rest
+        return run_modes(u, Modes(*parameters), D, engine=Engine(backend, precision))
+
+    return op
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_diagonal_scan_is_the_reference(shape):
-    arguments = system(*shape)
-    fast = outputs_and_gradients(lambda *a: diagonal_scan(*a, backend="torch"), arguments)
-    slow = outputs_and_gradients(lambda *a: diagonal_scan(*a, backend="reference"), arguments)
-    assert_same(fast, slow, DIAGONAL, 1e-11)
+def test_modes_equal_the_reference(shape):
+    u, parameters, D, state = problem(*shape)
+    inputs = [u, *parameters, D, state]
+    fast, slow = (outputs_and_gradients(modal(backend), inputs) for backend in ("torch", "reference"))
+    assert_same(fast, slow, 1e-10, MODAL)
 
 
-@pytest.mark.parametrize("shape", [*SHAPES[:-1], (2, 2, 9, 300)])
-def test_dense_scan_is_the_reference(shape):
-    arguments = dense_system(*shape)
-    fast = outputs_and_gradients(lambda *a: dense_scan(*a, backend="torch"), arguments)
-    slow = outputs_and_gradients(lambda *a: dense_scan(*a, backend="reference"), arguments)
-    assert_same(fast, slow, DENSE, 1e-11)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_directions_equal_the_reference(shape):
+    u, parameters, D, _ = problem(*shape, directions=2)
+    fast, slow = (outputs_and_gradients(two_way(backend), [u, *parameters, D]) for backend in ("torch", "reference"))
+    assert_same(fast, slow, 1e-10, [name for name in MODAL if "state" not in name])
+
+
+def test_copies_gather_the_gradients_of_their_channels():
+    u, parameters, D, state = problem(2, 6, 3, 1, 70, copies=3)
+    inputs = [u, *parameters, D, state]
+    fast, slow = (outputs_and_gradients(modal(backend), inputs) for backend in ("torch", "reference"))
+    assert_same(fast, slow, 1e-10, MODAL)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 4, 2), (3, 2, 8, 63), (2, 3, 16, 65), (2, 2, 9, 300)])
+def test_a_dense_state_equals_the_reference(shape, directions):
+    u, parameters, D, state = dense_problem(*shape, directions=directions)
+
+    def op(backend):
+        def run(u, A, B, C, D, *state):
+            return run_dense(u, Dense(A, B, C), D, *state, want_state=directions == 1, engine=Engine(backend))
+
+        return run
+
+    inputs = [u, *parameters, D, *([state] if directions == 1 else [])]
+    fast, slow = (outputs_and_gradients(op(backend), inputs) for backend in ("torch", "reference"))
+    assert_same(fast, slow, 1e-10)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_single_precision_keeps_five_digits(shape):
-    arguments = [a.float() for a in system(*shape)]
-    fast = outputs_and_gradients(lambda *a: diagonal_scan(*a, backend="torch"), arguments)
+    u, parameters, D, state = problem(*shape, dtype=torch.float32)
+    inputs = [u, *parameters, D, state]
     # the reference computes in double whatever comes, and returns what came
-    slow = outputs_and_gradients(lambda *a: diagonal_scan(*a, backend="reference"), arguments)
-    assert_same(fast, slow, DIAGONAL, 1e-5)
+    fast, slow = (outputs_and_gradients(modal(backend), inputs) for backend in ("torch", "reference"))
+    assert_same(fast, slow, 2e-5, MODAL)
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 200), st.integers(1, 199))
-def test_any_split_is_the_whole(batch, channels, modes, length, cut):
-    u, log_lam, w, state = system(batch, channels, modes, length)
-    whole, last = diagonal_scan(u, log_lam, w, state)
-    cut = min(cut, length - 1)
-    if cut == 0:
-        return
-    first, middle = diagonal_scan(u[..., :cut], log_lam, w, state)
-    rest, end = diagonal_scan(u[..., cut:], log_lam, w, middle)
+@given(st.integers(1, 3), st.integers(0, 5), st.integers(0, 4), st.integers(2, 200), st.integers(1, 199))
+def test_any_split_is_the_whole(batch, turning, real, length, cut):
+    real += turning + real == 0
+    u, parameters, D, state = problem(batch, 2, turning, real, length)
+    modes, cut = Modes(*parameters), min(cut, length - 1)
+    whole, last = run_modes(u, modes, D, 1.0, state, True)
+    first, middle = run_modes(u[..., :cut], modes, D, 1.0, state, True)
+    rest, end = run_modes(u[..., cut:], modes, D, 1.0, middle, True)
     torch.testing.assert_close(torch.cat([first, rest], -1), whole, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(end, last, atol=1e-10, rtol=1e-10)
 
 
 def test_input_may_be_any_view():
-    u, log_lam, w, state = system(2, 6, 4, 130)
-    expected = diagonal_scan(u, log_lam, w, state)[0]
+    u, parameters, D, state = problem(2, 6, 4, 1, 130)
+    modes = Modes(*parameters)
+    expected = run_modes(u, modes, D, 1.0, state)[0]
     view = u.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(diagonal_scan(view, log_lam, w, state)[0], expected)
+    torch.testing.assert_close(run_modes(view, modes, D, 1.0, state)[0], expected)
     spread = torch.zeros(2, 6, 260, dtype=u.dtype)
     spread[..., ::2] = u
-    torch.testing.assert_close(diagonal_scan(spread[..., ::2], log_lam, w, state)[0], expected)
+    torch.testing.assert_close(run_modes(spread[..., ::2], modes, D, 1.0, state)[0], expected)
+
+
+@given(st.floats(-30, 2))
+def test_phi_is_the_integral_of_the_exponential(exponent):
+    """∫₀¹ e^{zs} ds by Gauss–Legendre, for a complex slot and for two real ones."""
+    size = 10.0**exponent
+    z = torch.tensor([[-size, 0.7 * size], [-size, -2 * size]], dtype=torch.float64)
+    nodes, weight = np.polynomial.legendre.leggauss(200)
+    by_quadrature = [weight @ np.exp(v * (nodes + 1) / 2) / 2 for v in (complex(-1, 0.7) * size, -size, -2 * size)]
+    turned, first, second = by_quadrature
+    expected = torch.tensor([[turned.real, turned.imag], [first, second]], dtype=torch.float64)
+    got = phi(z, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize("length", [1, 2, 17, 1000, 65_536])
 def test_kernel_is_accurate_at_any_length(length):
-    _, log_lam, w, _ = system(1, 2, 8, 5)
-    log_lam = log_lam * torch.tensor([1e-3, 1.0])
+    draw = draws(length)
+    log_lam, w = 1e-3 * -draw(2, 5, 2).abs(), draw(1, 2, 5, 2)
+    log_lam[:, :3, 1] = draw(2, 3)
     ticks = torch.tensor([0, length // 2, length - 1])
-    lam = torch.view_as_complex(log_lam)
-    direct = (torch.view_as_complex(w)[..., None] * torch.exp(lam[..., None] * ticks)).sum(1).real
-    torch.testing.assert_close(kernel(log_lam, w, length)[:, ticks], direct, atol=1e-9, rtol=1e-9)
+    lam = torch.view_as_complex(log_lam[:, :3].contiguous())
+    direct = (
+        (torch.view_as_complex(w[0, :, :3].contiguous())[..., None] * torch.exp(lam[..., None] * ticks)).sum(1).real
+    )
+    direct += (w[0, :, 3:, :, None] * torch.exp(log_lam[:, 3:, :, None] * ticks)).sum((1, 2))
+    K = diagonal_kernel(Sampled(log_lam, w, 3), length)
+    torch.testing.assert_close(K[0][:, ticks], direct, atol=1e-9, rtol=1e-9)
 
 
 def test_dense_kernel_is_the_impulse_response():
-    _, A, B, C, _ = dense_system(1, 3, 6, 5)
+    _, parameters, D, _ = dense_problem(1, 3, 6, 5)
     impulse = torch.zeros(1, 3, 150, dtype=torch.float64)
     impulse[..., 0] = 1
-    torch.testing.assert_close(dense_kernel(A, B, C, 150), dense_scan(impulse, A, B, C, backend="reference")[0][0])
+    y, _ = run_dense(impulse, Dense(*parameters), 0 * D, engine=Engine("reference"))
+    torch.testing.assert_close(dense_kernel(Dense(*parameters), 150)[0], y[0])
 
 
-def test_gradients_by_finite_differences():
-    arguments = [a.requires_grad_() for a in system(1, 2, 2, 7)]
-    assert torch.autograd.gradcheck(lambda *a: scan.diagonal_scan(*a), arguments)
+@pytest.mark.parametrize("chunk", [1, 2, 5, 16, 23])
+def test_dense_tables_hold_powers(chunk):
+    _, (A, B, C), _, _ = dense_problem(1, 2, 5, 3, directions=2)
+    K, E, out, decay = dense_tables(Dense(A, B, C), chunk)
+    columns = repeated(A, B[..., None], chunk)
+    torch.testing.assert_close(E, columns.flip(-1).transpose(1, 2))
+    torch.testing.assert_close(K, torch.einsum("dhr,hrj->dhj", C, columns))
+    torch.testing.assert_close(out, repeated(A.transpose(1, 2), A.transpose(1, 2) @ C[..., None], chunk))
+    torch.testing.assert_close(decay, torch.linalg.matrix_power(A, chunk))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7])
+def test_gradients_of_tables_by_finite_differences(chunk):
+    _, parameters, _, _ = dense_problem(1, 2, 3, 3, directions=2)
+    parameters = [p.requires_grad_() for p in parameters]
+    assert torch.autograd.gradcheck(lambda *p: tuple(dense_tables(Dense(*p), chunk)), parameters)
+    _, modal_parameters, _, _ = problem(1, 2, 2, 1, 3, directions=2)
+    modal_parameters = [p.requires_grad_() for p in modal_parameters]
+    assert torch.autograd.gradcheck(lambda *p: tuple(diagonal_tables(sample(Modes(*p), 1.0), chunk)), modal_parameters)
+
+
+def low_rank(rank, turning=2, real=1, channels=4, copies=2):
+    u, parameters, D, state = problem(1, channels, turning, real, 9, copies=copies)
+    slots = parameters[3].shape[1]
+    P = draws(3)(copies, rank, slots, 2)
+    if real % 2:
+        P[..., -1, 1] = 0
+        parameters[3][:, -1, 1] = 0
+    return dplr.LowRank(*parameters, P)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_bilinear_rule_in_closed_form_solves_the_system(rank):
+    layer = low_rank(rank)
+    system = dplr.sample(layer, 1.5)
+    for h in range(4):
+        lam = -layer.log_decay[h // 2].exp()
+        blocks = [torch.tensor([[lam[n], -f], [f, lam[n]]]) for n, f in enumerate(layer.frequency[h // 2])]
+        blocks.append(torch.diag(torch.stack([lam[2], lam[2]])))
+        P = layer.P[h // 2].flatten(1)
+        A = torch.block_diag(*blocks) - P.T @ (P * torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0, 0.0]))
+        half = 0.5 * 1.5 * layer.log_dt[h].exp() * A
+        eye = torch.eye(6, dtype=torch.float64)
+        torch.testing.assert_close(system.A[h], torch.linalg.solve(eye - half, eye + half))
+        B_bar = torch.linalg.solve(eye - half, 1.5 * layer.log_dt[h].exp() * layer.B[h // 2].flatten())
+        torch.testing.assert_close(system.B[h], B_bar)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_gradients_of_the_bilinear_rule_by_finite_differences(rank):
+    parameters = [p.requires_grad_() for p in low_rank(rank, channels=2, copies=1)]
+    assert torch.autograd.gradcheck(lambda *p: tuple(dplr.sample(dplr.LowRank(*p), 1.0)), parameters)
+
+
+def test_gradients_of_the_scan_by_finite_differences():
+    u, parameters, D, state = problem(1, 2, 1, 1, 7)
+    inputs = [a.requires_grad_() for a in (u, *parameters, D, state)]
+    assert torch.autograd.gradcheck(modal("torch"), inputs)
+    u, (A, B, C), _, state = dense_problem(1, 2, 2, 130)
+    inputs = [a.requires_grad_() for a in (u[..., :7], A, B, C, state)]
+    assert torch.autograd.gradcheck(
+        lambda u, A, B, C, s: scan(u, tables_of(Dense(A, B, C), u.dtype), s, want_state=True), inputs
+    )
 
 
 def test_wrong_backends_are_refused_by_name():
-    arguments = system(1, 1, 1, 3)
+    u, parameters, D, state = problem(1, 1, 1, 0, 3)
+    modes = Modes(*parameters)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'torch'"):
-        diagonal_scan(*arguments, backend="torhc")
+        run_modes(u, modes, D, engine=Engine("torhc"))
     with pytest.raises(ws.UnknownNameError, match="precision"):
-        diagonal_scan(*arguments, precision="fp64")
+        run_modes(u, modes, D, engine=Engine(precision="fp64"))
     with pytest.raises(ws.OptionError, match="cannot serve this call"):
-        diagonal_scan(*arguments, backend="triton")  # float64
-    with pytest.raises(ws.OptionError, match="dense state"):
-        dense_scan(*dense_system(1, 1, 2, 3), backend="triton")
+        run_modes(u, modes, D, engine=Engine("triton"))  # float64

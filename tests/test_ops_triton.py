@@ -1,161 +1,224 @@
 """The Triton scan against the float64 loop, run by Triton's interpreter on the CPU (full sizes are timed on a GPU)."""
 
-import importlib.util
+import importlib
 import sys
 
 import pytest
 import torch
 
+from test_ops import MODAL, dense_problem, modal, outputs_and_gradients, problem, two_way
 from wavessm.errors import OptionError
-from wavessm.ops import reference, triton_scan
-from wavessm.ops.tables import make_tables
+from wavessm.ops import Engine, run_dense, run_modes, triton_kernels, triton_scan, triton_tables, triton_turn
+from wavessm.ops.modes import Modes, sample
+from wavessm.ops.tables import Dense, diagonal_tables
 from wavessm.ops.triton_scan import Settings
 
-NAMES = ("y", "state", "du", "dlog_lam", "dw", "dstate")
 # The interpreter multiplies float32 exactly whatever tl.dot is told, so TF32 shows its own error on a GPU only.
 # Its bfloat16 is truncated where a GPU rounds: twice the error.
-TOLERANCE = {"fp32": 2e-6, "tf32": 2e-6, "bf16": 2e-2}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {"fp32": 1e-5, "tf32": 1e-5 if DEVICE == "cpu" else 5e-3, "bf16": 3e-2}
 
 
-def problem(batch, channels, modes, length, dtype=torch.float32):
-    """Slow, barely damped modes, so that the state matters far beyond a chunk."""
-    draw = torch.Generator().manual_seed(batch + 10 * modes + 100 * length)
-    decay = 10 ** (-3 + 2 * torch.rand(channels, modes, generator=draw))
-    angle = 3 * torch.rand(channels, modes, generator=draw)
-    log_lam = torch.stack([-decay, angle], dim=-1)
-    w = torch.randn(channels, modes, 2, generator=draw) / modes**0.5
-    u = torch.randn(batch, channels, length, generator=draw).to(dtype)
-    state = torch.randn(batch, channels, modes, 2, generator=draw)
-    return u, log_lam, w, state
+def on_device(tensors):
+    return [tensor.float().to(DEVICE) for tensor in tensors]
 
 
-def results(scan, u, log_lam, w, state, weights):
-    """Outputs and the gradients of a random linear function of them, in the order of NAMES."""
-    inputs = [t.detach().requires_grad_() for t in (u, log_lam, w, state)]
-    outputs = scan(*inputs)
-    loss = sum((out.double() * weight).sum() for out, weight in zip(outputs, weights, strict=True))
-    return [*outputs, *torch.autograd.grad(loss, inputs)]
+def assert_close_to_reference(got, want, tolerance, names, shape):
+    for name, a, b in zip(names, got, want, strict=True):
+        if b.numel():
+            error = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-6))
+            assert error < tolerance, f"{name}: {error:.1e} at {shape}"
 
 
-def assert_equal_to_reference(u, log_lam, w, state, precision="fp32", settings=None, tolerance=None):
-    draw = torch.Generator().manual_seed(0)
-    weights = [torch.randn(t.shape, generator=draw, dtype=torch.float64) for t in (u, state)]
+def check(shape, directions=1, precision="fp32", settings=None, tolerance=None, copies=1, view=lambda u: u):
+    u, parameters, D, state = problem(*shape, directions=directions, copies=copies)
+    inputs = on_device([u, *parameters, D, *([state] if directions == 1 else [])])
+    inputs[0] = view(inputs[0])
+    slow = outputs_and_gradients((modal if directions == 1 else two_way)("reference"), inputs)
 
-    def scan(*inputs):
-        return triton_scan.diagonal_scan(*inputs, precision=precision, settings=settings)
+    def fast(u, *rest):
+        *rest, D = rest if directions == 2 else rest[:-1]
+        first = None if directions == 2 else inputs_state
+        return triton_scan.run_modes(u, Modes(*rest), D, 1.0, first, directions == 1, precision, settings)
 
-    got = results(scan, u, log_lam, w, state, weights)
-    want = results(reference.diagonal_scan, u, log_lam, w, state, weights)
-    for name, a, b in zip(NAMES, got, want, strict=True):
-        error = ((a.double() - b).norm() / b.norm()).item()
-        assert error < (tolerance or TOLERANCE[precision]), f"{name}: {error:.1e} at u {tuple(u.shape)}"
+    leaves = [a.detach().clone().requires_grad_() for a in inputs]
+    leaves[0] = view(inputs[0]).detach().requires_grad_()
+    inputs_state = leaves[-1] if directions == 1 else None
+    outputs = [o for o in fast(*leaves) if o is not None]
+    generator = torch.Generator().manual_seed(0)
+    seeds = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outputs]
+    got = [*(o.detach() for o in outputs), *torch.autograd.grad(outputs, leaves, seeds)]
+    names = MODAL if directions == 1 else [name for name in MODAL if "state" not in name]
+    assert_close_to_reference(got, slow, tolerance or TOLERANCE[precision], names, shape)
 
 
 @pytest.mark.parametrize(
-    ("batch", "channels", "modes", "length"),
-    [(1, 2, 1, 1), (3, 1, 2, 2), (2, 2, 7, 63), (2, 1, 16, 64), (17, 1, 5, 65), (1, 2, 33, 200), (2, 1, 128, 130)],
+    "shape",
+    [(1, 2, 1, 0, 1), (3, 1, 0, 3, 2), (2, 2, 7, 1, 63), (2, 3, 14, 3, 64), (17, 1, 5, 0, 65), (1, 2, 31, 2, 200),
+     (2, 1, 64, 0, 70)],
+)  # fmt: skip
+def test_outputs_and_gradients_equal_the_reference(shape):
+    check(shape)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 3, 1, 1), (2, 2, 7, 1, 63), (1, 2, 8, 0, 128), (17, 1, 3, 2, 150)])
+def test_both_directions_equal_the_reference(shape):
+    check(shape, directions=2)
+
+
+def test_copies_gather_the_gradients_of_their_channels():
+    check((2, 4, 3, 1, 70), directions=2, copies=2)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_each_arithmetic_keeps_its_accuracy(precision, fused):
+    settings = Settings(chunk=32, fused=fused, part=16, block=16)
+    check((3, 2, 7, 1, 150), directions=2, precision=precision, settings=settings)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("length", [15, 96, 250])
+@pytest.mark.parametrize("segments", [2, 5])
+def test_segments_equal_the_reference(segments, length, directions):
+    settings = Settings(chunk=16, tile=16, segments=segments, fused=segments == 2, part=16, block=16)
+    check((3, 2, 2, 1, length), directions, settings=settings)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    [
+        ((2, 2, 6, 100), None),
+        ((1, 1, 33, 64), None),
+        ((3, 2, 5, 150), Settings(chunk=16, segments=3, fused=True)),
+        ((3, 2, 5, 150), Settings(chunk=16, segments=3, part=16, block=16)),
+    ],
 )
-def test_outputs_and_gradients_equal_the_reference(batch, channels, modes, length):
-    assert_equal_to_reference(*problem(batch, channels, modes, length))
+def test_a_dense_state_equals_the_reference(shape, settings, directions):
+    u, parameters, D, state = dense_problem(*shape, directions=directions)
+    inputs = on_device([u, *parameters, D, *([state] if directions == 1 else [])])
 
+    def slow(u, A, B, C, D, *state):
+        return run_dense(u, Dense(A, B, C), D, *state, want_state=directions == 1, engine=Engine("reference"))
 
-@pytest.mark.parametrize("precision", triton_scan.PRECISIONS)
-def test_each_arithmetic_keeps_its_accuracy(precision):
-    assert_equal_to_reference(*problem(3, 2, 15, 150), precision=precision)
+    def fast(u, A, B, C, D, *state):
+        system = Dense(A.double(), B.double(), C.double())
+        first = state[0] if state else None
+        return triton_scan.run_dense(u, system, D, first, directions == 1, "fp32", settings)
+
+    got, want = outputs_and_gradients(fast, inputs), outputs_and_gradients(slow, inputs)
+    assert_close_to_reference(got, want, TOLERANCE["fp32"], range(len(got)), shape)
 
 
 def test_bfloat16_signals_are_rounded_on_the_way_out_only():
-    u, log_lam, w, state = problem(2, 2, 6, 100, torch.bfloat16)
-    assert_equal_to_reference(u, log_lam, w, state, tolerance=8e-3)  # bfloat16 keeps 8 bits; the interpreter truncates
-    y, after = triton_scan.diagonal_scan(u, log_lam, w, state)
+    u, parameters, D, state = problem(2, 2, 6, 1, 128)
+    u, *parameters, D, state = on_device([u, *parameters, D, state])
+    u, modes = u.bfloat16(), Modes(*parameters)
+    y, after = triton_scan.run_modes(u, modes, D, 1.0, state, True)
     assert (y.dtype, after.dtype) == (torch.bfloat16, torch.float32)
+    exact, last = run_modes(u.float(), modes, D, 1.0, state, True, Engine("reference"))
+    assert (y.float() - exact).norm() < 8e-3 * exact.norm()  # bfloat16 keeps 8 bits; the interpreter truncates
+    assert (after - last).norm() < 3e-6 * last.norm()
 
 
-@pytest.mark.parametrize("length", [15, 96, 250])
-@pytest.mark.parametrize("segments", [2, 5])
-def test_segments_equal_the_reference(segments, length):
-    settings = Settings(chunk=16, tile=16, segments=segments)
-    assert_equal_to_reference(*problem(3, 2, 3, length), settings=settings)
+def test_input_of_any_strides():
+    for view in (
+        lambda u: u.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda u: torch.stack([u, torch.zeros_like(u)], dim=-1).flatten(2)[..., ::2],
+        lambda u: u.transpose(0, 1).contiguous().transpose(0, 1),
+    ):
+        check((2, 3, 4, 0, 70), view=view)
 
 
-def test_input_and_gradient_of_any_strides():
-    u, log_lam, w, state = problem(2, 3, 4, 70)
-    transposed = u.transpose(1, 2).contiguous().transpose(1, 2)
-    every_other = torch.stack([u, torch.zeros_like(u)], dim=-1).flatten(2)[..., ::2]
-    for view in (transposed, every_other, u.transpose(0, 1).contiguous().transpose(0, 1)):
-        assert view.stride() != u.stride()
-        assert_equal_to_reference(view, log_lam, w, state)
-    shared = u[:1, :1].expand(2, 3, 70)  # strides of zero
-    assert_equal_to_reference(shared, log_lam, w, state)
-
-
-def test_no_state_is_a_state_of_zeros():
-    u, log_lam, w, state = problem(2, 2, 5, 80)
-    inputs = [t.requires_grad_() for t in (u, log_lam, w)]
-    y, after = triton_scan.diagonal_scan(*inputs, None)
-    y_zero, after_zero = triton_scan.diagonal_scan(*inputs, torch.zeros_like(state))
-    assert torch.equal(y, y_zero)
-    assert torch.equal(after, after_zero)
-    loss, loss_zero = (y.square().sum() + after.sum(), y_zero.square().sum() + after_zero.sum())
-    pairs = zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(loss_zero, inputs), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_gradients_from_the_output_or_the_state_alone():
-    u, log_lam, w, state = problem(2, 2, 5, 80)
-    for which in (0, 1):
-        inputs = [t.detach().requires_grad_() for t in (u, log_lam, state)]
-        got = torch.autograd.grad(
-            triton_scan.diagonal_scan(inputs[0], inputs[1], w, inputs[2])[which].square().sum(), inputs
-        )
-        want = torch.autograd.grad(
-            reference.diagonal_scan(inputs[0], inputs[1], w, inputs[2])[which].square().sum(), inputs
-        )
-        for a, b in zip(got, want, strict=True):
-            assert (a - b).norm() < 2e-6 * b.norm()
+def test_broken_input_breaks_nothing_before_it():
+    u, parameters, D, _ = problem(2, 2, 5, 1, 192)
+    u, *parameters, D = on_device([u, *parameters, D])
+    modes = Modes(*parameters)
+    for settings in (None, Settings(chunk=16, segments=3, part=16)):
+        clean, _ = triton_scan.run_modes(u, modes, D, 1.0, None, True, settings=settings)
+        for value in (float("nan"), float("-inf")):
+            dirty = u.clone()
+            dirty[0, 1, 70] = value
+            y, state = triton_scan.run_modes(dirty, modes, D, 1.0, None, True, settings=settings)
+            assert not torch.isfinite(y[0, 1, 70:]).any()
+            assert not torch.isfinite(state[0, 1]).any()
+            y[0, 1, 70:] = clean[0, 1, 70:]
+            assert torch.equal(y, clean)
 
 
 def test_frozen_modes_still_pass_gradients_to_the_input():
-    u, log_lam, w, state = problem(2, 2, 5, 80)
+    u, parameters, D, state = problem(2, 2, 5, 0, 80)
+    u, *parameters, D, state = on_device([u, *parameters, D, state])
     u.requires_grad_()
-    got = torch.autograd.grad(triton_scan.diagonal_scan(u, log_lam, w, state)[0].square().sum(), u)[0]
-    want = torch.autograd.grad(reference.diagonal_scan(u, log_lam, w, state)[0].square().sum(), u)[0]
-    assert (got - want).norm() < 2e-6 * want.norm()
+    modes = Modes(*parameters)
+    got = torch.autograd.grad(triton_scan.run_modes(u, modes, D, 1.0, state)[0].square().sum(), u)[0]
+    want = torch.autograd.grad(run_modes(u, modes, D, 1.0, state, engine=Engine("reference"))[0].square().sum(), u)[0]
+    assert (got - want).norm() < 3e-6 * want.norm()
 
 
 def test_what_it_cannot_serve_is_refused_with_the_reason(monkeypatch):
-    u, log_lam, w, state = problem(1, 1, 2, 4)
+    u, parameters, D, _ = problem(1, 1, 2, 0, 4, dtype=torch.float32)
+    if DEVICE == "cuda":
+        pytest.skip("the reasons are those of a machine without a GPU")
     assert triton_scan.available(u) is None
-    with pytest.raises(OptionError, match=r"torch\.float64"):
-        triton_scan.diagonal_scan(u.double(), log_lam, w, state)
+    assert "torch.float64" in triton_scan.available(u.double())
+    assert "d_state is 600" in triton_scan.available(u, slots=300)
     with pytest.raises(OptionError, match=r"fp16.*expected one of fp32, tf32, bf16"):
-        triton_scan.diagonal_scan(u, log_lam, w, state, precision="fp16")
-    monkeypatch.delenv("TRITON_INTERPRET")
+        triton_scan.run_modes(u, Modes(*parameters), D, precision="fp16")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert "cpu" in str(triton_scan.available(u))
-    monkeypatch.setattr(triton_scan, "_missing", "No module named 'triton'")
+    monkeypatch.setattr(triton_scan, "missing", "No module named 'triton'")
     assert "pip install triton" in str(triton_scan.available(u))
 
 
-def test_module_imports_without_triton_and_keeps_the_reason(monkeypatch):
+def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
+    names = [module.__name__ for module in (triton_kernels, triton_tables, triton_scan)]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("triton_scan_alone", triton_scan.__file__)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    assert "triton is not installed" in module.available(torch.zeros(1, 1, 1))
-    with pytest.raises(OptionError, match="pip install triton"):
-        module.diagonal_scan(*problem(1, 1, 2, 4))
+    parent = importlib.import_module("wavessm.ops")
+    for name in names:
+        monkeypatch.setattr(parent, name.rsplit(".", 1)[1], sys.modules.get(name))
+    alone = importlib.import_module("wavessm.ops.triton_scan")
+    assert "triton is not installed" in alone.available(torch.zeros(1, 1, 1))
 
 
-def test_tables_equal_those_of_the_torch_path():
-    _, log_lam, w, _ = problem(1, 3, 11, 5)
-    want = make_tables(log_lam, w, 32, torch.float64)
-    K, E, C, decay = triton_scan.split_tables(log_lam, w, 32)
+@pytest.mark.parametrize(("turning", "real"), [(11, 0), (4, 5), (0, 2)])
+def test_tables_equal_those_of_the_torch_path(turning, real):
+    _, parameters, D, _ = problem(1, 3, turning, real, 5, directions=2)
+    modes = Modes(*on_device(parameters))
+    want = diagonal_tables(sample(modes, 1.5), 32)
+    K, E, C, decay = triton_tables.make_tables(modes, D.float().to(DEVICE), 1.5, 32)
+    direct = torch.zeros_like(want.K)
+    direct[0, :, 0] = D
     pairs = {
-        "K": (K, want.T[:, 0]),
+        "K": (K, want.K + direct),
         "E": (E, want.E.unflatten(2, (-1, 2)).permute(0, 3, 1, 2)),
-        "C": (C, want.C.unflatten(1, (-1, 2)).transpose(1, 2)),
-        "decay": (decay, want.decay.transpose(1, 2)),
+        "C": (C, want.C.unflatten(2, (-1, 2)).transpose(2, 3)),
+        "decay": (decay, torch.stack([want.decay[..., 0, 0], want.decay[..., 1, 0], want.decay[..., 1, 1]], 1)),
     }
     for name, (a, b) in pairs.items():
         assert (a - b).abs().max() < 1e-6 * b.abs().max(), name
+
+
+@pytest.mark.parametrize("factors", [True, False])
+def test_gelu_turns_signals_over_as_torch_would(factors):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 37, 70, generator=generator).to(DEVICE).requires_grad_()
+    shapes = (2, 1, 37), (2, 1, 37), (2, 70, 37)
+    before, after, seed = (torch.rand(*shape, generator=generator).to(DEVICE) for shape in shapes)
+    if not factors:
+        before = after = torch.ones_like(before)
+    want = after * torch.nn.functional.gelu(before * x.transpose(1, 2))
+    got = triton_turn.activate(x, *((before, after) if factors else (None, None)))
+    assert got.is_contiguous()
+    torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
+    gradients = [torch.autograd.grad(z, x, seed)[0] for z in (got, want)]
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+def test_signals_are_turned_over():
+    x = torch.randn(2, 37, 70).to(DEVICE)
+    assert torch.equal(triton_turn.turn(x), x.transpose(1, 2))
+    assert triton_turn.turn(x).is_contiguous()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, time_mask
+from wavessm.ops import activate
 from wavessm.registry import unknown_name
 
 NORMS = ("layer", "batch")
@@ -32,9 +33,14 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_model)
+        factors = self.factors(x)
+        return x if factors is None else x * factors
+
+    def factors(self, x: Tensor) -> Tensor | None:
+        """What x is multiplied by: 0 or 1/(1 − p) in shape (batch, 1, d_model), or None for nothing."""
         if not self.training or self.p == 0:
-            return x
-        return x * F.dropout(torch.ones_like(x[:, :1]), self.p)
+            return None
+        return F.dropout(torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device), self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -97,12 +103,24 @@ class ResidualBlock(nn.Module):
         """y like x, and the layer's state if asked for."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask) if self.prenorm else x
-        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
-        z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
-        z = self.dropout(F.gelu(self.dropout(z)))
-        y = x + self.dropout(F.glu(self.project(z), dim=-1))
+        z, after = self.mix(z, state, return_state, rate, lengths)
+        y = x + z
         y = y if self.prenorm else self.norm(y, mask)
         return (y, after) if after is not None else y
+
+    def mix(
+        self,
+        z: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> tuple[Tensor, Tensor | None]:
+        """The block without its norm and the path around it: layer, GELU and gated projection, with dropout."""
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
+        z = activate(z, self.dropout.factors(z), self.dropout.factors(z), self.layer.engine)
+        return self.dropout(F.glu(self.project(z), dim=-1)), after
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state."""

@@ -30,7 +30,7 @@ DECAY_FLOOR = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Initial:
-    """See the module's docstring."""
+    """See the module's docstring; the `turning` complex modes come first, then the real ones."""
 
     lam: npt.NDArray[np.complexfloating]
     B: npt.NDArray[np.complexfloating]
@@ -38,6 +38,20 @@ class Initial:
     readout: npt.NDArray[np.complexfloating]
     weight: npt.NDArray[np.floating]
     structure: str
+
+    @property
+    def turning(self) -> int:
+        """How many modes are one of a conjugate pair."""
+        return int((self.weight == 2).sum())
+
+    def slots(self, values: npt.NDArray[np.complexfloating]) -> npt.NDArray[np.float32]:
+        """Numbers of all modes in pairs of reals: a complex one each, or two real ones. (..., modes) → (..., slots, 2)"""
+        turning = values[..., : self.turning]
+        real = values[..., self.turning :].real
+        if real.shape[-1] % 2:
+            real = np.concatenate([real, np.zeros_like(real[..., :1])], axis=-1)
+        pairs = [np.stack([turning.real, turning.imag], -1), real.reshape(*real.shape[:-1], -1, 2)]
+        return np.concatenate(pairs, axis=-2).astype(np.float32)
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +81,7 @@ def initial_modes(family: str, measure: str | None, d_state: int, structure: str
 
 def _diagonal(operator: Operator) -> Initial:
     form = operator.to_diagonal()
-    kept, weight = form.one_of_each_pair
+    kept, weight = _turning_first(*form.one_of_each_pair)
     none = np.zeros((0, len(kept)), complex)
     # The length of an eigenvector is free. Taking all modes to be driven alike keeps a layer's products of B and C near
     # one; unit eigenvectors would make them as large as the condition number, to cancel in the sum.
@@ -79,8 +93,13 @@ def _diagonal(operator: Operator) -> Initial:
 
 def _dplr(operator: Operator) -> Initial:
     form = operator.to_dplr()
-    kept, weight = form.one_of_each_pair
+    kept, weight = _turning_first(*form.one_of_each_pair)
     return Initial(_floored(form.lam[kept]), form.B[kept], form.P[kept].T, form.V[:, kept].T, weight, "dplr")
+
+
+def _turning_first(kept: npt.NDArray[np.integer], weight: npt.NDArray[np.floating]) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(-weight, kind="stable")
+    return kept[order], weight[order]
 
 
 def _floored(lam: npt.NDArray[np.complexfloating]) -> npt.NDArray[np.complexfloating]:

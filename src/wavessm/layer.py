@@ -4,12 +4,13 @@ Each channel h has a step Δ_h and a readout C_h of its own, and shares modes λ
 channels of its copy. Diagonal layers are sampled by zero-order hold, DPLR layers by the bilinear rule as S4's are. One
 layer runs in three equal ways: the whole sequence, chunks with a state in between, single steps.
 
-    x (batch, length, d_model)   state (batch, d_model, modes, 2), pairs of real and imaginary parts
+    x (batch, length, d_model)   state (batch, d_model, slots, 2): N real numbers in pairs
 """
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,14 +18,9 @@ from torch import Tensor, nn
 
 from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
-from wavessm.initial import initial_modes
-from wavessm.ops import check_backend, check_precision, dense_scan, diagonal_scan
-from wavessm.ops.tables import dense_kernel, kernel, multiply
-
-
-def pairs(values: np.ndarray) -> Tensor:
-    """Complex numbers as float32 pairs. (...) → (..., 2)"""
-    return torch.from_numpy(np.stack([values.real, values.imag], axis=-1).astype(np.float32))
+from wavessm.initial import Initial, initial_modes
+from wavessm.ops import Engine, dplr, modes, run_dense, run_modes
+from wavessm.ops.tables import dense_kernel, diagonal_kernel
 
 
 class WaveSSM(nn.Module):
@@ -50,8 +46,6 @@ class WaveSSM(nn.Module):
     True
     """
 
-    weight: Tensor
-
     def __init__(
         self,
         d_model: int,
@@ -67,8 +61,7 @@ class WaveSSM(nn.Module):
         precision: str = "fp32",
     ) -> None:
         super().__init__()
-        check_backend(backend)
-        check_precision(precision)
+        self.backend, self.precision = Engine(backend, precision).checked()
         d_model, n_ssm = whole(d_model, "WaveSSM: d_model", least=1), whole(n_ssm, "WaveSSM: n_ssm", least=1)
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
@@ -77,23 +70,27 @@ class WaveSSM(nn.Module):
         start = initial_modes(family, measure, d_state, structure)
         self.d_model, self.d_state, self.family, self.measure = d_model, d_state, family, measure
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
-        self.backend, self.precision = backend, precision
-        self.n_modes = len(start.lam)
-
-        def copies(values: Tensor) -> nn.Parameter:
-            return nn.Parameter(values.expand(n_ssm, *values.shape).clone())
-
         span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
         self.log_dt = nn.Parameter(span)
-        self.log_decay = copies(torch.from_numpy(np.log(-start.lam.real).astype(np.float32)))
-        self.frequency = copies(torch.from_numpy(start.lam.imag.astype(np.float32)))
-        self.B = copies(pairs(start.B))
-        if self.structure == "dplr":
-            self.P = copies(pairs(start.P))  # (n_ssm, rank, modes, 2)
+        self._start_from(start)
         directions = 2 if bidirectional else 1
-        self.C = nn.Parameter(torch.randn(directions, d_model, self.n_modes, 2) / math.sqrt(2))  # unit complex normal
+        C = torch.randn(directions, d_model, self.n_slots, 2) / math.sqrt(2)  # a unit complex normal
+        self.C = nn.Parameter(C)
         self.D = nn.Parameter(torch.randn(d_model))
-        self.register_buffer("weight", torch.from_numpy(start.weight.astype(np.float32)))
+
+    def _start_from(self, start: Initial) -> None:
+        """Parameters of the dynamics, in `n_ssm` copies; slots as in `ops.modes`."""
+
+        def copies(values: np.ndarray) -> nn.Parameter:
+            tensor = torch.from_numpy(values.astype(np.float32))
+            return nn.Parameter(tensor.expand(self.n_ssm, *tensor.shape).clone())
+
+        self.log_decay = copies(np.log(-start.lam.real))
+        self.frequency = copies(start.lam.imag[: start.turning])
+        self.B = copies(start.slots(start.B))
+        self.n_slots = self.B.shape[1]
+        if start.structure == "dplr":
+            self.P = copies(start.slots(start.P))  # (n_ssm, rank, slots, 2)
 
     def extra_repr(self) -> str:
         return (
@@ -101,65 +98,32 @@ class WaveSSM(nn.Module):
             f"bidirectional={self.bidirectional}"
         )
 
+    @property
+    def engine(self) -> Engine:
+        """The backend and the arithmetic inside it."""
+        return Engine(self.backend, self.precision)
+
     # -- the sampled system ---------------------------------------------------------------------------------
 
-    def _continuous(self, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Δ (d_model,), λ and B (d_model, modes, 2), in float64."""
-        if not (rate > 0 and math.isfinite(rate)):
-            raise OptionError(f"WaveSSM: rate is {rate}, expected a positive number; 2.0 hears every second sample.")
-        dt = torch.exp(self.log_dt.double()) * rate
-        lam = torch.stack([-torch.exp(self.log_decay.double()), self.frequency.double()], dim=-1)
-        return dt, self._per_channel(lam), self._per_channel(self.B.double())
+    def _modes(self) -> modes.Modes:
+        return modes.Modes(self.log_dt, self.log_decay, self.frequency, self.B, self.C)
 
-    def _per_channel(self, values: Tensor) -> Tensor:
-        """One row for each channel from one for each copy. (n_ssm, ...) → (d_model, ...)"""
-        return values.repeat_interleave(self.d_model // self.n_ssm, dim=0)
-
-    def _sampled_modes(self, rate: float) -> tuple[Tensor, Tensor]:
-        """Zero-order hold: Δλ (d_model, modes, 2); weight · C · (e^{Δλ} − 1)/λ · B (directions, d_model, modes, 2)"""
-        dt, lam, B = self._continuous(rate)
-        log_lam = dt[:, None, None] * lam
-        real, imag = log_lam.unbind(-1)
-        # e^{a+ib} − 1 without cancellation
-        grown, half = torch.expm1(real), torch.sin(imag / 2)
-        less_one = torch.stack(
-            [grown - 2 * half**2 * (1 + grown), 2 * half * torch.cos(imag / 2) * (1 + grown)], dim=-1
-        )
-        inverse = lam * lam.new_tensor([1.0, -1.0]) / lam.square().sum(-1, keepdim=True)
-        held = multiply(multiply(less_one, inverse), B)
-        return log_lam, multiply(self.C.double() * self.weight.double()[:, None], held)
-
-    def _sampled_matrices(self, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Bilinear rule: Ā (d_model, R, R), B̄ (d_model, R), C (directions, d_model, R), on R = 2 · modes reals."""
-        dt, lam, B = self._continuous(rate)
-        P = self._per_channel(self.P.double()).flatten(2)  # (d_model, rank, R)
-        weight = self.weight.double().repeat_interleave(2)
-        real, imag = lam.unbind(-1)
-        blocks = torch.stack([torch.stack([real, -imag], -1), torch.stack([imag, real], -1)], -2)
-        A = _block_diagonal(blocks) - P.transpose(1, 2) @ (P * weight)
-        half = 0.5 * dt[:, None, None] * A
-        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-        right = torch.cat([identity + half, dt[:, None, None] * B.flatten(1)[..., None]], dim=-1)
-        solved = torch.linalg.solve(identity - half, right)
-        # y = Re Σ weight · C · x: the real part of a product of pairs
-        C = (self.C.double() * self.C.new_tensor([1.0, -1.0])).flatten(2) * weight
-        return solved[..., :-1], solved[..., -1], C
+    def _low_rank(self) -> dplr.LowRank:
+        return dplr.LowRank(*self._modes(), self.P)
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels, without D. (directions, d_model, length) float64"""
-        length = whole(length, "WaveSSM.kernel: length", least=1)
+        length, rate = whole(length, "WaveSSM.kernel: length", least=1), _rate(rate)
         if self.structure == "diagonal":
-            log_lam, w = self._sampled_modes(rate)
-            return torch.stack([kernel(log_lam, w_d, length) for w_d in w])
-        A, B, C = self._sampled_matrices(rate)
-        return torch.stack([dense_kernel(A, B, C_d, length) for C_d in C])
+            return diagonal_kernel(modes.sample(self._modes(), rate), length)
+        return dense_kernel(dplr.sample(self._low_rank(), rate), length)
 
     # -- three equal ways to run ----------------------------------------------------------------------------
 
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,  # (batch, d_model, modes, 2)
+        state: Tensor | None = None,  # (batch, d_model, slots, 2)
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
@@ -171,33 +135,18 @@ class WaveSSM(nn.Module):
         u = u.transpose(1, 2)  # (batch, d_model, length)
         work = u.to(torch.promote_types(u.dtype, torch.float32)) if u.dtype != torch.float64 else u
         with torch.autocast(x.device.type, enabled=False):
-            y, last = self._scans(work, state, rate)
-            y = (y + self.D.to(y.dtype)[:, None] * work).transpose(1, 2).to(x.dtype)
+            y, last = self._run(work, state, return_state, _rate(rate))
+        y = y.transpose(1, 2).to(x.dtype)
         if mask is not None:
             y = y.masked_fill(~mask, 0)
-        return (y, last) if return_state else y
+        return (y, cast(Tensor, last)) if return_state else y
 
-    def _scans(self, u: Tensor, state: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:
+    def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
         if self.structure == "diagonal":
-            log_lam, w = self._sampled_modes(rate)
-
-            def run(direction: int, u: Tensor) -> tuple[Tensor, Tensor]:
-                return diagonal_scan(u, log_lam, w[direction], state, self.backend, self.precision)
-        else:
-            A, B, C = self._sampled_matrices(rate)
-            flat = None if state is None else state.flatten(2)
-
-            def run(direction: int, u: Tensor) -> tuple[Tensor, Tensor]:
-                y, last = dense_scan(u, A, B, C[direction], flat, self.backend)
-                return y, last.unflatten(-1, (-1, 2))
-
-        if not self.bidirectional:
-            # 0 · u is NaN from the first broken sample on, and a chunk's products must not carry it to earlier ones.
-            broken = torch.cumsum(u * 0, dim=-1)
-            y, last = run(0, torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
-            return y + broken, last + broken[..., -1, None, None]
-        forward, last = run(0, u)
-        return forward + run(1, u.flip(-1))[0].flip(-1), last
+            return run_modes(u, self._modes(), self.D, rate, state, want_state, self.engine)
+        flat = None if state is None else state.flatten(2)
+        y, last = run_dense(u, dplr.sample(self._low_rank(), rate), self.D, flat, want_state, self.engine)
+        return y, None if last is None else last.unflatten(-1, (-1, 2))
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""
@@ -209,8 +158,8 @@ class WaveSSM(nn.Module):
         return y[:, 0], state
 
     def initial_state(self, batch: int) -> Tensor:
-        """The state of a layer that has heard nothing. (batch, d_model, modes, 2)"""
-        return self.D.new_zeros(batch, self.d_model, self.n_modes, 2)
+        """The state of a layer that has heard nothing. (batch, d_model, slots, 2)"""
+        return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
         if not isinstance(x, Tensor):
@@ -224,10 +173,10 @@ class WaveSSM(nn.Module):
                 f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float()."
             )
         if state is not None:
-            expected = (x.shape[0], self.d_model, self.n_modes, 2)
+            expected = (x.shape[0], self.d_model, self.n_slots, 2)
             if tuple(state.shape) != expected:
                 raise ShapeError(
-                    f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, modes, 2) = {expected}. "
+                    f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, slots, 2) = {expected}. "
                     f"Call layer.initial_state(batch={x.shape[0]})."
                 )
         if self.bidirectional and (state is not None or return_state):
@@ -250,13 +199,10 @@ def time_mask(lengths: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
 
 
-def _block_diagonal(blocks: Tensor) -> Tensor:
-    """(channels, modes, 2, 2) → (channels, 2 · modes, 2 · modes)"""
-    channels, modes = blocks.shape[:2]
-    out = blocks.new_zeros(channels, modes, 2, modes, 2)
-    where = torch.arange(modes, device=blocks.device)
-    out[:, where, :, where, :] = blocks.transpose(0, 1)
-    return out.view(channels, 2 * modes, 2 * modes)
+def _rate(rate: float) -> float:
+    if not (rate > 0 and math.isfinite(rate)):
+        raise OptionError(f"WaveSSM: rate is {rate}, expected a positive number; 2.0 hears every second sample.")
+    return rate
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")

@@ -1,7 +1,7 @@
-"""Stage 4: the engine. One dispatch point over the backends that can run a scan.
+"""Stage 4: the engine. One dispatch point over the backends that can run a layer.
 
     reference   a float64 loop over time
-    torch       chunked matrix products, anywhere PyTorch runs
+    torch       FFT convolution, or chunked matrix products where there is a state; anywhere PyTorch runs
     triton      the same walk fused into one kernel, on NVIDIA GPUs
 
 An explicit choice that cannot serve raises with the reason; "auto" takes the fastest that can and says once, in the
@@ -12,84 +12,160 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from wavessm.errors import OptionError
-from wavessm.ops import reference, scan
+from wavessm.ops import reference
+from wavessm.ops.convolution import convolve
+from wavessm.ops.modes import Modes, Sampled, sample
+from wavessm.ops.scan import scan, tables_of
+from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
 from wavessm.registry import unknown_name
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16")
 
+CONVOLVE_FROM = 512
+"""Length from which PyTorch's FFT outruns its chunked scan."""
+
 log = logging.getLogger("wavessm")
 
 
-def check_backend(backend: str) -> None:
-    """Raise `UnknownNameError` for a backend that does not exist."""
-    if backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
+class Engine(NamedTuple):
+    """Which backend, and the arithmetic inside the triton one; the others follow the input's dtype."""
+
+    backend: str = "auto"
+    precision: str = "fp32"
+
+    def checked(self) -> Engine:
+        """Itself, or `UnknownNameError` for a backend or an arithmetic that does not exist."""
+        if self.backend not in BACKENDS:
+            raise unknown_name("backend", self.backend, BACKENDS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        return self
 
 
-def check_precision(precision: str) -> None:
-    """Raise `UnknownNameError` for an arithmetic that does not exist."""
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-
-
-def diagonal_scan(
+def run_modes(
     u: Tensor,  # (batch, channels, length)
-    log_lam: Tensor,  # (channels, modes, 2)
-    w: Tensor,  # (channels, modes, 2)
-    state: Tensor | None = None,  # (batch, channels, modes, 2)
-    backend: str = "auto",
-    precision: str = "fp32",
-) -> tuple[Tensor, Tensor]:
-    """x[l] = λ̄ x[l−1] + u[l], y[l] = Re Σ w x[l]; returns y (batch, channels, length) and the last x.
-
-    `precision` is the arithmetic inside the triton backend; the others follow u's dtype.
-    """
-    check_backend(backend)
-    check_precision(precision)
-    if backend == "reference":
-        zero = u.new_zeros(u.shape[0], *log_lam.shape) if state is None else state
-        y, last = reference.diagonal_scan(u, log_lam, w, zero)
-        return y.to(u.dtype), last.to(u.dtype)
-    reason = _triton_refuses(u, backend)
-    if reason is None:
+    modes: Modes,
+    D: Tensor,  # (channels,)
+    rate: float = 1.0,
+    state: Tensor | None = None,  # (batch, channels, slots, 2)
+    want_state: bool = False,
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> tuple[Tensor, Tensor | None]:
+    """A diagonal layer in channels-first order: y like u, and the state after the last sample if wanted."""
+    if use_triton(u, engine, dense=0, slots=modes.B.shape[1]):
         from wavessm.ops import triton_scan
 
-        return triton_scan.diagonal_scan(u, log_lam, w, state, precision)
-    if backend == "triton":
-        raise OptionError(f"backend='triton' cannot serve this call: {reason}; use backend='auto' or 'torch'.")
-    if backend == "auto" and u.is_cuda:
-        _say_once(reason)
-    return scan.diagonal_scan(u, log_lam, w, state)
+        return triton_scan.run_modes(u, modes, D, rate, state, want_state, engine.precision)
+    y, last = _run(u, sample(modes, rate), None if state is None else state.flatten(2), want_state, engine)
+    return y + D.to(y.dtype)[:, None] * u, None if last is None else last.unflatten(-1, (-1, 2))
 
 
-def dense_scan(
+def run_dense(
     u: Tensor,  # (batch, channels, length)
-    A: Tensor,  # (channels, R, R)
-    B: Tensor,  # (channels, R)
-    C: Tensor,  # (channels, R)
+    system: Dense,
+    D: Tensor,  # (channels,)
     state: Tensor | None = None,  # (batch, channels, R)
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """x[l] = A x[l−1] + B u[l], y[l] = C x[l] for a dense real state."""
-    check_backend(backend)
-    if backend == "triton":
-        raise OptionError("backend='triton' has no kernel for a dense state yet; use backend='auto' or 'torch'.")
-    if backend == "reference":
-        zero = u.new_zeros(u.shape[0], *B.shape) if state is None else state
-        y, last = reference.dense_scan(u, A, B, C, zero)
-        return y.to(u.dtype), last.to(u.dtype)
-    return scan.dense_scan(u, A, B, C, state)
+    want_state: bool = False,
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> tuple[Tensor, Tensor | None]:
+    """The same for a dense state."""
+    if use_triton(u, engine, dense=system.B.shape[-1], slots=0):
+        if _convolves(u, system, state, want_state, engine):
+            y, _ = _run(u, system, None, False, engine)
+            return y + D.to(y.dtype)[:, None] * u, None
+        from wavessm.ops import triton_scan
+
+        return triton_scan.run_dense(u, system, D, state, want_state, engine.precision)
+    y, last = _run(u, system, state, want_state, engine)
+    return y + D.to(y.dtype)[:, None] * u, last
 
 
-def _triton_refuses(u: Tensor, backend: str) -> str | None:
+def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
+    """Whether FFT beats the walk: products of a large dense state in float32's accuracy cost more than the scan's all."""
+    large = system.B.shape[-1] > 64 and engine == Engine("auto", "fp32")
+    return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
+
+
+def _run(
+    u: Tensor, system: Sampled | Dense, state: Tensor | None, want_state: bool, engine: Engine
+) -> tuple[Tensor, Tensor | None]:
+    """Whichever of reference, convolution and chunked scan serves this call."""
+    if (system.w if isinstance(system, Sampled) else system.C).shape[0] == 2:
+        if engine.backend == "reference":
+            return _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1), None
+        return _whole(u, system), None
+    # 0 · u is NaN from the first broken sample on, and no product may carry it to earlier ones.
+    broken = torch.cumsum(u * 0, dim=-1)
+    finite = torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
+    if engine.backend == "reference":
+        y, last = _reference(finite, system, 0, state)
+    elif state is None and not want_state:
+        return _whole(finite, system) + broken, None
+    else:
+        y, last = scan(finite, tables_of(system, u.dtype), state, want_state)
+    return y + broken, last + broken[..., -1, None] if last is not None and want_state else None
+
+
+def _whole(u: Tensor, system: Sampled | Dense) -> Tensor:
+    """A whole sequence from rest: by FFT unless it is short."""
+    length = u.shape[-1]
+    if length < CONVOLVE_FROM:
+        return scan(u, tables_of(system, u.dtype))[0]
+    K = dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length)
+    return convolve(u, K)
+
+
+def _reference(u: Tensor, system: Sampled | Dense, direction: int, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    if isinstance(system, Dense):
+        zero = u.new_zeros(u.shape[0], *system.B.shape) if state is None else state
+        y, last = reference.dense_scan(u, system.A, system.B, system.C[direction], zero)
+    else:
+        zero = u.new_zeros(u.shape[0], *system.log_lam.shape) if state is None else state.unflatten(-1, (-1, 2))
+        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.turning, zero)
+        last = last.flatten(2)
+    return y.to(u.dtype), last.to(u.dtype)
+
+
+def activate(
+    x: Tensor,  # (batch, length, channels)
+    before: Tensor | None = None,  # (batch, 1, channels) dropout's factors, constant over time
+    after: Tensor | None = None,  # (batch, 1, channels)
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> Tensor:
+    """after · GELU(before · x). Out of a scan x lies channels first; one kernel turns it on the way."""
+    first = x.transpose(1, 2)
+    if first.is_contiguous() and not x.is_contiguous() and use_triton(first, engine, dense=0, slots=0):
+        from wavessm.ops import triton_turn
+
+        return triton_turn.activate(first, before, after)
+    z = F.gelu(x if before is None else x * before)
+    return z if after is None else z * after
+
+
+def use_triton(u: Tensor, engine: Engine, dense: int, slots: int) -> bool:
+    """Whether the triton backend takes this call; raises if it was asked for and cannot."""
+    engine.checked()
+    reason = _triton_refuses(u, engine.backend, dense, slots)
+    if reason is None:
+        return True
+    if engine.backend == "triton":
+        raise OptionError(f"backend='triton' cannot serve this call: {reason}; use backend='auto' or 'torch'.")
+    if engine.backend == "auto" and u.is_cuda:
+        _say_once(reason)
+    return False
+
+
+def _triton_refuses(u: Tensor, backend: str, dense: int, slots: int) -> str | None:
     """Why the triton backend cannot, or under "auto" should not, take this call; None if it does."""
-    if backend == "torch":
+    if backend in ("torch", "reference"):
         return "not asked for"
     if backend == "auto" and not u.is_cuda:
         return "the input is not on a GPU"
@@ -99,7 +175,7 @@ def _triton_refuses(u: Tensor, backend: str) -> str | None:
         from wavessm.ops import triton_scan
     except ImportError as reason:
         return f"triton is not installed ({reason})"
-    return triton_scan.available(u)
+    return triton_scan.available(u, dense, slots)
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
     x[l] = λ̄ x[l−1] + u[l]          λ̄ = exp(log_lam), one x for each mode
     y[l] = Re Σ_n w_n x_n[l]
 
-Complex numbers are pairs of reals on a last axis of two, as everywhere in the engine.
+The first `turning` slots are complex modes, real and imaginary part; the others hold two real modes each.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from torch import Tensor
 
 def diagonal_scan(
     u: Tensor,  # (batch, channels, length)
-    log_lam: Tensor,  # (channels, modes, 2)
-    w: Tensor,  # (channels, modes, 2)
-    state: Tensor,  # (batch, channels, modes, 2)
+    log_lam: Tensor,  # (channels, slots, 2)
+    w: Tensor,  # (channels, slots, 2)
+    turning: int,
+    state: Tensor,  # (batch, channels, slots, 2)
 ) -> tuple[Tensor, Tensor]:
     """y (batch, channels, length) and the state after the last sample, in float64, differentiable."""
-    lam = torch.exp(torch.view_as_complex(log_lam.double()))
-    weight = torch.view_as_complex(w.double())
-    x = torch.view_as_complex(state.double())
+    log_lam, w, state = log_lam.double(), w.double(), state.double()
+    lam = torch.exp(torch.view_as_complex(log_lam[:, :turning].contiguous()))
+    weight = torch.view_as_complex(w[:, :turning].contiguous())
+    x = torch.view_as_complex(state[:, :, :turning].contiguous())
+    plain_lam, plain_weight, plain = torch.exp(log_lam[:, turning:]), w[:, turning:], state[:, :, turning:]
     out = []
     for u_l in u.double().unbind(-1):
         x = lam * x + u_l[..., None]
-        out.append((weight * x).sum(-1).real)
-    return torch.stack(out, dim=-1), torch.view_as_real(x)
+        plain = plain_lam * plain + u_l[..., None, None]
+        out.append((weight * x).sum(-1).real + (plain_weight * plain).sum((-1, -2)))
+    return torch.stack(out, dim=-1), torch.cat([torch.view_as_real(x), plain], dim=2)
 
 
 def dense_scan(

@@ -1,103 +1,168 @@
-"""What the chunked scan multiplies by, made from the modes in float64 and cast once.
+"""What the chunked scan multiplies by, made in float64 and cast once.
 
-Over a chunk of M samples with state s before it, inputs u (M,) and λ̄ = exp(log_lam):
+Over a chunk of M samples u (M,), with R = 2 · slots real state variables s before it:
 
-    y  = u T + s C          T (M, M)   T[i, j] = K[j − i], K[l] = Re Σ w λ̄^l the kernel
-    s' = λ̄^M s + u E        C (2N, M)  Re(w λ̄^{j+1} s);   E (M, 2N)  λ̄^{M−1−i}
+    y  = u T + s C          T (M, M)   T[i, j] = K[j − i], K the kernel
+    s' = D s + u E          E (M, R)   what each sample adds to the state;  C (R, M) what the state adds to each output
 
-N is the number of modes and 2N counts real and imaginary parts, interleaved. Powers of λ̄ at float32 would lose their
-phase within a few thousand samples; here no exponent is larger than M, and the tables hold O(N M) numbers a channel.
-Ordinary autograd carries gradients from the tables to log_lam and w.
+Powers of λ̄ at float32 would lose their phase within a few thousand samples; here no exponent is larger than M, and the
+tables hold O(R M) numbers a channel. Read backwards in time the same tables serve: u hears what comes after it through
+Tᵀ, the state after the chunk enters by Eᵀ, and Cᵀ passes u on to the state before it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from wavessm.ops.modes import Sampled, exponential, flags, multiply, trace
+
+
+class Dense(NamedTuple):
+    """A dense system in discrete time, float64: x[l] = A x[l−1] + B u[l], y[l] = C x[l]."""
+
+    A: Tensor  # (channels, R, R)
+    B: Tensor  # (channels, R)
+    C: Tensor  # (directions, channels, R)
+
 
 class Tables(NamedTuple):
-    """See the module's docstring; `decay` is λ̄^M."""
+    """See the module's docstring. The second direction, where there is one, reads backwards."""
 
-    T: Tensor  # (channels, M, M)
-    E: Tensor  # (channels, M, 2N)
-    C: Tensor  # (channels, 2N, M)
-    decay: Tensor  # (channels, N, 2), or (channels, R, R) of a dense state
-
-
-def powers(log_lam: Tensor, exponents: Tensor) -> Tensor:
-    """exp(log_lam · e) for real exponents, float64. (channels, N, 2), (M,) → (channels, N, M, 2)"""
-    real, imag = log_lam.double().unbind(-1)
-    size = torch.exp(real[..., None] * exponents)
-    angle = imag[..., None] * exponents
-    return torch.stack([size * torch.cos(angle), size * torch.sin(angle)], dim=-1)
+    K: Tensor  # (directions, channels, M)
+    E: Tensor  # (channels, M, R)
+    C: Tensor  # (directions, channels, R, M)
+    decay: Tensor  # D: (channels, slots, 2, 2), or (channels, R, R) of a dense state
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """The product of complex pairs. (..., 2), (..., 2) → (..., 2)"""
-    (ar, ai), (br, bi) = a.unbind(-1), b.unbind(-1)
-    return torch.stack([ar * br - ai * bi, ar * bi + ai * br], dim=-1)
+def diagonal_tables(system: Sampled, chunk: int) -> Tables:
+    """The tables of one chunk length, float64."""
+    log_lam, w, turning = system
+    c = flags(turning, log_lam.shape[1], log_lam)
+    exponents = torch.arange(chunk + 1, dtype=log_lam.dtype, device=log_lam.device)
+    lam = exponential(log_lam[:, :, None] * exponents[:, None], c[:, None])  # (channels, slots, M + 1, 2)
+    weighted = multiply(w[..., None, :], lam, c[:, None])  # (directions, channels, slots, M + 1, 2)
+    K = trace(weighted[..., :-1, :], c[:, None]).sum(2)
+    E = lam[:, :, :-1].flip(2).transpose(1, 2).flatten(2)
+    readout = weighted[..., 1:, :] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)[:, None]
+    first, second = lam[:, :, -1].unbind(-1)
+    decay = torch.stack([first, -c * second, c * second, c * first + (1 - c) * second], -1).unflatten(-1, (2, 2))
+    return Tables(K, E, readout.transpose(3, 4).flatten(2, 3), decay)
 
 
-def make_tables(log_lam: Tensor, w: Tensor, chunk: int, dtype: torch.dtype) -> Tables:
-    """The tables of one chunk length. log_lam, w (channels, N, 2)"""
-    exponents = torch.arange(chunk + 1, dtype=torch.float64, device=log_lam.device)
-    lam = powers(log_lam, exponents)  # (channels, N, M + 1, 2)
-    weighted = multiply(w.double()[..., None, :], lam)
-    kernel = weighted[..., :-1, 0].sum(1)  # (channels, M)
-    T = toeplitz(kernel)
-    E = lam[..., :-1, :].flip(2).permute(0, 2, 1, 3).flatten(2)
-    readout = weighted[..., 1:, :]
-    C = torch.stack([readout[..., 0], -readout[..., 1]], dim=2).flatten(1, 2)
-    return Tables(T.to(dtype), E.to(dtype), C.to(dtype), lam[..., -1, :].to(dtype))
+def dense_tables(system: Dense, chunk: int) -> Tables:
+    """The same for a dense state, by doubling: ⌈log₂ M⌉ products of matrices."""
+    return Tables(*_DenseTables.apply(*system, chunk))
 
 
-def make_dense_tables(A: Tensor, B: Tensor, C: Tensor, chunk: int, dtype: torch.dtype) -> Tables:
-    """The same for x[l] = A x[l−1] + B u[l], y[l] = C x[l] with a dense A. A (channels, R, R), B and C (channels, R)"""
-    A, B, C = A.double(), B.double(), C.double()
-    columns = repeated(A, B[..., None], chunk)  # (channels, R, M): A^j B
-    rows = repeated(A.transpose(1, 2), A.transpose(1, 2) @ C[..., None], chunk)  # (channels, R, M): C A^{j+1}
-    kernel = (C[:, None] @ columns)[:, 0]
-    E = columns.flip(-1).transpose(1, 2)
-    decay = torch.linalg.matrix_power(A, chunk)
-    return Tables(toeplitz(kernel).to(dtype), E.to(dtype), rows.to(dtype), decay.to(dtype))
+class _DenseTables(torch.autograd.Function):
+    """Rows A^j B and C A^j for j < M grow in place, two products a doubling, beside the powers A^{2^k}."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, B: Tensor, C: Tensor, chunk: int) -> tuple[Tensor, ...]:
+        channels, R = B.shape
+        directions = len(C)
+        inputs = B.new_empty(channels, chunk, R)
+        outputs = B.new_empty(channels, chunk + 1, directions, R)
+        inputs[:, 0], outputs[:, 0] = B, C.transpose(0, 1)
+        squares, have = [A], 1
+        while have < chunk:
+            to = min(2 * have, chunk)
+            _product(inputs[:, : to - have], squares[-1].transpose(1, 2), out=inputs[:, have:to])
+            _product(outputs[:, : to - have].flatten(1, 2), squares[-1], out=outputs[:, have:to].flatten(1, 2))
+            squares.append(torch.bmm(squares[-1], squares[-1]))
+            have = to
+        over = squares[-1] if chunk == 1 << (len(squares) - 1) else torch.linalg.matrix_power(A, chunk)
+        _product(outputs[:, 0], over, out=outputs[:, chunk])
+        K = torch.bmm(outputs[:, :chunk].flatten(1, 2), B[..., None]).view(channels, chunk, directions)
+        ctx.save_for_backward(inputs, outputs, *squares)
+        return K.permute(2, 0, 1), inputs.flip(1), outputs[:, 1:].permute(2, 0, 3, 1), over
+
+    @staticmethod
+    def backward(ctx: Any, dK: Tensor, dE: Tensor, dC: Tensor, dover: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, outputs, *squares = ctx.saved_tensors
+        channels, chunk, R = inputs.shape
+        directions = outputs.shape[2]
+        A, B = squares[0], inputs[:, 0]
+        dinputs, doutputs = dE.flip(1), torch.empty_like(outputs)
+        doutputs[:, 1:] = dC.permute(1, 3, 0, 2)
+        doutputs[:, 0] = 0
+        dK = dK.permute(1, 2, 0).reshape(channels, 1, -1)  # (channels, 1, M · directions)
+        rows, drows = outputs[:, :chunk].flatten(1, 2), doutputs[:, :chunk].flatten(1, 2)
+        dinputs[:, :1] += torch.bmm(dK, rows)
+        drows.baddbmm_(dK.transpose(1, 2), B[:, None])
+        # the last row is C A^M
+        at_power = chunk == 1 << (len(squares) - 1)
+        over = squares[-1] if at_power else torch.linalg.matrix_power(A, chunk)
+        dover = torch.baddbmm(dover, outputs[:, 0].transpose(1, 2), doutputs[:, chunk])
+        doutputs[:, 0] += torch.bmm(doutputs[:, chunk], over.transpose(1, 2))
+        dsquare = dover if at_power else torch.zeros_like(A)
+        have = chunk
+        for k in range(len(squares) - 2, -1, -1):
+            square, start = squares[k], 1 << k
+            old, new, back = slice(0, have - start), slice(start, have), square.transpose(1, 2)
+            d_in, d_out = dinputs[:, new], doutputs[:, new].flatten(1, 2)
+            dinputs[:, old].baddbmm_(d_in, square)
+            doutputs[:, old].flatten(1, 2).baddbmm_(d_out, back)
+            dsquare = torch.baddbmm(torch.bmm(dsquare, back), back, dsquare)
+            dsquare.baddbmm_(d_in.transpose(1, 2), inputs[:, old])
+            dsquare.baddbmm_(outputs[:, old].flatten(1, 2).transpose(1, 2), d_out)
+            have = start
+        dA = dsquare if at_power else dsquare + _power_gradient(A, chunk, dover)
+        return dA, dinputs[:, 0], doutputs[:, 0].transpose(0, 1), None
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """out = a b; torch.compile knows no `out=` that is a slice."""
+    if torch.compiler.is_compiling():
+        out.copy_(torch.bmm(a, b))
+    else:
+        torch.bmm(a, b, out=out)
+
+
+def _power_gradient(A: Tensor, exponent: int, gradient: Tensor) -> Tensor:
+    """Of A^exponent, for chunks that are no power of two: what is left at the end of a stream."""
+    with torch.enable_grad():
+        A = A.detach().requires_grad_()
+        return torch.autograd.grad(torch.linalg.matrix_power(A, exponent), A, gradient)[0]
+
+
+def toeplitz(kernel: Tensor) -> Tensor:
+    """T[..., i, j] = kernel[..., j − i] for j ≥ i, else 0. (..., M) → (..., M, M)"""
+    size = kernel.shape[-1]
+    padded = torch.nn.functional.pad(kernel, (size - 1, 0))  # row i is a window of it, one step earlier each time
+    return padded.unfold(-1, size, 1).flip(-2)
+
+
+def diagonal_kernel(system: Sampled, length: int) -> Tensor:
+    """K[l] = Σ trace(w λ̄^l) for l < length, as one matrix product over l = iM + j. (directions, channels, length)"""
+    log_lam, w, turning = system
+    c = flags(turning, log_lam.shape[1], log_lam)[:, None]
+    inner = max(1, round(length**0.5))
+    outer = -(-length // inner)
+    ticks = torch.arange(max(inner, outer), dtype=log_lam.dtype, device=log_lam.device)[:, None]
+    fine = exponential(log_lam[:, :, None] * ticks[:inner], c)  # (channels, slots, M, 2)
+    coarse = exponential(log_lam[:, :, None] * (inner * ticks[:outer]), c)
+    coarse = multiply(w[..., None, :], coarse, c)  # (directions, channels, slots, L/M, 2)
+    coarse = torch.stack([coarse[..., 0], coarse[..., 1] * (1 - 2 * c)], dim=3).flatten(2, 3)
+    return (coarse.transpose(2, 3) @ fine.movedim(-1, 2).flatten(1, 2)).flatten(2)[..., :length]
+
+
+def dense_kernel(system: Dense, length: int) -> Tensor:
+    """K[l] = C A^l B for l < length, over l = iM + j. (directions, channels, length)"""
+    A, B, C = system
+    inner = max(1, round(length**0.5))
+    right = repeated(A, B[..., None], inner)  # (channels, R, M)
+    stride = torch.linalg.matrix_power(A, inner).transpose(1, 2)
+    left = repeated(stride, C[..., None], -(-length // inner))  # (directions, channels, R, L/M)
+    return (left.transpose(2, 3) @ right).flatten(2)[..., :length]
 
 
 def repeated(A: Tensor, v: Tensor, count: int) -> Tensor:
-    """v, A v, A² v, … by doubling. (channels, R, R), (channels, R, 1) → (channels, R, count)"""
+    """v, A v, A² v, … by doubling. (channels, R, R), (..., channels, R, 1) → (..., channels, R, count)"""
     while v.shape[-1] < count:
         v = torch.cat([v, A @ v[..., : count - v.shape[-1]]], dim=-1)
         A = A @ A
     return v
-
-
-def dense_kernel(A: Tensor, B: Tensor, C: Tensor, length: int) -> Tensor:
-    """K[l] = C A^l B for l < length, over l = iM + j. (channels, length) float64"""
-    A, B, C = A.double(), B.double(), C.double()
-    inner = max(1, round(length**0.5))
-    right = repeated(A, B[..., None], inner)  # (channels, R, M)
-    stride = torch.linalg.matrix_power(A, inner).transpose(1, 2)
-    left = repeated(stride, C[..., None], -(-length // inner))  # (channels, R, L/M)
-    return (left.transpose(1, 2) @ right).flatten(1)[:, :length]
-
-
-def toeplitz(kernel: Tensor) -> Tensor:
-    """T[i, j] = kernel[j − i] for j ≥ i, else 0. (channels, M) → (channels, M, M)"""
-    size = kernel.shape[-1]
-    lag = torch.arange(size, device=kernel.device)
-    lag = lag[None, :] - lag[:, None]
-    return torch.where(lag >= 0, kernel[:, lag.clamp(min=0)], kernel.new_zeros(()))
-
-
-def kernel(log_lam: Tensor, w: Tensor, length: int) -> Tensor:
-    """K[l] = Re Σ w λ̄^l for l < length, as one matrix product over l = iM + j. (channels, length) float64"""
-    inner = max(1, round(length**0.5))
-    outer = -(-length // inner)
-    ticks = torch.arange(max(inner, outer), dtype=torch.float64, device=log_lam.device)
-    fine = powers(log_lam, ticks[:inner])  # (channels, N, M, 2)
-    coarse = multiply(w.double()[..., None, :], powers(log_lam, inner * ticks[:outer]))  # (channels, N, L/M, 2)
-    left = torch.stack([coarse[..., 0], -coarse[..., 1]], dim=2).flatten(1, 2)  # (channels, 2N, L/M)
-    right = fine.movedim(-1, 2).flatten(1, 2)  # (channels, 2N, M)
-    return (left.transpose(1, 2) @ right).flatten(1)[:, :length]

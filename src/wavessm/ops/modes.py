@@ -1,0 +1,117 @@
+"""Slots: how N real state variables sit in pairs, and the modes of a layer sampled in time.
+
+A slot is a pair of reals. *Turning* slots, which come first, are one complex number of a conjugate pair; the others are
+two real modes side by side. Both multiply in an algebra of their own, complex numbers or pairs, so one set of formulas
+serves: `turning` is 1 or 0 for each slot, the unit is (1, 1 − turning), and a system reads
+
+    x[l] = λ̄ x[l−1] + u[l] · unit        y[l] = trace(w x[l])        trace(z) = z₀ + (1 − turning) z₁
+
+Where the number of real modes is odd, the last half slot is empty: its weight is zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Modes(NamedTuple):
+    """What a diagonal layer learns; `copies` divides `channels`.
+
+    modes counts complex and real modes, turning the complex ones; slots = turning + ⌈(modes − turning) / 2⌉
+    """
+
+    log_dt: Tensor  # (channels,)
+    log_decay: Tensor  # (copies, modes): log(−Re λ)
+    frequency: Tensor  # (copies, turning): Im λ
+    B: Tensor  # (copies, slots, 2)
+    C: Tensor  # (directions, channels, slots, 2)
+
+    @property
+    def turning(self) -> int:
+        return self.frequency.shape[1]
+
+
+class Sampled(NamedTuple):
+    """A diagonal system in discrete time, float64."""
+
+    log_lam: Tensor  # (channels, slots, 2)
+    w: Tensor  # (directions, channels, slots, 2)
+    turning: int
+
+
+def flags(turning: int, slots: int, like: Tensor) -> Tensor:
+    """1 for slots that turn, 0 for the others. (slots,)"""
+    return (torch.arange(slots, device=like.device) < turning).to(like.dtype)
+
+
+def multiply(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The product of slots; c are their flags, in the shape of a[..., 0]. (..., 2), (..., 2) → (..., 2)"""
+    (a0, a1), (b0, b1) = a.unbind(-1), b.unbind(-1)
+    cross = a1 * b1
+    return torch.stack([a0 * b0 - c * cross, c * (a0 * b1 + a1 * b0) + (1 - c) * cross], dim=-1)
+
+
+def trace(z: Tensor, c: Tensor) -> Tensor:
+    """What a slot adds to the output. (..., 2) → (...)"""
+    return z[..., 0] + (1 - c) * z[..., 1]
+
+
+def exponential(z: Tensor, c: Tensor) -> Tensor:
+    """e^z of slots. Both factors stay finite where they are not used, so that their gradients do too."""
+    first, second = z.unbind(-1)
+    size, angle = torch.exp(first), c * second
+    return torch.stack([size * torch.cos(angle), c * size * torch.sin(angle) + (1 - c) * torch.exp(second - angle)], -1)
+
+
+def weights(modes: int, turning: int, like: Tensor) -> Tensor:
+    """2 for one of a conjugate pair, 1 for a real mode, 0 for an empty half. (slots, 2)"""
+    slots = turning + (modes - turning + 1) // 2
+    weight = like.new_full((slots, 2), 1.0)
+    weight[:turning] = 2.0
+    if (modes - turning) % 2:
+        weight[-1, 1] = 0.0
+    return weight
+
+
+def continuous(log_decay: Tensor, frequency: Tensor) -> Tensor:
+    """λ as slots, float64. (copies, modes), (copies, turning) → (copies, slots, 2)"""
+    decay = -torch.exp(log_decay.double())
+    turning = frequency.shape[1]
+    real = decay[:, turning:]
+    if real.shape[1] % 2:
+        real = torch.cat([real, real[:, -1:]], dim=1)  # an empty half decays like its neighbour
+    return torch.cat([torch.stack([decay[:, :turning], frequency.double()], -1), real.unflatten(1, (-1, 2))], dim=1)
+
+
+def per_channel(values: Tensor, channels: int) -> Tensor:
+    """One row for each channel from one for each copy. (copies, ...) → (channels, ...)"""
+    return values.repeat_interleave(channels // values.shape[0], dim=0)
+
+
+def sample(modes: Modes, rate: float) -> Sampled:
+    """Zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
+    channels = len(modes.log_dt)
+    lam = continuous(modes.log_decay, modes.frequency)
+    c = flags(modes.turning, lam.shape[1], lam)
+    dt = (torch.exp(modes.log_dt.double()) * rate)[:, None, None]
+    z = dt * per_channel(lam, channels)
+    weight = weights(modes.log_decay.shape[1], modes.turning, lam)
+    held = multiply(dt * phi(z, c), per_channel(modes.B.double(), channels), c)
+    return Sampled(z, multiply(modes.C.double() * weight, held, c), modes.turning)
+
+
+def phi(z: Tensor, c: Tensor) -> Tensor:
+    """(e^z − 1)/z of slots: by its series near zero, where the difference would cancel."""
+    first, second = z.unbind(-1)
+    size = torch.stack([first.square() + c * second.square(), second.square() + c * first.square()], -1)
+    small = size < 1e-6
+    conjugate = torch.stack([first, (1 - 2 * c) * second], -1)
+    unit = torch.stack([torch.ones_like(first), (1 - c).expand_as(first)], -1)
+    far = multiply(exponential(z, c) - unit, conjugate / torch.where(small, 1.0, size), c)
+    near = unit
+    for k in (5, 4, 3, 2):
+        near = unit + multiply(z / k, near, c)
+    return torch.where(small, near, far)

@@ -1,0 +1,428 @@
+"""Triton kernels of the chunked scan; `triton_scan` launches them and explains the cut into rows.
+
+A state has N pairs of reals, split into two planes; in the DENSE variant it has N reals and one plane. Tables as in
+`tables`, with planes: E (channels, planes, M, N), C (channels, planes, N, M), and the decay of a chunk either three
+numbers a slot, d = (d₀, d₁, d₂), or a matrix:
+
+    s₀' = d₀ s₀ − d₁ s₁ + u E₀        s₁' = d₂ s₁ + d₁ s₀ + u E₁            (d₁ = 0 for a slot of two real modes)
+
+Every sum over samples runs on tensor cores. Backwards in time (REVERSE) the transposes of the tables change places:
+Tᵀ for T, Cᵀ for E, Eᵀ for C, the transpose of d for d.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import triton  # type: ignore
+    import triton.language as tl  # type: ignore
+
+    jit = triton.jit
+    missing = None
+except ImportError as error:  # the functions below stay plain Python, and `triton_scan.available` tells why
+    missing = str(error)
+
+    def jit(function: Any) -> Any:
+        return function
+
+
+@jit
+def _dot(a: tl.tensor, b: tl.tensor, total: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """total + a b"""
+    if PRECISION == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+    elif PRECISION == "rounded":  # the interpreter would multiply the bit patterns of bfloat16
+        return tl.dot(a.to(tl.bfloat16).to(tl.float32), b.to(tl.bfloat16).to(tl.float32), total)
+    else:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISION)
+
+
+@jit
+def _table(pointer: tl.tensor, mask: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """A table in the type it is multiplied in, zero outside the mask."""
+    values = tl.load(pointer, mask=mask, other=0.0)
+    return values.to(tl.bfloat16) if PRECISION == "bf16" else values
+
+
+@jit
+def _in_and_out(
+    E: tl.tensor, C: tl.tensor, h: tl.tensor, modes: tl.tensor, plane: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What turns samples into state (M, N) and state into samples (N, M), of one plane."""
+    i, n = tl.arange(0, M), tl.arange(0, N)
+    planes = 1 if DENSE else 2
+    at = (h * planes + plane) * M * modes
+    if REVERSE:
+        into = _table(C + at + i[:, None] + n[None, :] * M, (n < modes)[None, :], PRECISION)
+        out = _table(E + at + i[None, :] * modes + n[:, None], (n < modes)[:, None], PRECISION)
+    else:
+        into = _table(E + at + i[:, None] * modes + n[None, :], (n < modes)[None, :], PRECISION)
+        out = _table(C + at + i[None, :] + n[:, None] * M, (n < modes)[:, None], PRECISION)
+    return into, out
+
+
+@jit
+def _decays(
+    decay: tl.tensor, h: tl.tensor, modes: tl.tensor,
+    N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """d₀, d₁, d₂ as (1, N); or the matrix that rows of states are multiplied by from the right, twice nothing."""
+    n = tl.arange(0, N)
+    if DENSE:
+        ok = (n < modes)[None, :] & (n < modes)[:, None]
+        step = (modes, 1) if REVERSE else (1, modes)
+        d_0 = tl.load(decay + h * modes * modes + n[:, None] * step[0] + n[None, :] * step[1], mask=ok, other=0.0)
+        return d_0, d_0, d_0
+    else:
+        at, ok = decay + h * 3 * modes + n[None, :], (n < modes)[None, :]
+        d_0 = tl.load(at, mask=ok, other=0.0)
+        d_1 = tl.load(at + modes, mask=ok, other=0.0)
+        d_2 = tl.load(at + 2 * modes, mask=ok, other=0.0)
+        if REVERSE:
+            d_1 = -d_1
+        return d_0, d_1, d_2
+
+
+@jit
+def walk_kernel(
+    x: tl.tensor, K: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
+    begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor, broken: tl.tensor,
+    x_batch: tl.tensor, x_channel: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
+    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+    DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
+) -> None:  # fmt: skip
+    """R rows of one channel from `begin` to `ends`: y and the states met, or neither. N is a power of two here.
+
+    ADD adds to the y that is there. `broken`, if given, is the index of each signal's first NaN or infinity: from there
+    on outputs are NaN, and none of it enters a product, which would carry it back to the start of its chunk.
+    """
+    h = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * R + tl.arange(0, R)
+    signal, segment = (row // segments).to(tl.int64), row % segments
+    i, n = tl.arange(0, M), tl.arange(0, N)
+    row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
+    planes = 1 if DENSE else 2
+
+    in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
+    d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
+    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
+    T = _table(K + h * M + lag, lag >= 0, PRECISION)
+
+    at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
+    s_0 = tl.zeros((R, N), tl.float32)
+    if begin is not None:
+        s_0 += tl.load(begin + at_edge, mask=row_ok & n_ok, other=0.0)
+    if not DENSE:
+        in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
+        s_1 = tl.zeros((R, N), tl.float32)
+        if begin is not None:
+            s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
+    if broken is not None:
+        stop = tl.load(broken + signal * channels + h, mask=row < rows, other=0)[:, None]
+
+    start = segment * (steps * M)
+    at_x = x + (signal * x_batch + h * x_channel + start)[:, None] + i[None, :]
+    at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
+    at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
+    for k in range(steps):
+        step = steps - 1 - k if REVERSE else k
+        place = (start + step * M)[:, None] + i[None, :]
+        ok = row_ok & (place < length)
+        heard = ok & (place < stop) if broken is not None else ok
+        chunk = tl.load(at_x + step * M, mask=heard, other=0.0)
+        # A chunk cut short passes no state on: forward nothing follows it, backward nothing came from beyond it.
+        whole = (start + step * M + M <= length)[:, None]
+        seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
+        if not DENSE:
+            seen_1 = tl.where(whole, s_1, 0.0) if REVERSE else s_1
+        if y is not None:
+            out = _dot(chunk, T, tl.zeros((R, M), tl.float32), PRECISION)
+            out = _dot(seen_0, out_0, out, PRECISION)
+            if not DENSE:
+                out = _dot(seen_1, out_1, out, PRECISION)
+            if ADD:
+                out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
+            if broken is not None:
+                out = tl.where(place < stop, out, float("nan"))
+            tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
+        if states is not None:
+            to = states + at_states + step * planes * modes
+            tl.store(to, seen_0.to(states.dtype.element_ty), mask=row_ok & n_ok)
+            if not DENSE:
+                tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=row_ok & n_ok)
+        if DENSE:
+            next_0 = _dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
+        else:
+            next_0, next_1 = d_0 * s_0 - d_1 * s_1, d_2 * s_1 + d_1 * s_0
+            next_1 = tl.where(whole, next_1, s_1) if REVERSE else next_1
+            next_1 = _dot(chunk, in_1, next_1, PRECISION)
+            s_1 = next_1 if REVERSE else tl.where(whole, next_1, s_1)
+        next_0 = tl.where(whole, next_0, s_0) if REVERSE else next_0
+        next_0 = _dot(chunk, in_0, next_0, PRECISION)
+        s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
+    lost = (row < 0)[:, None]
+    if broken is not None:
+        if y is not None:
+            lost = stop < length
+    tl.store(ends + at_edge, tl.where(lost, float("nan"), s_0), mask=row_ok & n_ok)
+    if not DENSE:
+        tl.store(ends + at_edge + modes, tl.where(lost, float("nan"), s_1), mask=row_ok & n_ok)
+
+
+@jit
+def walk_back_kernel(
+    x: tl.tensor, other: tl.tensor, K: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
+    begin: tl.tensor, y: tl.tensor, kept: tl.tensor, ends: tl.tensor, sums: tl.tensor,
+    x_batch: tl.tensor, x_channel: tl.tensor, other_batch: tl.tensor, other_channel: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
+    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+    DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
+) -> None:  # fmt: skip
+    """The adjoint of a walk over `other` that left the states `kept`: y from x, and the sums for the tables' gradients.
+
+    With u, s the input and states of the walk that runs forward in time, and g, a those of the one that runs back,
+
+        dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a        over this program's rows and all chunks
+
+    which stay in registers until the end. Where the adjoint runs back, x is g; where it runs forward, x is u.
+    """
+    h = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * R + tl.arange(0, R)
+    signal, segment = (row // segments).to(tl.int64), row % segments
+    i, n = tl.arange(0, M), tl.arange(0, N)
+    row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
+    planes = 1 if DENSE else 2
+
+    in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
+    d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
+    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
+    T = _table(K + h * M + lag, lag >= 0, PRECISION)
+
+    at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
+    s_0 = tl.zeros((R, N), tl.float32)
+    if begin is not None:
+        s_0 += tl.load(begin + at_edge, mask=row_ok & n_ok, other=0.0)
+    dT, dE_0, dC_0 = tl.zeros((M, M), tl.float32), tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
+    if DENSE:
+        dd = tl.zeros((N, N), tl.float32)
+    else:
+        in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
+        s_1 = tl.zeros((R, N), tl.float32)
+        if begin is not None:
+            s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
+        dE_1, dC_1 = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
+        dd_0, dd_1, dd_2 = tl.zeros((R, N), tl.float32), tl.zeros((R, N), tl.float32), tl.zeros((R, N), tl.float32)
+
+    start = segment * (steps * M)
+    at_x = x + (signal * x_batch + h * x_channel + start)[:, None] + i[None, :]
+    at_other = other + (signal * other_batch + h * other_channel + start)[:, None] + i[None, :]
+    at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
+    at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
+    for k in range(steps):
+        step = steps - 1 - k if REVERSE else k
+        ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
+        chunk = tl.load(at_x + step * M, mask=ok, other=0.0)
+        there = tl.load(at_other + step * M, mask=ok, other=0.0)
+        whole = (start + step * M + M <= length)[:, None]
+        seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
+        from_0 = tl.load(kept + at_states + step * planes * modes, mask=row_ok & n_ok, other=0.0)
+        out = _dot(chunk, T, tl.zeros((R, M), tl.float32), PRECISION)
+        out = _dot(seen_0, out_0, out, PRECISION)
+        if not DENSE:
+            seen_1 = tl.where(whole, s_1, 0.0) if REVERSE else s_1
+            from_1 = tl.load(kept + at_states + step * planes * modes + modes, mask=row_ok & n_ok, other=0.0)
+            out = _dot(seen_1, out_1, out, PRECISION)
+        if ADD:
+            out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
+        tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
+
+        if REVERSE:
+            u_t, g_t, g = tl.trans(there), tl.trans(chunk), chunk
+            a_0, f_0 = seen_0, from_0.to(tl.float32)
+        else:
+            u_t, g_t, g = tl.trans(chunk), tl.trans(there), there
+            a_0, f_0 = from_0.to(tl.float32), seen_0
+        dT = _dot(u_t, g, dT, PRECISION)
+        dE_0 = _dot(u_t, a_0, dE_0, PRECISION)
+        dC_0 = _dot(g_t, f_0, dC_0, PRECISION)
+        if DENSE:
+            dd = _dot(tl.trans(a_0), f_0, dd, PRECISION)
+            next_0 = _dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
+        else:
+            a_1 = seen_1 if REVERSE else from_1.to(tl.float32)
+            f_1 = from_1.to(tl.float32) if REVERSE else seen_1
+            dE_1 = _dot(u_t, a_1, dE_1, PRECISION)
+            dC_1 = _dot(g_t, f_1, dC_1, PRECISION)
+            dd_0 += f_0 * a_0
+            dd_1 += f_0 * a_1 - f_1 * a_0
+            dd_2 += f_1 * a_1
+            next_0, next_1 = d_0 * s_0 - d_1 * s_1, d_2 * s_1 + d_1 * s_0
+            next_1 = tl.where(whole, next_1, s_1) if REVERSE else next_1
+            next_1 = _dot(chunk, in_1, next_1, PRECISION)
+            s_1 = next_1 if REVERSE else tl.where(whole, next_1, s_1)
+        next_0 = tl.where(whole, next_0, s_0) if REVERSE else next_0
+        next_0 = _dot(chunk, in_0, next_0, PRECISION)
+        s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
+    tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
+    if not DENSE:
+        tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
+
+    size = M * modes
+    width = modes * modes if DENSE else 3 * modes
+    to = sums + (tl.program_id(1) * channels + h) * (M * M + 2 * planes * size + width)
+    # Column d of row i is dT[i, i + d]; the places left over take the zeros from below the diagonal.
+    ahead = i[None, :] - i[:, None]
+    tl.store(to + i[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
+    at = to + M * M + i[:, None] * modes + n[None, :]
+    tl.store(at, dE_0, mask=n_ok)
+    tl.store(at + planes * size, dC_0, mask=n_ok)
+    if DENSE:
+        last = to + M * M + 2 * size + n[:, None] * modes + n[None, :]
+        tl.store(last, dd, mask=(n < modes)[:, None] & n_ok)
+    else:
+        tl.store(at + size, dE_1, mask=n_ok)
+        tl.store(at + 3 * size, dC_1, mask=n_ok)
+        last = to + M * M + 4 * size + n
+        tl.store(last, tl.sum(dd_0, 0), mask=n < modes)
+        tl.store(last + modes, tl.sum(dd_1, 0), mask=n < modes)
+        tl.store(last + 2 * modes, tl.sum(dd_2, 0), mask=n < modes)
+
+
+@jit
+def sum_kernel(
+    u: tl.tensor, g: tl.tensor, states: tl.tensor, adjoints: tl.tensor, sums: tl.tensor,
+    u_batch: tl.tensor, u_channel: tl.tensor, g_batch: tl.tensor, g_channel: tl.tensor, blocks: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
+    M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
+) -> None:  # fmt: skip
+    """The sums of `walk_back_kernel` where its registers would not hold them, from states stored by two plain walks:
+    P of their M rows for one channel, over `blocks` blocks of Q chunks from all rows."""
+    part = tl.program_id(0) % (M // P)
+    h, first = (tl.program_id(0) // (M // P)).to(tl.int64), part * P
+    i, p, n = tl.arange(0, M), first + tl.arange(0, P), tl.arange(0, N)
+    n_ok = (n < modes)[None, :]
+    planes = 1 if DENSE else 2
+    dT = tl.zeros((P, M), tl.float32)
+    dE_0, dC_0 = tl.zeros((P, N), tl.float32), tl.zeros((P, N), tl.float32)
+    if DENSE:  # this program's rows of the decay's gradient
+        some: tl.constexpr = N * P // M if N * P // M > 16 else 16
+        m = part * some + tl.arange(0, some)
+        dd = tl.zeros((some, N), tl.float32)
+    else:
+        dE_1, dC_1 = tl.zeros((P, N), tl.float32), tl.zeros((P, N), tl.float32)
+        dd_0, dd_1, dd_2 = tl.zeros((N,), tl.float32), tl.zeros((N,), tl.float32), tl.zeros((N,), tl.float32)
+    for block in range(blocks):
+        chunk = (tl.program_id(1) * blocks + block) * Q + tl.arange(0, Q)
+        row = chunk // steps
+        signal = (row // segments).to(tl.int64)
+        start = (row % segments) * (steps * M) + (chunk % steps) * M
+        here = ((row < rows) & (start < length))[:, None]
+        at_u = u + (signal * u_batch + h * u_channel + start)[:, None]
+        at_g = g + (signal * g_batch + h * g_channel + start)[:, None]
+        g_all = tl.load(at_g + i[None, :], mask=here & (start[:, None] + i[None, :] < length), other=0.0)
+        part_ok = here & (start[:, None] + p[None, :] < length)
+        u_t = tl.trans(tl.load(at_u + p[None, :], mask=part_ok, other=0.0))
+        g_t = tl.trans(g_all if P == M else tl.load(at_g + p[None, :], mask=part_ok, other=0.0))
+        at = ((h * rows * steps + chunk) * planes * modes)[:, None]
+        s_0 = tl.load(states + at + n[None, :], mask=here & n_ok, other=0.0)
+        a_0 = tl.load(adjoints + at + n[None, :], mask=here & n_ok, other=0.0)
+        dT = _dot(u_t, g_all, dT, PRECISION)
+        dE_0 = _dot(u_t, a_0, dE_0, PRECISION)
+        dC_0 = _dot(g_t, s_0, dC_0, PRECISION)
+        if DENSE:
+            a_some = tl.load(adjoints + at + m[None, :], mask=here & (m < modes)[None, :], other=0.0)
+            dd = _dot(tl.trans(a_some), s_0, dd, PRECISION)
+        else:
+            s_1 = tl.load(states + at + modes + n[None, :], mask=here & n_ok, other=0.0)
+            a_1 = tl.load(adjoints + at + modes + n[None, :], mask=here & n_ok, other=0.0)
+            dE_1 = _dot(u_t, a_1, dE_1, PRECISION)
+            dC_1 = _dot(g_t, s_1, dC_1, PRECISION)
+            s_0, s_1, a_0, a_1 = s_0.to(tl.float32), s_1.to(tl.float32), a_0.to(tl.float32), a_1.to(tl.float32)
+            dd_0 += tl.sum(s_0 * a_0, 0)
+            dd_1 += tl.sum(s_0 * a_1 - s_1 * a_0, 0)
+            dd_2 += tl.sum(s_1 * a_1, 0)
+
+    size = M * modes
+    width = modes * modes if DENSE else 3 * modes
+    to = sums + (tl.program_id(1) * channels + h) * (M * M + 2 * planes * size + width)
+    ahead = i[None, :] - p[:, None]
+    tl.store(to + p[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
+    at = to + M * M + p[:, None] * modes + n[None, :]
+    tl.store(at, dE_0, mask=n_ok)
+    tl.store(at + planes * size, dC_0, mask=n_ok)
+    if DENSE:
+        tl.store(to + M * M + 2 * size + m[:, None] * modes + n[None, :], dd, mask=(m < modes)[:, None] & n_ok)
+    else:
+        tl.store(at + size, dE_1, mask=n_ok)
+        tl.store(at + 3 * size, dC_1, mask=n_ok)
+        if part == 0:  # the programs of the other rows have the same sums
+            last = to + M * M + 4 * size + n
+            tl.store(last, dd_0, mask=n < modes)
+            tl.store(last + modes, dd_1, mask=n < modes)
+            tl.store(last + 2 * modes, dd_2, mask=n < modes)
+
+
+@jit
+def chain_kernel(
+    begin: tl.tensor, ends: tl.tensor, decay: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, segments: tl.tensor, steps: tl.tensor,
+    N: tl.constexpr, REVERSE: tl.constexpr,
+) -> None:  # fmt: skip
+    """begin[k + 1] = ends[k] + D^steps begin[k] along one signal's segments (k − 1 and Dᵀ in reverse).
+
+    The first walk began at the true state in the first segment and at zero in the others, so the sum starts at zero.
+    """
+    h, signal = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    n = tl.arange(0, N)
+    ok = n < modes
+    # D^steps by squaring, in float64 because each square doubles the relative error
+    base_0 = tl.load(decay + h * 3 * modes + n, mask=ok, other=0.0).to(tl.float64)
+    base_1 = tl.load(decay + h * 3 * modes + modes + n, mask=ok, other=0.0).to(tl.float64)
+    base_2 = tl.load(decay + h * 3 * modes + 2 * modes + n, mask=ok, other=0.0).to(tl.float64)
+    if REVERSE:
+        base_1 = -base_1
+    over_0, over_1, over_2 = (
+        tl.zeros((N,), tl.float64) + 1.0,
+        tl.zeros((N,), tl.float64),
+        tl.zeros((N,), tl.float64) + 1.0,
+    )
+    left = steps
+    while left > 0:
+        if left % 2 == 1:
+            over_0, over_1, over_2 = (
+                over_0 * base_0 - over_1 * base_1, over_0 * base_1 + over_1 * base_2, over_2 * base_2 - over_1 * base_1,
+            )  # fmt: skip
+        base_0, base_1, base_2 = (
+            base_0 * base_0 - base_1 * base_1, base_1 * (base_0 + base_2), base_2 * base_2 - base_1 * base_1,
+        )  # fmt: skip
+        left = left // 2
+    over_0, over_1, over_2 = over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
+    s_0, s_1 = tl.zeros((N,), tl.float32), tl.zeros((N,), tl.float32)
+    for k in range(segments - 1):
+        source = segments - 1 - k if REVERSE else k
+        target = source - 1 if REVERSE else source + 1
+        at = ((signal * segments + source) * channels + h) * 2 * modes + n
+        to = ((signal * segments + target) * channels + h) * 2 * modes + n
+        next_0 = tl.load(ends + at, mask=ok, other=0.0) + over_0 * s_0 - over_1 * s_1
+        next_1 = tl.load(ends + at + modes, mask=ok, other=0.0) + over_2 * s_1 + over_1 * s_0
+        s_0, s_1 = next_0, next_1
+        tl.store(begin + to, s_0, mask=ok)
+        tl.store(begin + to + modes, s_1, mask=ok)
+
+
+@jit
+def broken_kernel(
+    x: tl.tensor, broken: tl.tensor, x_batch: tl.tensor, x_channel: tl.tensor, channels: tl.tensor, length: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The index of the first sample of each signal that is not finite, or `length`."""
+    h, signal = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    first = tl.zeros((BLOCK,), tl.int32) + length
+    for start in range(0, length, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(x + signal * x_batch + h * x_channel + i, mask=i < length, other=0.0).to(tl.float32)
+        first = tl.minimum(first, tl.where(tl.abs(value) < float("inf"), length, i))
+    tl.store(broken + signal * channels + h, tl.min(first, 0))

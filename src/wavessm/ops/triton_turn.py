@@ -1,0 +1,99 @@
+"""Between a scan, whose signals lie channels first, and what is around it, where they lie channels last.
+
+`turn` only turns them over, at the speed of memory; `activate` applies GELU on the way to the projection:
+
+    z[b, l, h] = after[b, h] · GELU(before[b, h] · x[b, h, l])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavessm.ops.triton_kernels import jit, missing
+
+if missing is None:
+    import triton.language as tl  # type: ignore
+
+BLOCK = 64
+
+
+def turn(x: Tensor) -> Tensor:
+    """(batch, rows, columns) contiguous → (batch, columns, rows) contiguous"""
+    batch, rows, columns = x.shape
+    out = torch.empty(batch, columns, rows, dtype=x.dtype, device=x.device)
+    grid = -(-columns // BLOCK), -(-rows // BLOCK), batch
+    turn_kernel[grid](x, out, rows, columns, BLOCK=BLOCK, num_warps=4)
+    return out
+
+
+def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+    """x (batch, channels, length) contiguous → (batch, length, channels) contiguous; factors (batch, 1, channels)."""
+    factors = [None if factor is None else factor.contiguous() for factor in (before, after)]
+    return _Activate.apply(x, *factors)
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, before, after)
+        batch, channels, length = x.shape
+        out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
+        _launch(x, before, after, None, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
+        x, before, after = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        _launch(x, before, after, dz.contiguous(), dx)
+        return dx, None, None
+
+
+def _launch(x: Tensor, before: Tensor | None, after: Tensor | None, dz: Tensor | None, out: Tensor) -> None:
+    batch, channels, length = x.shape
+    grid = -(-length // BLOCK), -(-channels // BLOCK), batch
+    gelu_kernel[grid](x, before, after, dz, out, channels, length, BLOCK=BLOCK, num_warps=4)
+
+
+@jit
+def turn_kernel(x: tl.tensor, out: tl.tensor, rows: tl.tensor, columns: tl.tensor, BLOCK: tl.constexpr) -> None:
+    b = tl.program_id(2).to(tl.int64)
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = (r < rows)[:, None] & (c < columns)[None, :]
+    tile = tl.load(x + (b * rows + r[:, None]) * columns + c[None, :], mask=ok, other=0.0)
+    tl.store(out + (b * columns + c[:, None]) * rows + r[None, :], tl.trans(tile), mask=tl.trans(ok))
+
+
+@jit
+def gelu_kernel(
+    x: tl.tensor, before: tl.tensor, after: tl.tensor, dz: tl.tensor, out: tl.tensor,
+    channels: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """z from x, or with dz given its gradient back to x; GELU(v) = v Φ(v), with derivative Φ(v) + v φ(v)."""
+    b = tl.program_id(2).to(tl.int64)
+    l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at_x = (b * channels + h[:, None]) * length + l[None, :]
+    at_z = (b * length + l[:, None]) * channels + h[None, :]
+    ok = (h < channels)[:, None] & (l < length)[None, :]
+    v = tl.load(x + at_x, mask=ok, other=0.0).to(tl.float32)
+    scale = tl.zeros((BLOCK,), tl.float32) + 1.0
+    if before is not None:
+        inner = tl.load(before + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+        v *= inner[:, None]
+    if after is not None:
+        scale = tl.load(after + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+    half = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
+    if dz is None:
+        z = tl.trans(v * half * scale[:, None])
+        tl.store(out + at_z, z.to(out.dtype.element_ty), mask=tl.trans(ok))
+    else:
+        slope = half + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
+        if before is not None:
+            scale *= inner
+        g = tl.trans(tl.load(dz + at_z, mask=tl.trans(ok), other=0.0)).to(tl.float32)
+        tl.store(out + at_x, (g * slope * scale[:, None]).to(out.dtype.element_ty), mask=ok)
