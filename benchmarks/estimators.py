@@ -3,8 +3,8 @@
     pip install aeon                      # in an environment of its own; only its data files are read
     python benchmarks/estimators.py --data …/site-packages/aeon/datasets/data --out results/estimators
 
-Each set is a folder NAME with NAME_TRAIN.ts and NAME_TEST.ts. A row for each set and seed is added as soon as it is there;
-rows that the CSV already has are not run again.
+Each set is a folder NAME with NAME_TRAIN.ts and NAME_TEST.ts. A row for each set and seed is added as soon as it is
+there; rows that the CSV already has are not run again.
 """
 
 from __future__ import annotations

@@ -136,12 +136,13 @@ def card_text(model: SequenceModel, card: Card) -> str:
         *head, "---", "", "# A wavessm model", "",
         f"**Task.** {card.task or 'Not stated.'}", "",
         f"**Data.** {card.data or 'Not stated.'}", "",
-        "**Metrics.**" + ("" if metrics else " Not stated."), *(["", "| metric | value |", "|---|---|"] if metrics else []),
-        *metrics, "",
+        *(["**Metrics.**", "", "| metric | value |", "|---|---|", *metrics] if metrics else ["**Metrics.** Unknown."]),
+        "",
         f"**Model.** Frame {state}: {shape}. Input: {config.d_input} channel(s); "
         f"output: {config.d_output}, head `{config.head}`.", "",
         f"**Use.** {card.use or 'Input is (batch, length, channels), prepared as in training.'}", "",
-        "```python", "import wavessm as ws", "", 'model = ws.SequenceModel.from_pretrained("THIS_FOLDER_OR_REPOSITORY")',
+        "```python", "import wavessm as ws", "",
+        'model = ws.SequenceModel.from_pretrained("THIS_FOLDER_OR_REPOSITORY")',
         "y = model(x)  # x: (batch, length, channels)", "```", "", f"Written by wavessm {wavessm.__version__}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -155,7 +156,7 @@ def hub_class() -> Any:
     """`SequenceModel` with huggingface_hub's mixin: `push_to_hub`, and `from_pretrained` of repositories."""
     hub = _hub()
 
-    class HubSequenceModel(hub.ModelHubMixin, SequenceModel, library_name="wavessm"):  # type: ignore[name-defined, misc]
+    class HubSequenceModel(hub.ModelHubMixin, SequenceModel, library_name="wavessm"):  # type: ignore[call-arg, name-defined]
         card: Card | None = None
         extra: Any = None
 

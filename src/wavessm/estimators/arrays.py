@@ -1,8 +1,8 @@
 """Stage 9c: what a classifier may be given, as one padded tensor with lengths.
 
-    (cases, channels, time)     an array
-    (cases, time)               an array or DataFrame of one channel
-    [(channels, time), (time,)] a list of arrays of any lengths
+(cases, channels, time)     an array
+(cases, time)               an array or DataFrame of one channel
+[(channels, time), (time,)] a list of arrays of any lengths
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _from_array(estimator: Any, X: Any, reset: bool) -> Cases:
 
 
 def _from_list(estimator: Any, X: Any) -> Cases:
-    signals = []
+    signals: list[np.ndarray] = []
     for at, case in enumerate(X):
         array = np.asarray(case.detach().cpu() if isinstance(case, Tensor) else case)
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:

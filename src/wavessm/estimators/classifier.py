@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -123,7 +123,11 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         train_on, held = self._split(targets, random)
-        same = before is not None and self.warm_start and _same(before, (self.n_channels_, self.classes_, self.multilabel_))
+        same = (
+            before is not None
+            and self.warm_start
+            and _same(before, (self.n_channels_, self.classes_, self.multilabel_))
+        )
         if not same:
             self._measure(cases, train_on)
         cases = self._standardise(cases).to(device)
@@ -135,6 +139,8 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_targets(self, y: Any, cases: int) -> Tensor:
         """y as whole numbers (cases,) or, for labels, zeros and ones (cases, labels); sets `classes_`."""
+        if getattr(y, "dtype", None) is not None and np.asarray(y).dtype.kind == "f":
+            assert_all_finite(np.asarray(y), input_name="y")
         check_classification_targets(y)
         self.multilabel_ = type_of_target(y) == "multilabel-indicator"
         if not self.multilabel_:
@@ -192,7 +198,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         length = cases.values.shape[1] if cases.lengths is None else int(cases.lengths.double().median())
         size = defaults.model_size(count, length)
         slow, fast = defaults.step_range(length)
-        self.choices_ = {
+        self.choices_: dict[str, Any] = {
             "family": self.family,
             "d_model": size.d_model if self.d_model is None else self.d_model,
             "n_layers": size.n_layers if self.n_layers is None else self.n_layers,
@@ -206,7 +212,9 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             norm="layer", head="pool", **self.choices_,
         )  # fmt: skip
 
-    def _train(self, cases: Cases, targets: Tensor, train_on: Tensor, held: Tensor | None, device: torch.device) -> None:
+    def _train(
+        self, cases: Cases, targets: Tensor, train_on: Tensor, held: Tensor | None, device: torch.device
+    ) -> None:
         model = self.model_.to(device)
         batch = defaults.batch_size(len(train_on)) if self.batch_size is None else self.batch_size
         batch = whole(batch, "batch_size", least=1)
@@ -245,16 +253,16 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             if self.class_weight == "balanced":
                 ones = targets.sum(0)
                 return (len(targets) - ones).clamp(min=1) / ones.clamp(min=1)
-            return targets.new_tensor([float(self.class_weight.get(label, 1)) for label in self.classes_])
+            given = self.class_weight if isinstance(self.class_weight, dict) else {}
+            return targets.new_tensor([float(given.get(label, 1)) for label in self.classes_.tolist()])
         present = np.unique(targets.cpu().numpy())
         weight = np.ones(len(self.classes_))
-        given = self.class_weight
-        if isinstance(given, dict):
-            unknown = set(given) - set(self.classes_.tolist())
+        if isinstance(self.class_weight, dict):
+            unknown = set(self.class_weight) - set(self.classes_.tolist())
             if unknown:
                 warnings.warn(f"class_weight names classes that y has not: {sorted(unknown, key=str)}.", stacklevel=4)
         names = self.classes_[present]
-        weight[present] = compute_class_weight(given, classes=names, y=self.classes_[targets.cpu().numpy()])
+        weight[present] = compute_class_weight(self.class_weight, classes=names, y=self.classes_[targets.cpu().numpy()])
         return torch.from_numpy(weight).float().to(targets.device)
 
     # -- predict ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-SHORTEST = 4.0
+SHORTEST = 10.0
 """Samples that the fastest channels hear."""
 
 STEPS = 1500
@@ -29,7 +29,7 @@ def step_range(length: int) -> tuple[float, float]:
     """Δ of the slowest and the fastest channels for sequences of `length` samples.
 
     >>> step_range(100)
-    (0.01, 0.25)
+    (0.01, 0.1)
     """
     slowest = 1.0 / max(length, 2)
     return slowest, max(1 / SHORTEST, 2 * slowest)

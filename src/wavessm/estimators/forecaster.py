@@ -71,6 +71,13 @@ class WaveSSMForecaster(BaseEstimator):
     True
     """
 
+    model_: SequenceModel
+    n_columns_: int
+    n_marks_: int
+    context_: int
+    train_end_: np.ndarray
+    stop_end_: np.ndarray
+
     def __init__(
         self,
         horizon: int = 1,
@@ -130,9 +137,7 @@ class WaveSSMForecaster(BaseEstimator):
         self.calendar_ = self.calendar and all(step_seconds(track.index) is not None for track in self.tracks_)
         self.season_ = season_of(self.tracks_[0].index)
         self._split(horizon)
-        self.scales_ = [
-            Scale.of(track.values[:end]) for track, end in zip(self.tracks_, self.train_end_, strict=True)
-        ]
+        self.scales_ = [Scale.of(track.values[:end]) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
         self._read_known(covariates)
         table = self._table(self.tracks_, self.scales_, self.known_)
         device = pick_device(self.device)
@@ -204,7 +209,7 @@ class WaveSSMForecaster(BaseEstimator):
     def _config(self, table: Table, first: Tensor) -> ModelConfig:
         size = defaults.model_size(len(first) // int(self.horizon), self.context_)
         slow, fast = defaults.step_range(self.context_ + int(self.horizon))
-        self.choices_ = {
+        self.choices_: dict[str, Any] = {
             "family": self.family,
             "d_model": size.d_model if self.d_model is None else self.d_model,
             "n_layers": size.n_layers if self.n_layers is None else self.n_layers,
@@ -213,7 +218,9 @@ class WaveSSMForecaster(BaseEstimator):
             "dt_max": fast if self.dt_max is None else self.dt_max,
             "instance_norm": self._pick_norm(table, first),
         }
-        marks = {"encoder": "calendar", "mark_width": self.n_marks_, "horizon_mask": True} if self.n_marks_ else {}
+        marks: dict[str, Any] = (
+            {"encoder": "calendar", "mark_width": self.n_marks_, "horizon_mask": True} if self.n_marks_ else {}
+        )
         return ModelConfig(
             d_input=self.n_columns_, d_output=self.n_columns_, dropout=self.dropout, head="forecast",
             horizon=int(self.horizon), **marks, **self.choices_,
@@ -351,7 +358,7 @@ class WaveSSMForecaster(BaseEstimator):
         return scale.undo(torch.cat(said, dim=1)[:, :h].double().cpu().numpy())
 
     def _scores(self, h: int) -> np.ndarray:
-        """|error| / deviation of forecasts over the calibrating end of each series; NaN past it. (origins, h, columns)"""
+        """|error| / deviation over the calibrating end of each series; NaN past its end. (origins, h, columns)"""
         if not self.validation_fraction:
             raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
         scores = []
@@ -402,16 +409,16 @@ class WaveSSMForecaster(BaseEstimator):
             where.append(np.stack([np.full_like(origins, at), origins], axis=1))
         if not said:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return _judged(*(np.concatenate(parts) for parts in (said, came, naive, where)), inside)
+        return _judged(said, came, naive, where, inside)
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series."""
         return self.backtest(series, covariates=covariates).r2
 
 
-def _judged(
-    said: np.ndarray, came: np.ndarray, naive: np.ndarray, where: np.ndarray, inside: list[np.ndarray]
-) -> Backtest:
+def _judged(*parts: list[np.ndarray]) -> Backtest:
+    """From forecasts, truth, the naive forecast, origins and what was inside the intervals, series by series."""
+    said, came, naive, where = (np.concatenate(part) for part in parts[:4])
     error = said - came
     mae = float(np.abs(error).mean())
     spread = float(np.square(came - came.mean(axis=(0, 1))).sum())
@@ -420,7 +427,7 @@ def _judged(
         rmse=float(np.sqrt(np.square(error).mean())),
         mase=mae / max(float(np.abs(naive - came).mean()), 1e-12),
         r2=1 - float(np.square(error).sum()) / max(spread, 1e-12),
-        coverage=float(np.concatenate(inside).mean()) if inside else float("nan"),
+        coverage=float(np.concatenate(parts[4]).mean()) if parts[4] else float("nan"),
         mae_by_step=np.abs(error).mean(axis=(0, 2)),
         forecasts=said,
         truth=came,

@@ -1,8 +1,8 @@
 """Stage 9e: what a forecaster may be given: arrays and pandas objects as numbers with an index that goes on.
 
-    (time,) or (time, columns)     an array; columns are forecast together
-    Series, DataFrame              the same with an index; a DatetimeIndex also gives marks of the calendar
-    a list or dict of these        several series, one model
+(time,) or (time, columns)     an array; columns are forecast together
+Series, DataFrame              the same with an index; a DatetimeIndex also gives marks of the calendar
+a list or dict of these        several series, one model
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def season_of(index: Any) -> int:
 
 
 def calendar(index: Any, seconds: float) -> np.ndarray:
-    """Sines and cosines of the time of day, of the week and of the year, those that the step can tell apart. (time, k)"""
+    """Sines and cosines of the time of day, of week and of year, those that the step can tell apart. (time, k)"""
     pd = pandas()
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
     hour = index.hour + index.minute / 60 + index.second / 3600
