@@ -67,17 +67,14 @@ def units_of(run: Run) -> Units:
 
 def card_of(run: Run) -> Card:
     """The card of a run: its task, its data, its test scores."""
-    info, scores = run.info, {}
-    result = run.folder / "result.json"
-    if result.is_file():
-        content = json.loads(result.read_text())
-        scores = content.get("scores", content)
-    numbers = {name: value for name, value in scores.items() if isinstance(value, int | float)}
+    info, result = run.info, run.folder / "result.json"
+    content = json.loads(result.read_text()) if result.is_file() else {}
+    scores = {name.replace("_", " "): value for name, value in content.items() if name.startswith("test_")}
     names = f"Classes: {', '.join(info.classes)}." if info.classes else ""
     scaled = f"Scale it first: (x − {list(info.scale[0])}) / {list(info.scale[1])}." if info.scale else ""
     return Card(
         task=f"{info.kind}: `{run.task}`. {names}".strip(),
         data=f"`{run.task}`, {info.d_input} channel(s), {info.length} samples; recipe `{run.recipe_name}`.",
-        metrics=numbers,
+        metrics=scores,
         use=f"Input is (batch, length, channels). {scaled}".strip(),
     )

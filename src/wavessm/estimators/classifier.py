@@ -209,7 +209,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         outputs = len(self.classes_)
         return ModelConfig(
             d_input=self.n_channels_, d_output=outputs, bidirectional=self.bidirectional, dropout=self.dropout,
-            norm="layer", head="pool", **self.choices_,
+            norm="batch", head="pool", **self.choices_,
         )  # fmt: skip
 
     def _train(

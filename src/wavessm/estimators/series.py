@@ -179,7 +179,7 @@ def calendar(index: Any, seconds: float) -> np.ndarray:
     if seconds < DAY:
         turns.append(hour / 24)
     if seconds < 7 * DAY:
-        turns.append((index.dayofweek + hour / 24) / 7)
-    turns.append((index.dayofyear - 1 + hour / 24) / 366)
+        turns.append((index.day_of_week + hour / 24) / 7)
+    turns.append((index.day_of_year - 1 + hour / 24) / 366)
     angle = 2 * np.pi * np.stack([np.asarray(turn, dtype=np.float64) for turn in turns], axis=1)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
