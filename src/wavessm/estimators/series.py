@@ -7,6 +7,7 @@ a list or dict of these        several series, one model
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,8 +118,12 @@ def offset_of(index: Any) -> Any:
     pd = pandas()
     if index.freq is not None:
         return index.freq
-    if len(index) > 2 and (name := pd.infer_freq(index)) is not None:
-        return pd.tseries.frequencies.to_offset(name)
+    if len(index) > 2:
+        with warnings.catch_warnings():  # pandas is about to change what infer_freq returns; to_offset takes both
+            warnings.simplefilter("ignore")
+            found = pd.tseries.frequencies.to_offset(pd.infer_freq(index))
+        if found is not None:
+            return found
     steps = index[1:] - index[:-1]
     return steps[0] if len(steps) and (steps == steps[0]).all() else None
 
