@@ -66,7 +66,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         n_layers: int | None = None,
         d_state: int | None = None,
         bidirectional: bool = True,
-        dropout: float = 0.1,
+        dropout: float = 0.0,
         dt_min: float | None = None,
         dt_max: float | None = None,
         max_epochs: int | None = None,

@@ -86,7 +86,7 @@ class WaveSSMForecaster(BaseEstimator):
         d_model: int | None = None,
         n_layers: int | None = None,
         d_state: int | None = None,
-        dropout: float = 0.1,
+        dropout: float = 0.0,
         dt_min: float | None = None,
         dt_max: float | None = None,
         calendar: bool = True,
