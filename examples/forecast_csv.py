@@ -32,7 +32,7 @@ def main(path: Path, epochs: int = 12) -> float:
     print(pd.DataFrame({"forecast": ahead, "lower": lower, "upper": upper}).round(1).iloc[::8])
     judged = model.backtest(stride=6)
     print(f"mean absolute error {judged.mae:.2f}; {judged.mase:.2f} of that of repeating yesterday")
-    return judged.mase
+    return judged.mae
 
 
 if __name__ == "__main__":

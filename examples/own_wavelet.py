@@ -1,6 +1,6 @@
 """A wavelet of your own as the frame of a model's state, from its formula to a trained classifier.
 
-    python examples/own_wavelet.py
+python examples/own_wavelet.py
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 import json
 import sys
 
-import miniatures
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 
+import miniatures
 import wavessm as ws
 from wavessm.cli import main
 from wavessm.errors import DataError

@@ -35,7 +35,14 @@ def test_what_travels_with_it_and_the_card(model, tmp_path):
     folder = save_model(model, tmp_path / "model", card, {"classes": ["a", "b", "c"]})
     assert read_extra(folder) == {"classes": ["a", "b", "c"]}
     text = (folder / "README.md").read_text()
-    for words in ("license: mit", "classify beats", "made up", "| accuracy | 0.875 |", "Scale to one", "from_pretrained"):
+    for words in (
+        "license: mit",
+        "classify beats",
+        "made up",
+        "| accuracy | 0.875 |",
+        "Scale to one",
+        "from_pretrained",
+    ):
         assert words in text
 
 

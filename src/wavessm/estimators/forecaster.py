@@ -17,7 +17,7 @@ from wavessm.config import ModelConfig
 from wavessm.errors import DataError, OptionError, ShapeError
 from wavessm.estimators import defaults
 from wavessm.estimators.fitting import Plan, pick_device, seeded, train
-from wavessm.estimators.series import Track, read_series, rewrap, season_of, step_seconds
+from wavessm.estimators.series import Track, cycles_of, read_series, rewrap, season_of, step_seconds
 from wavessm.estimators.windows import Scale, Table, conformal, marks_of, read_covariates, table_of
 from wavessm.models import SequenceModel
 
@@ -55,7 +55,7 @@ class WaveSSMForecaster(BaseEstimator):
     context              steps it looks back; None takes them from the horizon and the season of the dates
     family, d_model, n_layers, d_state, dropout, dt_min, dt_max, max_epochs, batch_size, learning_rate, weight_decay,
     n_iter_no_change, warm_start, device, random_state, verbose  as in `WaveSSMClassifier`
-    calendar             read time of day, of week and of year from a DatetimeIndex
+    calendar             read the place in the day, week and year from a DatetimeIndex, those seen at least twice
     validation_fraction  end of each series set aside: its second half calibrates intervals and its first half stops
                          training early, if it is at least four horizons long; else all of it calibrates
 
@@ -86,7 +86,7 @@ class WaveSSMForecaster(BaseEstimator):
         d_model: int | None = None,
         n_layers: int | None = None,
         d_state: int | None = None,
-        dropout: float = 0.0,
+        dropout: float = 0.1,
         dt_min: float | None = None,
         dt_max: float | None = None,
         calendar: bool = True,
@@ -134,9 +134,9 @@ class WaveSSMForecaster(BaseEstimator):
         self.tracks_, self.form_ = read_series(series, "series")
         self.n_columns_ = self.tracks_[0].values.shape[1]
         self._check_columns(self.tracks_)
-        self.calendar_ = self.calendar and all(step_seconds(track.index) is not None for track in self.tracks_)
         self.season_ = season_of(self.tracks_[0].index)
         self._split(horizon)
+        self.calendar_ = self._cycles() if self.calendar else ()
         self.scales_ = [Scale.of(track.values[:end]) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
         self._read_known(covariates)
         table = self._table(self.tracks_, self.scales_, self.known_)
@@ -178,6 +178,11 @@ class WaveSSMForecaster(BaseEstimator):
                 f"the shortest series has {int(lengths.min())} steps, {shortest} to train on, expected at least "
                 f"context + horizon = {self.context_} + {horizon}; lower one of them or validation_fraction."
             )
+
+    def _cycles(self) -> tuple[str, ...]:
+        """Cycles of the calendar that the training part of every series goes through twice."""
+        each = [cycles_of(track.index, int(end)) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
+        return tuple(name for name in each[0] if all(name in cycles for cycles in each))
 
     def _read_known(self, covariates: Any) -> None:
         self.known_: list[np.ndarray] | None = None
@@ -250,7 +255,12 @@ class WaveSSMForecaster(BaseEstimator):
             verbose=self.verbose,
             label=type(self).__name__,
         )
-        self.choices_ |= {"context": self.context_, "max_epochs": plan.epochs, "early_stopping": stops}
+        self.choices_ |= {
+            "context": self.context_,
+            "calendar": self.calendar_,
+            "max_epochs": plan.epochs,
+            "early_stopping": stops,
+        }
         if self.verbose:
             print(f"{plan.label}: {defaults.describe(self.choices_)}")
         table = Table(table.values.to(device), None if table.marks is None else table.marks.to(device))

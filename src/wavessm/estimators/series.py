@@ -21,6 +21,8 @@ DAY = 86400.0
 SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
 
+CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
+
 
 @dataclass(frozen=True, eq=False)
 class Track:
@@ -175,16 +177,26 @@ def season_of(index: Any) -> int:
     return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
 
 
-def calendar(index: Any, seconds: float) -> np.ndarray:
-    """Sines and cosines of the time of day, of week and of year, those that the step can tell apart. (time, k)"""
+def cycles_of(index: Any, steps: int) -> tuple[str, ...]:
+    """Cycles of the calendar that the step can tell apart and the first `steps` go through twice; none without dates.
+
+    A cycle seen less than twice would be a trend in disguise.
+
+    >>> import pandas as pd
+    >>> cycles_of(pd.date_range("2024", periods=500, freq="h"), 500)
+    ('day', 'week')
+    """
+    seconds = step_seconds(index)
+    if seconds is None:
+        return ()
+    return tuple(name for name, length in CYCLES.items() if 2 * length <= seconds * steps and seconds < length)
+
+
+def calendar(index: Any, cycles: tuple[str, ...]) -> np.ndarray:
+    """Sine and cosine of the place in each cycle. (time, 2 · cycles)"""
     pd = pandas()
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
-    hour = index.hour + index.minute / 60 + index.second / 3600
-    turns = []
-    if seconds < DAY:
-        turns.append(hour / 24)
-    if seconds < 7 * DAY:
-        turns.append((index.day_of_week + hour / 24) / 7)
-    turns.append((index.day_of_year - 1 + hour / 24) / 366)
-    angle = 2 * np.pi * np.stack([np.asarray(turn, dtype=np.float64) for turn in turns], axis=1)
+    day = (index.hour + index.minute / 60 + index.second / 3600) / 24
+    place = {"day": day, "week": (index.day_of_week + day) / 7, "year": (index.day_of_year - 1 + day) / 366}
+    angle = 2 * np.pi * np.stack([np.asarray(place[name], dtype=np.float64) for name in cycles], axis=1)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)

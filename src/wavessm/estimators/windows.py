@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wavessm.errors import DataError, ShapeError
-from wavessm.estimators.series import Track, calendar, read_track, step_seconds
+from wavessm.estimators.series import Track, calendar, read_track
 
 FLOOR = 1e-6
 
@@ -53,12 +53,12 @@ def table_of(tracks: Sequence[Track], scales: Sequence[Scale], marks: Sequence[n
     return Table(torch.from_numpy(values.astype(np.float32)), known)
 
 
-def marks_of(track: Track, known: np.ndarray | None, steps: int, use_calendar: bool) -> np.ndarray | None:
+def marks_of(track: Track, known: np.ndarray | None, steps: int, cycles: tuple[str, ...]) -> np.ndarray | None:
     """Calendar and covariates of a series and of `steps` more. → (time + steps, k)"""
     parts = []
-    if use_calendar:
+    if cycles:
         index = track.index.append(track.future(steps)) if steps else track.index
-        parts.append(calendar(index, step_seconds(track.index) or 1.0))
+        parts.append(calendar(index, cycles))
     if known is not None:
         parts.append(known[: track.length + steps])
     return np.concatenate(parts, axis=1) if parts else None
