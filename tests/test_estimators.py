@@ -1,6 +1,8 @@
 """The classifier against scikit-learn's conventions, and what it makes of signals."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -234,3 +236,14 @@ def test_wrong_signals_are_one_line(fitted):
         WaveSSMClassifier(max_epochs=1).fit(X, ["a"] * 8)
     with pytest.raises(ws.ShapeError, match="8 cases and y 7"):
         WaveSSMClassifier(max_epochs=1).fit(X, y[:7])
+
+
+def test_without_scikit_learn_the_extra_is_named():
+    code = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import wavessm as ws\n"
+        "try:\n    ws.WaveSSMClassifier\n"
+        "except ws.MissingExtraError as reason:\n    print(reason)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'wavessm[estimators]'" in said

@@ -77,6 +77,18 @@ def test_intervals_cover_what_they_promise(fitted):
         fitted.predict_interval(level=0.999)
 
 
+def test_intervals_come_from_the_end_that_training_never_saw():
+    series = season(300, noise=0.05)[:, 0]
+    loud = series.copy()
+    loud[-30:] += np.random.default_rng(1).normal(0, 1.0, 30)  # the calibrating half of the last fifth
+    widths = []
+    for given in (series, loud):
+        model = WaveSSMForecaster(horizon=3, context=24, max_epochs=4, **SMALL).fit(given)
+        lower, upper = model.predict_interval(level=0.8)
+        widths.append((upper - lower).mean())
+    assert widths[1] > widths[0] + 0.8, "noise of deviation 1 is ± 1.28 at this level"
+
+
 @pytest.mark.parametrize("freq", ["h", "D", "MS", "B"])
 def test_dates_go_on_where_the_series_ends(freq):
     index = pd.date_range("2023-11-01", periods=120, freq=freq, name="when")
