@@ -4,14 +4,16 @@
 
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
 from a checkout of state-spaces/s4 given by path (its CUDA extension is used if it was built there), PyTorch's attention
-and LSTM at the same width, and the floor: reading and writing the sequence once. Before any time is taken, the layer's
-output is compared with the float64 convolution by its own kernel; a wrong layer gets no time. One process, one run.
+and LSTM at the same width, on a CPU the `s5-pytorch` layer where it is installed, and the floor: reading and writing
+the sequence once. Before any time is taken, the layer's output is compared with the float64 convolution by its own
+kernel; a wrong layer gets no time. One process, one run.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -133,6 +135,10 @@ def contenders(shape: tuple, device: str, s4: Path | None) -> dict[str, Callable
             named[f"s4 {mode}{mark}"] = lambda mode=mode, init=init: First(
                 S4Block(d_model, bidirectional=bidirectional, transposed=False, mode=mode, init=init, d_state=d_state)
             ).to(device)
+    if importlib.util.find_spec("s5") is not None and not cuda:
+        from s5 import S5
+
+        named["s5-pytorch"] = lambda: Block(S5(d_model, d_state, bidir=bidirectional), d_model)
     if length <= 16_384 and cuda:
         named["attention"] = lambda: Block(Attention(d_model), d_model).to(device)
     named["lstm"] = lambda: Block(LSTM(d_model), d_model).to(device)
@@ -160,6 +166,7 @@ def timed(work: Callable[[], Any], device: str, seconds: float = 0.5) -> float:
 
 
 def measure(make: Callable[[], nn.Module], shape: tuple, device: str) -> dict[str, Any]:
+    """Times of a training step and of a forward pass, and the step's peak memory."""
     batch, d_model, _, length, _ = shape
     gc.collect()
     if device == "cuda":
@@ -193,7 +200,8 @@ def floor(shape: tuple, device: str) -> dict[str, Any]:
     batch, d_model, _, length, _ = shape
     x = torch.randn(batch, length, d_model, device=device)
     out = torch.empty_like(x)
-    return {"step_ms": float("nan"), "forward_ms": timed(lambda: out.copy_(x), device), "peak_gib": float("nan")}
+    nothing = dict.fromkeys(("step_ms", "forward_ms", "peak_gib"), float("nan"))
+    return {**nothing, "forward_ms": timed(lambda: out.copy_(x), device)}
 
 
 def main() -> None:
@@ -215,10 +223,13 @@ def main() -> None:
             try:
                 row = measure(make, shape, device)
             except (RuntimeError, ValueError) as reason:
-                row = {"step_ms": float("nan"), "forward_ms": float("nan"), "peak_gib": float("nan")}
+                row = dict.fromkeys(("step_ms", "forward_ms", "peak_gib"), float("nan"))
                 print(f"{task}, {name}: failed: {str(reason).splitlines()[0]}", flush=True)
             rows.append({"task": task, **labels, "block": name, **row, "machine": machine, "torch": torch.__version__})
-            print(f"{task}: {name} {row['step_ms']:.2f} ms, {row['peak_gib']:.2f} GiB", flush=True)
+            print(
+                f"{task}: {name} {row['step_ms']:.2f} ms, {row['peak_gib']:.2f} GiB",
+                flush=True,
+            )
         rows.append(
             {
                 "task": task,

@@ -2,8 +2,8 @@
 
     python benchmarks/length.py --out results/engine [--s4 PATH]
 
-Batch 1, d_model 256, d_state 64. CSV and a plot of time and peak memory; a block that runs out of memory has no row from
-there on. On a machine without a GPU the lengths end at 64k.
+Batch 1, d_model 256, d_state 64. CSV and a plot of time and peak memory; a block that runs out of memory has no row
+from there on. On a machine without a GPU the lengths end at 64k.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.layer import SSM_PARAMETERS
+from wavessm.blocks import masked_batch_norm
+from wavessm.layer import SSM_PARAMETERS, time_mask
 from wavessm.ops import dplr, modes
 
 KINDS = {
@@ -279,6 +280,26 @@ def test_blocks_train_as_if_there_were_no_padding(norm):
         torch.testing.assert_close(a, b)
 
 
+def test_batch_norm_under_a_mask_is_batch_norm_of_what_is_heard():
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(4).double()
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.normal_()
+    twin = copy.deepcopy(norm)
+    x, lengths = signal(3, 20, 4).requires_grad_(), torch.tensor([20, 1, 7])
+    mask = time_mask(lengths, 20)
+    for _ in range(2):
+        ours, heard = masked_batch_norm(x, mask, norm), twin(x[mask[..., 0]])
+    torch.testing.assert_close(ours[mask[..., 0]], heard)
+    assert torch.all(ours[~mask[..., 0]] == 0)
+    for a, b in zip(norm.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+    seed = signal(*heard.shape, seed=2)
+    gradients = [torch.autograd.grad(y, x, seed)[0] for y in (ours[mask[..., 0]], heard)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_tied_dropout_keeps_its_mask_over_time():
     drop = ws.blocks.TiedDropout(0.5)
     y = drop(torch.ones(64, 20, 32))
@@ -353,7 +374,6 @@ def test_bad_input_gets_one_clear_line(case):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own
 @pytest.mark.parametrize("kind", ["morlet", "legs"])
 def test_compiles_without_graph_breaks(kind):
     layer, x = make(kind).float(), signal(2, 130, 3).float()

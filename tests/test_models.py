@@ -284,17 +284,17 @@ def test_any_split_gives_outputs_and_gradients_of_the_whole(family, cuts):
 # -- configs, presets, saving ---------------------------------------------------------------------------------------
 
 SIZES = {
-    "wavessm-small": 6_986,
-    "wavessm-ptbxl": 1_004_317,
-    "wavessm-forecast": 94_857,
-    "wavessm-window-copy": 85_904,
-    "wavessm-speech": 309_203,
-    "wavessm-listops": 1_006_370,
-    "wavessm-text": 1_034_778,
-    "wavessm-retrieval": 1_287_706,
-    "wavessm-image": 3_576_610,
-    "wavessm-pathfinder": 1_595_906,
-    "wavessm-pathx": 1_595_906,
+    "wavessm-small": 6_850,
+    "wavessm-ptbxl": 998_149,
+    "wavessm-forecast": 94_337,
+    "wavessm-window-copy": 85_384,
+    "wavessm-speech": 306_083,
+    "wavessm-listops": 1_000_202,
+    "wavessm-text": 1_028_610,
+    "wavessm-retrieval": 1_281_538,
+    "wavessm-image": 3_564_298,
+    "wavessm-pathfinder": 1_583_618,
+    "wavessm-pathx": 1_583_618,
 }
 """Parameters of the presets as they are."""
 

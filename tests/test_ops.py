@@ -214,7 +214,7 @@ def test_gradients_of_tables_by_finite_differences(chunk):
 
 
 def low_rank(rank, turning=2, real=1, channels=4, copies=2):
-    u, parameters, D, state = problem(1, channels, turning, real, 9, copies=copies)
+    _, parameters, _, _ = problem(1, channels, turning, real, 9, copies=copies)
     slots = parameters[3].shape[1]
     P = draws(3)(copies, rank, slots, 2)
     if real % 2:
@@ -258,7 +258,7 @@ def test_gradients_of_the_scan_by_finite_differences():
 
 
 def test_wrong_backends_are_refused_by_name():
-    u, parameters, D, state = problem(1, 1, 1, 0, 3)
+    u, parameters, D, _ = problem(1, 1, 1, 0, 3)
     modes = Modes(*parameters)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'torch'"):
         run_modes(u, modes, D, engine=Engine("torhc"))

@@ -9,7 +9,7 @@ PUBLIC = {
     "DPLR", "Dense", "Diagonal", "Frame", "OnlineMemory", "Operator", "PAPER_FAMILIES", "Quadrature", "Wavelet",
     "bilinear", "families", "generalised_bilinear", "make_frame", "make_operator", "register_family", "zoh",
     "ConditionError", "MissingExtraError", "NotFiniteError", "OptionError", "RankError", "ShapeError",
-    "UnknownNameError", "WaveSSMError", "ResidualBlock", "WaveSSM", "param_groups",
+    "UnknownNameError", "WaveSSMError", "ResidualBlock", "SampledLayer", "WaveSSM", "param_groups", "sampled",
     "ModelConfig", "ModelState", "SequenceModel", "create_model", "preset_config", "presets",
     "WaveSSMClassifier", "WaveSSMForecaster",
 }  # fmt: skip

@@ -45,6 +45,7 @@ def test_paper_recipes_hold_the_papers_table():
     # 107 thousand steps on the diagnostic tasks, five validations in an epoch of 7,897 windows
     assert recipe("ptbxl", "paper").plan(17_084).total_steps == 106_800
     assert recipe("forecast", "paper").plan(7897).validate_every == 32
+    assert recipe("window-copy", "paper").plan(16_384).total_steps == 8000
 
 
 def test_best_recipes_say_in_what_they_differ():

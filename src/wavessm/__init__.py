@@ -1,7 +1,8 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
-Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, blocks,
-config, encoders, backbones, heads, models, presets; then estimators, hub, export.
+Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
+blocks, config, encoders, backbones, heads, models, presets;
+then estimators, hub, export.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from wavessm.memory import OnlineMemory
 from wavessm.models import ModelState, SequenceModel
 from wavessm.operators import Operator, make_operator
 from wavessm.presets import create_model, preset_config, presets
+from wavessm.streaming import SampledLayer, sampled
 from wavessm.structure import DPLR, Dense, Diagonal
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ __all__ = [
     "Quadrature",
     "RankError",
     "ResidualBlock",
+    "SampledLayer",
     "SequenceModel",
     "ShapeError",
     "UnknownNameError",
@@ -67,6 +70,7 @@ __all__ = [
     "preset_config",
     "presets",
     "register_family",
+    "sampled",
     "zoh",
 ]
 

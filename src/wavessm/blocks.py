@@ -61,10 +61,29 @@ class SequenceNorm(nn.Module):
             return self.norm(x)
         if mask is None or not self.training:
             return self.norm(x.flatten(0, 1)).view_as(x)
-        heard = mask.squeeze(-1)
-        out = torch.zeros_like(x)
-        out[heard] = self.norm(x[heard])
-        return out
+        return masked_batch_norm(x, mask, cast(nn.BatchNorm1d, self.norm))
+
+
+def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """What `norm` would make of the samples under the mask alone, zero elsewhere; its statistics move as they would.
+
+    No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
+    """
+    dtype = x.dtype
+    x = x.masked_fill(~mask, 0).to(torch.promote_types(dtype, torch.float32))
+    weight = mask.to(x.dtype)
+    count = weight.sum()
+    mean = x.sum((0, 1)) / count
+    centred = (x - mean) * weight
+    variance = centred.square().sum((0, 1)) / count
+    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            cast(Tensor, norm.num_batches_tracked).add_(1)
+            step = cast(float, norm.momentum)
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), step)
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), step)
+    return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
 
 
 class ResidualBlock(nn.Module):

@@ -45,7 +45,7 @@ class Initial:
         return int((self.weight == 2).sum())
 
     def slots(self, values: npt.NDArray[np.complexfloating]) -> npt.NDArray[np.float32]:
-        """Numbers of all modes in pairs of reals: a complex one each, or two real ones. (..., modes) → (..., slots, 2)"""
+        """Numbers of all modes in pairs of reals, one complex or two real. (..., modes) → (..., slots, 2)"""
         turning = values[..., : self.turning]
         real = values[..., self.turning :].real
         if real.shape[-1] % 2:

@@ -20,7 +20,7 @@ from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import Initial, initial_modes
 from wavessm.ops import Engine, dplr, modes, run_dense, run_modes
-from wavessm.ops.tables import dense_kernel, diagonal_kernel
+from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
 
 
 class WaveSSM(nn.Module):
@@ -111,12 +111,16 @@ class WaveSSM(nn.Module):
     def _low_rank(self) -> dplr.LowRank:
         return dplr.LowRank(*self._modes(), self.P)
 
+    def discrete(self, rate: float = 1.0) -> modes.Sampled | Dense:
+        """The layer in discrete time, without D, in float64."""
+        if self.structure == "diagonal":
+            return modes.sample(self._modes(), _rate(rate))
+        return dplr.sample(self._low_rank(), _rate(rate))
+
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels, without D. (directions, d_model, length) float64"""
-        length, rate = whole(length, "WaveSSM.kernel: length", least=1), _rate(rate)
-        if self.structure == "diagonal":
-            return diagonal_kernel(modes.sample(self._modes(), rate), length)
-        return dense_kernel(dplr.sample(self._low_rank(), rate), length)
+        length, system = whole(length, "WaveSSM.kernel: length", least=1), self.discrete(rate)
+        return dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length)
 
     # -- three equal ways to run ----------------------------------------------------------------------------
 
@@ -166,7 +170,8 @@ class WaveSSM(nn.Module):
             raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
         if x.dim() != 3 or x.shape[2] != self.d_model or 0 in x.shape:
             raise ShapeError(
-                f"WaveSSM: x has {tuple(x.shape)}, expected (batch, length, d_model) = (≥ 1, ≥ 1, {self.d_model})."
+                f"WaveSSM: x has shape {tuple(x.shape)}, "
+                f"expected (batch, length, d_model) = (≥ 1, ≥ 1, {self.d_model})."
             )
         if not x.dtype.is_floating_point:
             raise OptionError(
@@ -188,7 +193,8 @@ class WaveSSM(nn.Module):
                 raise ShapeError(f"WaveSSM: lengths is a {type(lengths).__name__}, expected a tensor (batch,).")
             if state is not None or return_state:
                 raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
-            if lengths.shape != x.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]:
+            outside = not lengths.is_cuda and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1])
+            if lengths.shape != x.shape[:1] or outside:  # values on a GPU are not waited for
                 raise ShapeError(
                     f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
                 )
@@ -210,8 +216,8 @@ SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float | None = None) -> list[dict]:
-    """Optimiser groups: dynamics of every `WaveSSM` at min(lr, 1e-3) or lr_ssm without decay, biases and norms without
-    decay, everything else with it.
+    """Optimiser groups: dynamics of every `WaveSSM` at min(lr, 1e-3) or lr_ssm without decay, biases, norms and
+    embeddings without decay, everything else with it.
 
     >>> groups = param_groups(WaveSSM(4, 8), lr=0.01, weight_decay=0.05)
     >>> [(group["name"], group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
@@ -230,8 +236,10 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float
     }
     trained = [p for p in model.parameters() if p.requires_grad]
     ssm = [p for p in trained if id(p) in dynamics]
-    plain = [p for p in trained if id(p) not in dynamics and p.dim() < 2]
-    heavy = [p for p in trained if id(p) not in dynamics and p.dim() >= 2]
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    others = [p for p in trained if id(p) not in dynamics]
+    plain = [p for p in others if p.dim() < 2 or id(p) in tables]
+    heavy = [p for p in others if p.dim() >= 2 and id(p) not in tables]
     groups = [
         {"name": "ssm", "params": ssm, "lr": min(lr, 1e-3) if lr_ssm is None else lr_ssm, "weight_decay": 0.0},
         {"name": "no decay", "params": plain, "lr": lr, "weight_decay": 0.0},

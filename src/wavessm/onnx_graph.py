@@ -22,9 +22,7 @@ from wavessm.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, Li
 from wavessm.errors import MissingExtraError
 from wavessm.layer import WaveSSM
 from wavessm.models import SequenceModel
-from wavessm.ops import dplr, modes
-from wavessm.ops.scan import tables_of
-from wavessm.ops.tables import toeplitz
+from wavessm.ops.tables import Dense, Tables, dense_tables, diagonal_tables, toeplitz
 
 
 def onnx_package() -> Any:
@@ -157,13 +155,11 @@ def _times(g: Graph, s: str, matrix: Tensor) -> str:
     return g.add("MatMul", s, g.constant(matrix[:, None]))
 
 
-def _tables(layer: WaveSSM, run: Run) -> Any:
+def _tables(layer: WaveSSM, run: Run) -> Tables:
+    """The layer's tables in float64; constants are cast to float32."""
     with torch.no_grad():
-        if layer.structure == "diagonal":
-            system: Any = modes.sample(layer._modes(), run.rate)
-        else:
-            system = dplr.sample(layer._low_rank(), run.rate)
-        return tables_of(system, torch.float32)(run.chunk)
+        system = layer.discrete(run.rate)
+        return dense_tables(system, run.chunk) if isinstance(system, Dense) else diagonal_tables(system, run.chunk)
 
 
 def _put_scan(g: Graph, heard: str, s: str, decay: Tensor, back: bool) -> tuple[str, str]:

@@ -20,6 +20,7 @@ COMMANDS = {
     "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
     "data": "which data sets are there (list), and whether they are whole (check)",
     "bench": "training speed of a model on this machine",
+    "report": "a CSV of runs as tables and plots beside the paper's numbers",
 }
 
 

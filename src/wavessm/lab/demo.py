@@ -149,9 +149,13 @@ def train_all(runs: Path, seeds: int, setting: Setting) -> dict[tuple[str, int],
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             futures = [pool.submit(train_one, str(folders[job]), *job, setting) for job in jobs]
-            _watch(futures, folders, setting.steps)
-            for future in futures:
-                future.result()
+            try:
+                _watch(futures, folders, setting.steps)
+                for future in futures:
+                    future.result()
+            except BaseException:  # Ctrl-C or a failed run: start no other
+                pool.shutdown(cancel_futures=True)
+                raise
     finally:
         if before is None:
             del os.environ["OMP_NUM_THREADS"]

@@ -11,6 +11,7 @@ log, why a faster one could not.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ def run_dense(
 
 
 def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
-    """Whether FFT beats the walk: products of a large dense state in float32's accuracy cost more than the scan's all."""
+    """Whether FFT beats the walk, as it does where a large dense state is multiplied in float32's accuracy."""
     large = system.B.shape[-1] > 64 and engine == Engine("auto", "fp32")
     return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
 
@@ -102,16 +103,20 @@ def _run(
         if engine.backend == "reference":
             return _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1), None
         return _whole(u, system), None
-    # 0 · u is NaN from the first broken sample on, and no product may carry it to earlier ones.
-    broken = torch.cumsum(u * 0, dim=-1)
-    finite = torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
     if engine.backend == "reference":
-        y, last = _reference(finite, system, 0, state)
-    elif state is None and not want_state:
-        return _whole(finite, system) + broken, None
-    else:
-        y, last = scan(finite, tables_of(system, u.dtype), state, want_state)
-    return y + broken, last + broken[..., -1, None] if last is not None and want_state else None
+        y, last = guarded(lambda finite: _reference(finite, system, 0, state), u)
+        return y, last if want_state else None
+    if state is None and not want_state:
+        return guarded(lambda finite: (_whole(finite, system), None), u)
+    return guarded(lambda finite: scan(finite, tables_of(system, u.dtype), state, want_state), u)
+
+
+def guarded(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`run` on u without NaN and infinity, which products over a chunk would carry to earlier samples; then NaN in y
+    and in the last state (batch, channels, R) from the first broken sample on."""
+    broken = torch.cumsum(u * 0, dim=-1)  # 0 · ∞ is NaN too
+    y, last = run(torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
+    return y + broken, None if last is None else last + broken[..., -1, None]
 
 
 def _whole(u: Tensor, system: Sampled | Dense) -> Tensor:

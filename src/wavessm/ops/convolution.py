@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def convolve(u: Tensor, K: Tensor) -> Tensor:
-    """Causal with K[0] and, where there are two, anticausal with K[1]. (batch, channels, L), (directions, channels, L)"""
+    """Causal with K[0] and, if there are two, anticausal with K[1]. (batch, channels, L), (directions, channels, L)"""
     length = u.shape[-1]
     size = 2 * length
     k = torch.nn.functional.pad(K[0], (0, length))

@@ -67,6 +67,14 @@ def resolvent(lam: Tensor, P: Tensor, dt: Tensor, turning: int, modes: int) -> R
     return Resolvent(e, eP.transpose(1, 2) @ _inverse(small), V.transpose(1, 2), c)
 
 
+def resolvent_of(layer: LowRank, rate: float) -> Resolvent:
+    """The same from what a layer learns."""
+    channels, turning = len(layer.log_dt), layer.frequency.shape[1]
+    lam = per_channel(continuous(layer.log_decay, layer.frequency), channels)
+    dt = torch.exp(layer.log_dt.double()) * rate
+    return resolvent(lam, per_channel(layer.P.double(), channels), dt, turning, layer.log_decay.shape[1])
+
+
 def _inverse(small: Tensor) -> Tensor:
     """Of (channels, rank, rank), rank 1 or 2, without a launch for each pivot."""
     if small.shape[-1] == 1:
@@ -86,7 +94,7 @@ def dense(resolved: Resolvent) -> Tensor:
 
 
 class _Bilinear(torch.autograd.Function):
-    """From what a layer learns to Ā, B̄ and the readout, as one node: its many small steps are launched once each way."""
+    """From what a layer learns to Ā, B̄ and the readout, as one node of autograd in place of some fifty."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,7 +116,7 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dA_bar: Tensor, dB_bar: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         G, P, B, dt, lam = ctx.saved_tensors
-        (copies, rank, slots, _), turning, modes = ctx.layer
+        (copies, _, slots, _), turning, modes = ctx.layer
         c, weight = flags(turning, slots, P), weights(modes, turning, P)
         dG = torch.baddbmm(dA_bar, dB_bar[..., None], (dt[:, None] * B)[:, None], beta=2)
         G_t = G.transpose(1, 2)

@@ -11,67 +11,84 @@ Nothing of size R · L is formed and no FFT is run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.ops.modes import Sampled
-from wavessm.ops.tables import Dense, Tables, dense_tables, diagonal_tables, toeplitz
+from wavessm.ops.tables import Dense, dense_tables, diagonal_tables, toeplitz
 
 CHUNK = 64
 
 
-def tables_of(system: Sampled | Dense, dtype: torch.dtype) -> Callable[[int], Tables]:
-    """Makes the tables of a system for a chunk length."""
+class Prepared(NamedTuple):
+    """The tables of a chunk length as the products take them; see the module's docstring."""
 
-    def make(chunk: int) -> Tables:
-        tables = dense_tables(system, chunk) if isinstance(system, Dense) else diagonal_tables(system, chunk)
-        return Tables(*(table.to(dtype) for table in tables))
+    T: Tensor  # (channels, M, M)
+    into: Tensor  # (channels, M, directions · R)
+    out: Tensor  # (channels, directions · R, M)
+    decay: Tensor  # (channels, slots, 2, 2) or (channels, R, R)
 
-    return make
+    @property
+    def directions(self) -> int:
+        """Two if the last half of the state reads backwards."""
+        width = 2 * self.decay.shape[1] if self.decay.dim() == 4 else self.decay.shape[1]
+        return self.into.shape[2] // width
+
+
+def prepare(system: Sampled | Dense, chunk: int, dtype: torch.dtype) -> Prepared:
+    """Tables in float64, arranged and cast once."""
+    K, E, C, decay = dense_tables(system, chunk) if isinstance(system, Dense) else diagonal_tables(system, chunk)
+    T, into, out = toeplitz(K[0]), E, C[0]
+    if len(K) == 2:
+        T = T + toeplitz(K[1]).transpose(1, 2)
+        into, out = torch.cat([E, C[1].transpose(1, 2)], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
+    return Prepared(*(table.to(dtype).contiguous() for table in (T, into, out, decay)))
+
+
+def tables_of(system: Sampled | Dense, dtype: torch.dtype) -> Callable[[int], Prepared]:
+    """Prepares the tables of a system for a chunk length, in u's dtype."""
+    return lambda chunk: prepare(system, chunk, dtype)
 
 
 def scan(
     u: Tensor,  # (batch, channels, length)
-    tables: Callable[[int], Tables],  # of a chunk length, in u's dtype
+    tables: Callable[[int], Prepared],
     state: Tensor | None = None,  # (batch, channels, R)
     want_state: bool = False,
+    chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor | None]:
     """y like u, and the state after the last sample (batch, channels, R) if wanted; both serve one direction only."""
     length = u.shape[-1]
     if state is None and not want_state:  # zeros at the end change nothing
-        chunk = min(CHUNK, length)
-        y, _ = _rows(F.pad(u, (0, -length % chunk)), tables(chunk), None, False)
+        chunk = min(chunk, length)
+        y, _ = _rows(F.pad(u, (0, -length % chunk)), tables(chunk), None)
         return y[..., :length], None
     s = None if state is None else state.to(u.dtype).transpose(0, 1)
-    whole = length - length % CHUNK
+    whole = length - length % chunk
     pieces = []
-    if whole:
-        y, s = _rows(u[..., :whole], tables(CHUNK), s, True)
-        pieces.append(y)
-    if whole < length:
-        y, s = _rows(u[..., whole:], tables(length - whole), s, True)
-        pieces.append(y)
+    for begin, end, size in ((0, whole, chunk), (whole, length, length - whole)):
+        if begin < end:
+            y, s = _rows(u[..., begin:end], tables(size), s)
+            pieces.append(y)
     y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
     return y, s.transpose(0, 1) if s is not None and want_state else None
 
 
-def _rows(u: Tensor, tables: Tables, s: Tensor | None, want_state: bool) -> tuple[Tensor, Tensor | None]:
+def _rows(u: Tensor, tables: Prepared, s: Tensor | None) -> tuple[Tensor, Tensor]:
     """u (batch, channels, chunks · M), s (channels, batch, R)"""
     batch, channels, length = u.shape
-    K, E, C, decay = tables
-    R = E.shape[-1]
-    rows = u.transpose(0, 1).reshape(channels, -1, E.shape[1])
-    T, carried, out = toeplitz(K[0]), None, C[0]
-    into = E if len(K) == 1 else torch.cat([E, C[1].transpose(1, 2)], dim=-1)
+    T, into, out, decay = tables
+    rows = u.transpose(0, 1).reshape(channels, -1, T.shape[1]).contiguous()  # batched products are slow on views
     heard = (rows @ into).unflatten(1, (batch, -1))
-    carried, last = _Carry.apply(heard[..., :R], decay, s, False)
-    if len(K) == 2:
-        behind, _ = _Carry.apply(heard[..., R:], decay, None, True)
-        carried, out = torch.cat([carried, behind], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
-        T = T + toeplitz(K[1]).transpose(1, 2)
+    if tables.directions == 1:
+        carried, last = _Carry.apply(heard, decay, s, False)
+    else:
+        ahead, behind = heard.chunk(2, dim=-1)
+        (ahead, last), (behind, _) = _Carry.apply(ahead, decay, s, False), _Carry.apply(behind, decay, None, True)
+        carried = torch.cat([ahead, behind], dim=-1)
     y = torch.baddbmm(rows @ T, carried.flatten(1, 2), out)
     return y.view(channels, batch, length).transpose(0, 1), last
 

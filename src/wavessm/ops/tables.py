@@ -83,8 +83,7 @@ class _DenseTables(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dK: Tensor, dE: Tensor, dC: Tensor, dover: Tensor) -> tuple[Tensor | None, ...]:
         inputs, outputs, *squares = ctx.saved_tensors
-        channels, chunk, R = inputs.shape
-        directions = outputs.shape[2]
+        channels, chunk, _ = inputs.shape
         A, B = squares[0], inputs[:, 0]
         dinputs, doutputs = dE.flip(1), torch.empty_like(outputs)
         doutputs[:, 1:] = dC.permute(1, 3, 0, 2)

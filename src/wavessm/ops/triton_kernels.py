@@ -88,7 +88,7 @@ def _decays(
 @jit
 def walk_kernel(
     x: tl.tensor, K: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
-    begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor, broken: tl.tensor,
+    begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor,
     x_batch: tl.tensor, x_channel: tl.tensor,
     channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
     M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
@@ -96,8 +96,7 @@ def walk_kernel(
 ) -> None:  # fmt: skip
     """R rows of one channel from `begin` to `ends`: y and the states met, or neither. N is a power of two here.
 
-    ADD adds to the y that is there. `broken`, if given, is the index of each signal's first NaN or infinity: from there
-    on outputs are NaN, and none of it enters a product, which would carry it back to the start of its chunk.
+    ADD adds to the y that is there.
     """
     h = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * R + tl.arange(0, R)
@@ -120,8 +119,6 @@ def walk_kernel(
         s_1 = tl.zeros((R, N), tl.float32)
         if begin is not None:
             s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
-    if broken is not None:
-        stop = tl.load(broken + signal * channels + h, mask=row < rows, other=0)[:, None]
 
     start = segment * (steps * M)
     at_x = x + (signal * x_batch + h * x_channel + start)[:, None] + i[None, :]
@@ -129,10 +126,8 @@ def walk_kernel(
     at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
     for k in range(steps):
         step = steps - 1 - k if REVERSE else k
-        place = (start + step * M)[:, None] + i[None, :]
-        ok = row_ok & (place < length)
-        heard = ok & (place < stop) if broken is not None else ok
-        chunk = tl.load(at_x + step * M, mask=heard, other=0.0)
+        ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
+        chunk = tl.load(at_x + step * M, mask=ok, other=0.0)
         # A chunk cut short passes no state on: forward nothing follows it, backward nothing came from beyond it.
         whole = (start + step * M + M <= length)[:, None]
         seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
@@ -145,8 +140,6 @@ def walk_kernel(
                 out = _dot(seen_1, out_1, out, PRECISION)
             if ADD:
                 out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
-            if broken is not None:
-                out = tl.where(place < stop, out, float("nan"))
             tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
         if states is not None:
             to = states + at_states + step * planes * modes
@@ -163,13 +156,9 @@ def walk_kernel(
         next_0 = tl.where(whole, next_0, s_0) if REVERSE else next_0
         next_0 = _dot(chunk, in_0, next_0, PRECISION)
         s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
-    lost = (row < 0)[:, None]
-    if broken is not None:
-        if y is not None:
-            lost = stop < length
-    tl.store(ends + at_edge, tl.where(lost, float("nan"), s_0), mask=row_ok & n_ok)
+    tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
     if not DENSE:
-        tl.store(ends + at_edge + modes, tl.where(lost, float("nan"), s_1), mask=row_ok & n_ok)
+        tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
 
 
 @jit
@@ -411,18 +400,3 @@ def chain_kernel(
         s_0, s_1 = next_0, next_1
         tl.store(begin + to, s_0, mask=ok)
         tl.store(begin + to + modes, s_1, mask=ok)
-
-
-@jit
-def broken_kernel(
-    x: tl.tensor, broken: tl.tensor, x_batch: tl.tensor, x_channel: tl.tensor, channels: tl.tensor, length: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """The index of the first sample of each signal that is not finite, or `length`."""
-    h, signal = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    first = tl.zeros((BLOCK,), tl.int32) + length
-    for start in range(0, length, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        value = tl.load(x + signal * x_batch + h * x_channel + i, mask=i < length, other=0.0).to(tl.float32)
-        first = tl.minimum(first, tl.where(tl.abs(value) < float("inf"), length, i))
-    tl.store(broken + signal * channels + h, tl.min(first, 0))

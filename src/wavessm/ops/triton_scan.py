@@ -26,8 +26,8 @@ from wavessm.ops import triton_tables
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import scan, tables_of
 from wavessm.ops.tables import Dense, dense_tables
-from wavessm.ops.triton_kernels import broken_kernel, chain_kernel, missing, sum_kernel, walk_back_kernel, walk_kernel
-from wavessm.ops.triton_turn import turn
+from wavessm.ops.triton_kernels import chain_kernel, missing, sum_kernel, walk_back_kernel, walk_kernel
+from wavessm.ops.triton_turn import heard, spoil, turn
 
 # What tl.dot is told. Three TF32 products carry float32's accuracy; "bf16" rounds the factors, never the sums.
 _ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
@@ -185,7 +185,8 @@ class _Plan:
     @classmethod
     def of(cls, u: Tensor, tables: Tables, cut: Settings, arithmetic: str) -> _Plan:
         _, planes, _, width = tables.E.shape
-        return cls(*u.shape, width, planes, cut, arithmetic)
+        batch, channels, length = u.shape
+        return cls(batch, channels, length, width, planes, cut, arithmetic)
 
     @property
     def chunks(self) -> int:
@@ -250,9 +251,7 @@ class _Plan:
         shape = self.channels, self.rows, self.steps, self.planes, self.width
         return torch.empty(shape, dtype=kept, device=like.device)
 
-    def begin(
-        self, edge: Tensor | None, x: Tensor, tables: tuple[Tensor, ...], broken: Tensor | None, reverse: bool
-    ) -> Tensor | None:
+    def begin(self, edge: Tensor | None, x: Tensor, tables: tuple[Tensor, ...], reverse: bool) -> Tensor | None:
         """The state each row starts from, given the first one's: a walk without outputs, then a chain."""
         at = self.segments - 1 if reverse else 0
         if self.segments == 1 and edge is None:
@@ -262,7 +261,7 @@ class _Plan:
             begin[:, at] = edge
         if self.segments > 1:
             ends = torch.empty_like(begin)
-            self.walk(x, tables, begin, None, None, ends, broken, reverse, add=False)
+            self.walk(x, tables, begin, None, None, ends, reverse, add=False)
             if self.planes == 1:
                 self._chain_dense(begin, ends, tables[-1], reverse)
             else:
@@ -289,12 +288,11 @@ class _Plan:
         y: Tensor | None,
         states: Tensor | None,
         ends: Tensor,
-        broken: Tensor | None,
         reverse: bool,
         add: bool,
     ) -> None:
         walk_kernel[self.grid](
-            x, *tables, begin, y, states, ends, broken, x.stride(0), x.stride(1), **self.sizes(), R=self.cut.tile,
+            x, *tables, begin, y, states, ends, x.stride(0), x.stride(1), **self.sizes(), R=self.cut.tile,
             REVERSE=reverse, ADD=add, num_warps=self.cut.warps, num_stages=self.cut.stages,
         )  # fmt: skip
 
@@ -320,7 +318,7 @@ class _Plan:
             )  # fmt: skip
             return ends
         met = self.states(u)
-        self.walk(dy, tables, begin, du, met, ends, None, reverse, add=not reverse)
+        self.walk(dy, tables, begin, du, met, ends, reverse, add=not reverse)
         signals = (u, dy, kept, met) if reverse else (dy, u, met, kept)  # u, g, s, a of `walk_back_kernel`
         strides = strides if reverse else (*strides[2:], *strides[:2])
         sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits[0])](
@@ -333,18 +331,12 @@ class _Plan:
 def _forward(plan: _Plan, u: Tensor, tables: Tables, first: Tensor | None, save: bool) -> tuple[Tensor, Tensor, list]:
     """y, the state after the last chunk, and the states on the way of each direction."""
     y, kept = torch.empty(u.shape, dtype=u.dtype, device=u.device), []
-    broken = None
-    if len(tables.K) == 1:
-        broken = torch.empty(u.shape[:2], dtype=torch.int32, device=u.device)
-        broken_kernel[(plan.channels, plan.batch)](
-            u, broken, u.stride(0), u.stride(1), plan.channels, plan.length, BLOCK=1024
-        )
     for direction in range(len(tables.K)):
         reverse = direction == 1
         states = plan.states(u) if save else None
         ends = torch.empty(plan.edge_shape, device=u.device)
-        begin = plan.begin(None if reverse else first, u, tables.of(direction), broken, reverse)
-        plan.walk(u, tables.of(direction), begin, y, states, ends, broken, reverse, add=reverse)
+        begin = plan.begin(None if reverse else first, u, tables.of(direction), reverse)
+        plan.walk(u, tables.of(direction), begin, y, states, ends, reverse, add=reverse)
         if direction == 0:
             last = ends[:, -1]
         kept.append(states)
@@ -359,7 +351,7 @@ def _backward(
     sums = torch.empty(len(kept), *plan.sums_shape, device=u.device)
     for direction, states in enumerate(kept):
         reverse = direction == 0
-        begin = plan.begin(dlast if reverse else None, dy, tables.of(direction), None, reverse)
+        begin = plan.begin(dlast if reverse else None, dy, tables.of(direction), reverse)
         ends = plan.adjoint(dy, u, tables.of(direction), begin, du, states, sums[direction], reverse)
         if direction == 0:
             dfirst = ends[:, 0]
@@ -384,11 +376,13 @@ class _Diagonal(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         *parameters, first, rate, arithmetic, cut = arguments
         *modal, D = parameters
-        ctx.channels_last = _channels_last(u)
-        modes, u = Modes(*modal), _rows(u)
+        modes, ctx.channels_last = Modes(*modal), _channels_last(u)
+        u, broken = heard(u) if len(modes.C) == 1 else (_rows(u), None)
         tables = Tables(*triton_tables.make_tables(modes, D, rate, cut.chunk))
         plan = _Plan.of(u, tables, cut, arithmetic)
         y, last, kept = _forward(plan, u, tables, first, save=any(ctx.needs_input_grad))
+        if broken is not None:
+            spoil(y, last, broken)
         ctx.save_for_backward(u, *tables, *modes, *kept)
         ctx.plan, ctx.rate, ctx.has_first = plan, rate, first is not None
         ctx.set_materialize_grads(False)
@@ -411,12 +405,15 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, u: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         K, E, C, decay, D, first, arithmetic, cut = arguments
-        ctx.channels_last, u = _channels_last(u), _rows(u)
+        ctx.channels_last = _channels_last(u)
+        u, broken = heard(u) if len(K) == 1 else (_rows(u), None)
         exact = K.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         exact[0, :, 0] += D
         tables = Tables(exact, E.float()[:, None], C.float().contiguous()[:, :, None], decay.float())
         plan = _Plan.of(u, tables, cut, arithmetic)
         y, last, kept = _forward(plan, u, tables, first, save=any(ctx.needs_input_grad))
+        if broken is not None:
+            spoil(y, last, broken)
         ctx.save_for_backward(u, *tables, *kept)
         ctx.plan, ctx.has_first, ctx.dtype = plan, first is not None, K.dtype
         ctx.set_materialize_grads(False)

@@ -31,7 +31,7 @@ def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tenso
 
 
 def gradients(modes: Modes, sums: Tensor, rate: float, chunk: int) -> tuple[Tensor, ...]:
-    """Of log_dt, log_decay, frequency, B, C and D, from the sums (directions, splits, channels, …) of the walks back."""
+    """Of log_dt, log_decay, frequency, B, C and D, from the sums (directions, splits, channels, …) of a backward."""
     directions, channels, slots, _ = modes.C.shape
     copies, count = modes.log_decay.shape
     turning = modes.turning
@@ -216,9 +216,8 @@ def table_gradient_kernel(
             d_0, d_1, d_2 = _double(at_d, ok), _double(at_d + slots, ok), _double(at_d + 2 * slots, ok)
             o_0 += d_0 + c * d_2
             o_1 += c * d_1 + (1.0 - c) * d_2
-        if direction == 0:
-            if block == 0:
-                tl.store(dD + h, tl.sum(tl.where(tl.arange(0, M) == 0, k, 0.0), 0).to(tl.float32))
+        if direction == 0 and block == 0:
+            tl.store(dD + h, tl.sum(tl.where(tl.arange(0, M) == 0, k, 0.0), 0).to(tl.float32))
         k = k[None, :]
         at = ((direction * channels + h) * slots + n) * 2
         C_0, C_1 = weight_0 * _double(C + at, ok), weight_1 * _double(C + at + 1, ok)

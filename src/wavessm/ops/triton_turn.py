@@ -3,6 +3,9 @@
 `turn` only turns them over, at the speed of memory; `activate` applies GELU on the way to the projection:
 
     z[b, l, h] = after[b, h] · GELU(before[b, h] · x[b, h, l])
+
+Into a causal scan signals go through `heard`. NaN or infinity in a chunk's product would reach the chunk's first
+sample; so it is zeroed on the way in, with its first place noted, and `spoil` makes the outputs NaN from there on.
 """
 
 from __future__ import annotations
@@ -27,6 +30,24 @@ def turn(x: Tensor) -> Tensor:
     grid = -(-columns // BLOCK), -(-rows // BLOCK), batch
     turn_kernel[grid](x, out, rows, columns, BLOCK=BLOCK, num_warps=4)
     return out
+
+
+def heard(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (batch, channels, length) of any strides, contiguous and finite; and the index of the first sample of each
+    signal that was not, or the length. (batch, channels) int32"""
+    batch, channels, length = x.shape
+    out = torch.empty(batch, channels, length, dtype=x.dtype, device=x.device)
+    broken = torch.full((batch, channels), length, dtype=torch.int32, device=x.device)
+    grid = -(-length // BLOCK), -(-channels // BLOCK), batch
+    heard_kernel[grid](x, out, broken, channels, length, *x.stride(), BLOCK=BLOCK, num_warps=4)
+    return out, broken
+
+
+def spoil(y: Tensor, last: Tensor, broken: Tensor) -> None:
+    """NaN into y (batch, channels, length) from `broken` on, and into the states `last` (batch, channels, …)."""
+    batch, channels, length = y.shape
+    width = last[0, 0].numel()
+    spoil_kernel[(channels, batch)](y, last, broken, channels, length, *last.stride()[:2], width, BLOCK=1024)
 
 
 def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
@@ -66,6 +87,39 @@ def turn_kernel(x: tl.tensor, out: tl.tensor, rows: tl.tensor, columns: tl.tenso
     ok = (r < rows)[:, None] & (c < columns)[None, :]
     tile = tl.load(x + (b * rows + r[:, None]) * columns + c[None, :], mask=ok, other=0.0)
     tl.store(out + (b * columns + c[:, None]) * rows + r[None, :], tl.trans(tile), mask=tl.trans(ok))
+
+
+@jit
+def heard_kernel(
+    x: tl.tensor, out: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
+    x_batch: tl.tensor, x_channel: tl.tensor, x_sample: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = (l < length)[:, None] & (h < channels)[None, :]
+    at = b * x_batch + l.to(tl.int64)[:, None] * x_sample + h.to(tl.int64)[None, :] * x_channel
+    tile = tl.load(x + at, mask=ok, other=0.0)
+    finite = tl.abs(tile.to(tl.float32)) < float("inf")
+    first = tl.min(tl.where(finite, length, l[:, None]), 0)
+    tl.atomic_min(broken + b * channels + h, first, mask=(h < channels) & (first < length))
+    at_out = (b * channels + h[:, None]) * length + l[None, :]
+    tl.store(out + at_out, tl.trans(tl.where(finite, tile, 0.0)), mask=tl.trans(ok))
+
+
+@jit
+def spoil_kernel(
+    y: tl.tensor, last: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
+    last_batch: tl.tensor, last_channel: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    stop = tl.load(broken + b * channels + h)
+    if stop < length:
+        for start in range(0, length, BLOCK):
+            l = start + tl.arange(0, BLOCK)
+            tl.store(y + (b * channels + h) * length + l, float("nan"), mask=(l >= stop) & (l < length))
+        n = tl.arange(0, BLOCK)
+        tl.store(last + b * last_batch + h * last_channel + n, float("nan"), mask=n < width)
 
 
 @jit

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.data.source import Batch, Generated, Source
+from wavessm.errors import OptionError
 
 
 def order(cases: int, seed: int, epoch: int) -> Tensor:
@@ -83,4 +84,9 @@ def source_state(source: Source) -> Tensor | None:
 def restore_source(source: Source, state: Tensor | None) -> None:
     """Let a source that draws go on where `source_state` was taken."""
     if isinstance(source, Generated) and state is not None:
-        source.set_state(state)
+        try:
+            source.set_state(state)
+        except RuntimeError as reason:
+            raise OptionError(
+                f"the run began on another kind of device than {source.device}; go on there, its cases are drawn there."
+            ) from reason

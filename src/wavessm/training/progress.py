@@ -78,8 +78,14 @@ class Progress(Callback):
         return "  ".join(parts)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.stop(pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.stop(pl_module)
+
+    def stop(self, module: Any) -> None:
+        """Give the terminal back."""
         if self.bar is not None:
-            module: Any = pl_module
             self.bar.update(self.bar.task_ids[0], completed=module.step, numbers=self.numbers(module))
             self.bar.stop()
             self.bar = None

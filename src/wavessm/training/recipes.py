@@ -200,7 +200,7 @@ _WINDOW_COPY = Recipe(
     model=ModelOptions(family="morlet", d_model=128, n_layers=2, d_state=64),
     lr=5e-3,
     batch_size=64,
-    steps=8000,
+    epochs=31.25,  # 8,000 steps
     schedule="one-cycle",
     warmup=0.3,
     validations=1,

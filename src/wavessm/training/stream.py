@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import torch
 from wavessm.data.series import Series
 from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
+from wavessm.streaming import sampled
 from wavessm.training.folder import Run
 from wavessm.training.predict import DATE_NAMES, Row, check_values, forecast, judge
 
@@ -159,7 +160,8 @@ def predict_stream(
         return _forecasts(run, run.load_model(), chunks)
     if run.model.bidirectional:
         raise OptionError("this model also reads backwards and cannot stream; train one with --no-bidirectional.")
-    return _judgements(run, run.load_model(), chunks, rate)
+    model = cast(SequenceModel, sampled(run.load_model(), rate))
+    return _judgements(run, model, chunks, rate)
 
 
 @torch.no_grad()

@@ -1,0 +1,139 @@
+"""Training throughput of the PTB-XL model, ours against the same model built from official S4 blocks.
+
+    python benchmarks/ptbxl.py --out results/engine [--s4 PATH]
+
+Six bidirectional blocks of 256 features and 64 states with batch norm before each and dropout 0.1, mean pooling, 5
+labels, batches of 64 random cases of 12 leads and 1000 samples on the device, AdamW, TF32 products in all linear
+layers. A step is forward, backward and optimiser. S4's CUDA extension is used if it was built in the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common import report
+from wavessm.lab.record import write_csv
+from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.training.run import bare_module
+
+
+class S4Model(nn.Module):
+    """Encoder, pre-norm residual S4 blocks, norm, mean over time, decoder; channels first throughout."""
+
+    def __init__(self, block: Callable[[], nn.Module], d_model: int, n_layers: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(12, d_model), nn.Linear(d_model, 5)
+        self.blocks = nn.ModuleList(block() for _ in range(n_layers))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(d_model) for _ in range(n_layers + 1))
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, length, 12)
+        x = self.encoder(x).transpose(1, 2)
+        for norm, block in zip(self.norms, self.blocks, strict=False):
+            x = x + block(norm(x))[0]
+        return self.decoder(self.norms[-1](x).mean(-1))
+
+
+def s4_step(checkout: Path, size: dict[str, int], device: torch.device) -> Callable[[], Any]:
+    sys.path[:0] = [str(checkout), str(checkout / "extensions" / "kernels")]
+    from models.s4.s4 import S4Block
+
+    def block() -> nn.Module:
+        return S4Block(
+            size["d_model"], bidirectional=True, transposed=True, dropout=0.1, tie_dropout=True,
+            mode="dplr", init="legs", d_state=size["d_state"],
+        )  # fmt: skip
+
+    model = S4Model(block, size["d_model"], size["n_layers"]).to(device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
+    x, y = torch.randn(size["batch"], 1000, 12, device=device), torch.rand(size["batch"], 5, device=device).round()
+
+    def step() -> None:
+        F.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:
+    options = ModelOptions(
+        family=family, d_model=size["d_model"], d_state=size["d_state"], n_layers=size["n_layers"],
+        norm="batch", bidirectional=True, dropout=0.1,
+    )  # fmt: skip
+    recipe = Recipe(
+        model=options, batch_size=size["batch"], precision=precision, cuda_graphs=graphs, device=device.type
+    )
+    return bare_module(recipe.check(), device, (1000, 12, 5))
+
+
+def milliseconds(step: Callable[[], Any], device: torch.device, steps: int) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(6):
+        step()
+    wait()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - began) * 1e3 / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/engine"))
+    parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
+    parser.add_argument("--tiny", action="store_true", help="a small model, to try the script on a CPU")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    size = {"d_model": 256, "d_state": 64, "n_layers": 6, "batch": 64}
+    if options.tiny:
+        size = {"d_model": 8, "d_state": 8, "n_layers": 1, "batch": 2}
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    made: dict[tuple[str, str, str], Callable[[], Callable]] = {}
+    for family in ("db6", "legs"):
+        for precision in ("tf32", "bf16"):
+            for graphs in (False, True) if device.type == "cuda" else (False,):
+                key = f"wavessm {family}", precision, "CUDA graph" if graphs else "eager"
+                made[key] = lambda f=family, p=precision, g=graphs: our_step(f, p, g, size, device)
+    if options.s4 is not None:
+        made["s4 dplr legs", "tf32", "eager"] = lambda: s4_step(options.s4, size, device)
+    rows = []
+    for (name, precision, how), make in made.items():
+        torch.manual_seed(0)
+        torch.set_float32_matmul_precision("high")
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            ms = milliseconds(make(), device, 3 if options.tiny else 40)
+        except (RuntimeError, ValueError) as reason:
+            print(f"{name}, {precision}, {how}: failed: {str(reason).splitlines()[0]}", flush=True)
+            continue
+        peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
+        row = {
+            "model": name,
+            "precision": precision,
+            "step": how,
+            "step_ms": ms,
+            "cases_per_s": 1e3 * size["batch"] / ms,
+        }
+        rows.append({**row, "peak_gib": peak, **size, "machine": machine, "torch": torch.__version__})
+        print(f"{name}, {precision}, {how}: {ms:.2f} ms", flush=True)
+    write_csv(options.out / "ptbxl.csv", rows)
+    report(rows, options.out / "ptbxl.csv", "ptbxl.py")
+
+
+if __name__ == "__main__":
+    main()

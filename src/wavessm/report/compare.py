@@ -1,0 +1,48 @@
+"""What a result says beside the paper's number: better, within noise, or worse."""
+
+from __future__ import annotations
+
+import math
+
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
+
+WITHIN = "within noise"
+NO_SPREAD = "one seed"
+
+
+def counterpart(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> float | None:
+    """The paper's number for the same quantity, family and measure; its S4 rows stand for every LegS or FouT.
+
+    The names of data sets differ in small things: forecasts name theirs, other tasks have one set each.
+    """
+    for theirs, rows in published.items():
+        if theirs._replace(dataset="") != cell._replace(dataset=""):
+            continue
+        if cell.task in ("forecast", "speech") and theirs.dataset != cell.dataset:
+            continue
+        for row, value in rows.items():
+            if variant.family in ("legs", "fout"):
+                if (row.model, row.family) == ("s4", variant.family):
+                    return value
+            elif variant.family and (row.model, row.family, row.measure) == (
+                "wavessm", variant.family, variant.measure or "scaled",
+            ):  # fmt: skip
+                return value
+    return None
+
+
+def verdict(metric: str, result: Result, number: float) -> str:
+    """better, worse or within noise: two standard errors of the seeds' mean, and half a unit of the paper's last digit.
+
+    >>> verdict("auroc", Result((0.93, 0.934, 0.932)), 0.9)
+    'better'
+    >>> verdict("mse", Result((0.5, 0.1)), 0.2)
+    'within noise'
+    >>> verdict("mse", Result((0.5,)), 0.2)
+    'worse (one seed)'
+    """
+    gain = (result.mean - number) * (1 if HIGHER_IS_BETTER[metric] else -1)
+    one = len(result.values) == 1
+    noise = 5e-4 if one else 5e-4 + 2 * result.spread / math.sqrt(len(result.values))
+    word = WITHIN if abs(gain) <= noise else "better" if gain > 0 else "worse"
+    return f"{word} ({NO_SPREAD})" if one else word

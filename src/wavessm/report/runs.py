@@ -1,0 +1,125 @@
+"""Results as a CSV: one row for each finished or failed run, and what is made of the rows with the same variant.
+
+The columns and their vocabulary are a contract with scripts outside:
+
+    task      ptbxl-all|diag|sub-diag|super-diag|form|rhythm, forecast, window-copy, listops, text, retrieval, image,
+              pathfinder, pathx, speech
+    dataset   of a forecast: ETTh1, ETTh2, ETTm1, Weather, ECL        variables  uni | multi
+    family    as in `families()`; empty for baselines, which `model` names
+    metric    auroc | mse | mae | accuracy | relative_mse             split  val | test
+    status    ok | failed: reason
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from wavessm.errors import DataError
+
+COLUMNS = (
+    "task", "dataset", "horizon", "variables", "model", "family", "measure", "structure", "recipe", "seed", "epochs",
+    "params", "split", "metric", "value", "ci_low", "ci_high", "train_seconds", "gpu", "versions", "command", "status",
+)  # fmt: skip
+
+HIGHER_IS_BETTER = {"auroc": True, "accuracy": True, "mse": False, "mae": False, "relative_mse": False}
+
+
+class Cell(NamedTuple):
+    """One number of a table: which quantity it is."""
+
+    task: str
+    dataset: str
+    horizon: str
+    variables: str
+    metric: str
+
+
+class Variant(NamedTuple):
+    """One row of a table: what was trained."""
+
+    model: str
+    family: str
+    measure: str
+    structure: str
+    recipe: str
+
+    def __str__(self) -> str:
+        parts = [self.model, self.family, self.measure, self.structure, self.recipe and f"({self.recipe})"]
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A variant's values over its seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds; NaN for one."""
+        if len(self.values) < 2:
+            return math.nan
+        return math.sqrt(sum((v - self.mean) ** 2 for v in self.values) / (len(self.values) - 1))
+
+
+def read_runs(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV of runs, or `DataError` that names what is wrong with it."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+    except OSError as reason:
+        raise DataError(f"{path}: {reason.strerror}; give the CSV that runs were written to.") from None
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        what = f"has no column {missing[0]!r}" if missing else "has its columns in another order"
+        raise DataError(f"{path}: {what}; expected {','.join(COLUMNS)}.")
+    for number, row in enumerate(rows, start=2):
+        if row["status"] == "ok":
+            _number(row["value"], f"{path}, line {number}: value")
+        elif not row["status"].startswith("failed: "):
+            raise DataError(f"{path}, line {number}: status is {row['status']!r}, expected 'ok' or 'failed: reason'.")
+    return rows
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise DataError(f"{where} is {text!r}, expected a number.") from None
+
+
+def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, dict[Variant, Result]]:
+    """Values of the runs that ended well, by quantity and variant."""
+    found: dict[Cell, dict[Variant, list[float]]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["split"] == split:
+            cell = Cell(*(row[name] for name in Cell._fields))
+            variant = Variant(*(row[name] for name in Variant._fields))
+            found.setdefault(cell, {}).setdefault(variant, []).append(float(row["value"]))
+    return {cell: {v: Result(tuple(values)) for v, values in made.items()} for cell, made in found.items()}
+
+
+def paper() -> dict[Cell, dict[Variant, float]]:
+    """The paper's tables. Its S4 is LegS; measures are those of its S and T suffixes.
+
+    >>> cell = Cell("ptbxl-super-diag", "PTB-XL", "", "", "auroc")
+    >>> paper()[cell][Variant("s4", "legs", "", "", "")]
+    0.931
+    """
+    found: dict[Cell, dict[Variant, float]] = {}
+    for row in csv.DictReader(resources.files("wavessm.report").joinpath("paper.csv").read_text().splitlines()):
+        cell = Cell(*(row[name] for name in Cell._fields))
+        variant = Variant(row["model"], row["family"], row["measure"], "", "")
+        found.setdefault(cell, {})[variant] = float(row["value"])
+    return found

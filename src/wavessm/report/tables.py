@@ -1,0 +1,108 @@
+"""Markdown and HTML tables of runs beside the paper's numbers, and a plot for each task; empty cells stay empty."""
+
+from __future__ import annotations
+
+import html
+import math
+from pathlib import Path
+
+from wavessm.errors import DataError
+from wavessm.record import pyplot
+from wavessm.report.compare import counterpart, verdict
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs
+
+Table = list[list[str]]
+HEAD = ["variant", "seeds", "ours", "paper", "verdict"]
+
+
+def write_report(source: Path, out: Path) -> list[Path]:
+    """`report.md`, `report.html` and one PNG a task under `out`, from a CSV of runs."""
+    rows = read_runs(source)
+    results = collect(rows)
+    if not results:
+        raise DataError(f"{source}: no finished run with a test score; nothing to report yet.")
+    out.mkdir(parents=True, exist_ok=True)
+    published = paper()
+    pages = [(title(cell), table(cell, made, published)) for cell, made in sorted(results.items())]
+    failed = sum(row["status"] != "ok" for row in rows)
+    remark = f"{len(rows)} rows of {source.name}, {failed} of them failed runs. ± is the standard deviation over seeds."
+    written = [out / "report.md", out / "report.html"]
+    written[0].write_text(_markdown(pages, remark))
+    written[1].write_text(_html(pages, remark))
+    for task in dict.fromkeys(cell.task for cell in results):
+        written.append(plot({c: m for c, m in results.items() if c.task == task}, published, out / f"{task}.png"))
+    return written
+
+
+def title(cell: Cell) -> str:
+    """Words for one quantity."""
+    ahead = f"{cell.horizon} steps ahead, {cell.variables}variate" if cell.horizon else ""
+    return ", ".join(part for part in (cell.task, cell.dataset, ahead, cell.metric) if part)
+
+
+def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Variant, float]]) -> Table:
+    """Our variants from best to worst, then the paper's variants that no run of ours has met."""
+    sign = -1 if HIGHER_IS_BETTER[cell.metric] else 1
+    lines, met = [], set()
+    for variant, result in sorted(made.items(), key=lambda item: sign * item[1].mean):
+        number = counterpart(cell, variant, published)
+        met.add((variant.family, variant.measure))
+        ours = f"{result.mean:.4f}" + ("" if math.isnan(result.spread) else f" ± {result.spread:.4f}")
+        theirs, word = ("", "") if number is None else (f"{number:g}", verdict(cell.metric, result, number))
+        lines.append([str(variant), str(len(result.values)), ours, theirs, word])
+    for theirs_cell, rows in published.items():
+        if theirs_cell._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs_cell.dataset):
+            for variant, value in rows.items():
+                if (variant.family, variant.measure) not in met:
+                    lines.append([str(variant), "", "", f"{value:g}", ""])
+    return lines
+
+
+def _markdown(pages: list[tuple[str, Table]], remark: str) -> str:
+    parts = ["# Results beside the paper's", "", remark, ""]
+    for name, lines in pages:
+        parts += [f"## {name}", "", "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+        parts += ["| " + " | ".join(line) + " |" for line in lines] + [""]
+    return "\n".join(parts)
+
+
+def _html(pages: list[tuple[str, Table]], remark: str) -> str:
+    style = (
+        "body{font:15px system-ui;max-width:60em;margin:2em auto}table{border-collapse:collapse}"
+        "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}"
+        ".better{color:#146c2e}.worse{color:#a3221c}"
+    )
+    parts = [f"<!doctype html><meta charset=utf-8><title>wavessm results</title><style>{style}</style>"]
+    parts.append(f"<h1>Results beside the paper's</h1><p>{html.escape(remark)}</p>")
+    for name, lines in pages:
+        head = "".join(f"<th>{word}</th>" for word in HEAD)
+        parts.append(f"<h2>{html.escape(name)}</h2><table><tr>{head}</tr>")
+        for line in lines:
+            kind = line[-1].split(" ")[0]
+            cells = "".join(f"<td>{html.escape(text)}</td>" for text in line)
+            parts.append(f'<tr class="{kind}">{cells}</tr>')
+        parts.append("</table>")
+    return "\n".join(parts) + "\n"
+
+
+def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[Variant, float]], path: Path) -> Path:
+    """Every variant's mean with its seeds, and the paper's number as a cross, one panel a quantity."""
+    plt = pyplot()
+    figure, panels = plt.subplots(
+        len(results), 1, figsize=(7, sum(0.6 + 0.28 * len(made) for made in results.values()) + 0.6),
+        squeeze=False, layout="constrained", height_ratios=[1 + len(made) for made in results.values()],
+    )  # fmt: skip
+    for axes, (cell, made) in zip(panels[:, 0], sorted(results.items()), strict=True):
+        names = [str(variant) for variant in made]
+        for at, (variant, result) in enumerate(made.items()):
+            axes.plot(result.values, [at] * len(result.values), "o", color="0.6", markersize=3)
+            axes.plot(result.mean, at, "o", color="C0")
+            number = counterpart(cell, variant, published)
+            if number is not None:
+                axes.plot(number, at, "x", color="C3")
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_title(title(cell) + " (o ours, × paper)", fontsize=9)
+        axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path

@@ -1,0 +1,147 @@
+"""Stage 5b: a layer sampled once, for streams.
+
+`WaveSSM` forms its tables anew on every call, because training moves what they are made of. A model that only runs can
+keep them: `sampled(model)` is a copy whose layers do.
+
+    chunks   tables of the sizes that come, made on first use
+    steps    O(N) a sample for both structures: modes one by one, or diagonal plus low rank
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from wavessm.errors import OptionError
+from wavessm.layer import WaveSSM
+from wavessm.ops import Engine, dplr, guarded, modes
+from wavessm.ops.scan import Prepared, prepare, scan
+
+CHUNK = 32
+"""Samples in a product: small enough for the tables of a layer to stay in a core's cache."""
+
+
+def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
+    """A copy of a model, in eval mode, that keeps what its causal layers computed: for streams, not for training.
+
+    >>> block = nn.Sequential(WaveSSM(4, 16), WaveSSM(4, 16, family="legs"))
+    >>> x = torch.randn(1, 50, 4)
+    >>> torch.allclose(sampled(block)(x), block(x), atol=1e-5)
+    True
+    """
+    if isinstance(model, WaveSSM):
+        return SampledLayer(model, rate)
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, WaveSSM) and not child.bidirectional:
+                setattr(module, name, SampledLayer(child, rate))
+    return model
+
+
+class SampledLayer(nn.Module):
+    """A causal `WaveSSM` in discrete time at one rate; called as the layer is, without gradients."""
+
+    def __init__(self, layer: WaveSSM, rate: float = 1.0) -> None:
+        super().__init__()
+        if layer.bidirectional:
+            raise OptionError("SampledLayer: a bidirectional layer reads the future; use bidirectional=False.")
+        self.d_model, self.n_slots, self.rate = layer.d_model, layer.n_slots, rate
+        self.dtype = layer.D.dtype
+        self.engine, self.bidirectional = Engine("torch"), False
+        with torch.no_grad():
+            self.D = layer.D.detach().clone()
+            self.system = layer.discrete(rate)
+            self.stepper = self._stepper(layer, rate)
+        self._tables: dict[int, Prepared] = {}
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,  # (batch, d_model, slots, 2)
+        return_state: bool = False,
+        rate: float | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """As `WaveSSM.forward`, at the rate it was sampled for."""
+        if rate not in (None, 1.0, self.rate) or lengths is not None:
+            raise OptionError(
+                f"SampledLayer: sampled at rate {self.rate} for streams of one length; got rate {rate}, "
+                f"lengths {lengths}. Call sampled(model, rate) again, or the model itself."
+            )
+        if x.shape[1] == 1 and state is not None and return_state:
+            y, state = self.step(x[:, 0], state)
+            return y[:, None], state
+        with torch.no_grad():
+            u = x.transpose(1, 2).to(self.dtype)
+            flat = None if state is None else state.flatten(2)
+            y, last = guarded(lambda finite: scan(finite, self._prepared, flat, True, CHUNK), u)
+            y = torch.addcmul(y, self.D[:, None], u).transpose(1, 2).to(x.dtype)
+        return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
+
+    def _prepared(self, chunk: int) -> Prepared:
+        if chunk not in self._tables:
+            self._tables[chunk] = prepare(self.system, chunk, self.dtype)
+        return self._tables[chunk]
+
+    def initial_state(self, batch: int) -> Tensor:
+        """As in `WaveSSM`."""
+        return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
+        """One sample (batch, d_model) in O(N)."""
+        with torch.no_grad():
+            y, state = self.stepper(x_t.to(self.dtype), state)
+            return torch.addcmul(y, self.D, x_t).to(x_t.dtype), state
+
+    def _stepper(self, layer: WaveSSM, rate: float) -> Stepper:
+        kind = ModalStepper if layer.structure == "diagonal" else LowRankStepper
+        return kind(layer, rate, self.dtype)
+
+
+class Stepper:
+    """One sample and a state (batch, d_model, slots, 2) to the output without D, and the next state."""
+
+    def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class ModalStepper(Stepper):
+    """x ← λ̄ x + u, y = trace(w x)."""
+
+    def __init__(self, layer: WaveSSM, rate: float, dtype: torch.dtype) -> None:
+        log_lam, w, turning = modes.sample(layer._modes(), rate)
+        c = modes.flags(turning, log_lam.shape[1], log_lam)
+        first, second = modes.exponential(log_lam, c).unbind(-1)
+        self.same = torch.stack([first, c * first + (1 - c) * second], -1).to(dtype)
+        self.across = torch.stack([-c * second, c * second], -1).to(dtype)
+        self.unit = torch.stack([torch.ones_like(c), 1 - c], -1).to(dtype)
+        self.w = (w[0] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)).to(dtype)
+
+    def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = self.same * state + self.across * state.flip(-1) + self.unit * x_t[..., None, None]
+        return (self.w * state).sum((-1, -2)), state
+
+
+class LowRankStepper(Stepper):
+    """x ← 2 (e x − U Vᵀ x) − x + B̄ u, y = C x; see `ops.dplr`."""
+
+    def __init__(self, layer: WaveSSM, rate: float, dtype: torch.dtype) -> None:
+        low_rank = layer._low_rank()
+        system = dplr.sample(low_rank, rate)
+        e, U, V, c = dplr.resolvent_of(low_rank, rate)
+        first, second = e.unbind(-1)
+        same = 2 * torch.stack([first, c * first + (1 - c) * second], -1) - 1
+        across = 2 * torch.stack([-c * second, c * second], -1)
+        self.same, self.across = same.to(dtype), across.to(dtype)
+        self.U, self.V = (2 * U).to(dtype), V.to(dtype)  # (d_model, R, rank)
+        self.B, self.C = system.B.to(dtype), system.C[0].to(dtype)
+
+    def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        projected = torch.einsum("bhr,hrk->bhk", state.flatten(2), self.V)
+        turned = (self.same * state + self.across * state.flip(-1)).flatten(2)
+        after = turned - torch.einsum("bhk,hrk->bhr", projected, self.U) + self.B * x_t[..., None]
+        return (self.C * after).sum(-1), after.unflatten(-1, (-1, 2))

@@ -1,0 +1,95 @@
+"""Runs as tables beside the paper's: what counts as better, what stays empty, what is refused."""
+
+import csv
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wavessm as ws
+from wavessm.cli import main
+from wavessm.report.compare import counterpart, verdict
+from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
+from wavessm.report.tables import write_report
+
+
+def row(**given):
+    empty = dict.fromkeys(COLUMNS, "")
+    common = {"split": "test", "status": "ok", "recipe": "best", "model": "wavessm", "epochs": "8"}
+    return {**empty, **common, **{name: str(value) for name, value in given.items()}}
+
+
+def written(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+ECG = {"task": "ptbxl-super-diag", "dataset": "PTB-XL", "metric": "auroc"}
+ETT = {"task": "forecast", "dataset": "ETTh1", "horizon": 24, "variables": "uni", "metric": "mse"}
+RUNS = [
+    *(row(**ECG, family="db6", measure="scaled", seed=seed, value=0.935 + 0.001 * seed) for seed in range(3)),
+    row(**ECG, family="legs", structure="dplr", seed=0, value=0.9312),
+    row(**ETT, family="morlet", measure="scaled", seed=0, value=0.2),
+    row(**ETT, model="last value", value=0.034),
+    row(**ECG, family="dpss", seed=0, status="failed: NaN at step 12"),
+    row(**ECG, family="gauss", seed=0, split="val", value=0.99),
+]
+
+
+def test_the_papers_tables_are_all_there():
+    published = paper()
+    assert sum(cell.task == "forecast" and cell.variables == "uni" for cell in published) == 25
+    assert sum(cell.task.startswith("ptbxl") for cell in published) == 5
+    cell = Cell("forecast", "ETTh1", "24", "uni", "mse")
+    assert counterpart(cell, Variant("wavessm", "legs", "", "dplr", "best"), published) == 0.061
+    assert counterpart(cell, Variant("last value", "", "", "", ""), published) is None
+    assert counterpart(cell._replace(horizon="25"), Variant("wavessm", "legs", "", "", ""), published) is None
+
+
+def test_seeds_are_gathered_and_failures_left_out(tmp_path):
+    results = collect(read_runs(written(tmp_path / "runs.csv", RUNS)))
+    db6 = results[Cell("ptbxl-super-diag", "PTB-XL", "", "", "auroc")][Variant("wavessm", "db6", "scaled", "", "best")]
+    assert db6.mean == pytest.approx(0.936)
+    assert db6.spread == pytest.approx(0.001)
+    assert not any(variant.family in ("dpss", "gauss") for made in results.values() for variant in made)
+
+
+def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
+    paths = write_report(written(tmp_path / "runs.csv", RUNS), tmp_path / "out")
+    assert {path.name for path in paths} == {"report.md", "report.html", "forecast.png", "ptbxl-super-diag.png"}
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| wavessm db6 scaled (best) | 3 | 0.9360 ± 0.0010 | 0.932 | better |" in text
+    assert "| wavessm legs dplr (best) | 1 | 0.9312 | 0.931 | within noise (one seed) |" in text
+    assert "| wavessm morlet scaled (best) | 1 | 0.2000 | 0.077 | worse (one seed) |" in text
+    assert "| wavessm mexhat translated |  |  | " in text, "what no run has met stays visible"
+    assert "8 rows of runs.csv, 1 of them failed runs" in text
+    assert text.index("last value") < text.index("morlet scaled (best)"), "best first"
+
+
+@given(st.floats(0.1, 0.9), st.floats(-0.2, 0.2), st.floats(1e-4, 0.05), st.sampled_from(["auroc", "mse"]))
+def test_verdicts_are_symmetric(number, gain, spread, metric):
+    """What is better for a score is worse for an error of the same size."""
+    result = Result((number + gain - spread, number + gain, number + gain + spread))
+    words = {name: verdict(name, result, number) for name in ("auroc", "mse")}
+    opposite = {"better": "worse", "worse": "better", "within noise": "within noise"}
+    assert words["mse"] == opposite[words["auroc"]]
+    if abs(gain) > 2 * spread + 1e-3:
+        assert words[metric] != "within noise"
+
+
+def test_bad_tables_get_one_line(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    path.write_text("task,value\n")
+    with pytest.raises(ws.WaveSSMError, match="has no column 'dataset'"):
+        read_runs(path)
+    with pytest.raises(ws.WaveSSMError, match="expected a number"):
+        read_runs(written(path, [row(**ECG, value="high")]))
+    with pytest.raises(ws.WaveSSMError, match="expected 'ok' or 'failed: reason'"):
+        read_runs(written(path, [row(**ECG, value=1, status="done")]))
+    with pytest.raises(ws.WaveSSMError, match="nothing to report yet"):
+        write_report(written(path, []), tmp_path)
+    assert main(["report", "--runs", str(tmp_path / "nowhere.csv")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,89 @@
+"""Layers sampled once: equal to the layer they came from, in chunks and steps of any size, for as long as one likes."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wavessm as ws
+from test_layer import KINDS, make, signal
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("d_state", [9, 16])
+def test_chunks_and_steps_equal_the_layer(kind, d_state):
+    layer, x = make(kind, d_state=d_state), signal(2, 130, 3)
+    stream = ws.sampled(layer)
+    whole, last = layer(x, return_state=True)
+    state, pieces, start = stream.initial_state(2), [], 0
+    for size in (1, 7, 64, 33, 25):
+        y, state = stream(x[:, start : start + size], state=state, return_state=True)
+        pieces.append(y)
+        start += size
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(state, last, atol=1e-9, rtol=1e-9)
+    state = stream.initial_state(2)
+    steps = []
+    for x_t in x.unbind(1):
+        y_t, state = stream.step(x_t, state)
+        steps.append(y_t)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(state, last, atol=1e-9, rtol=1e-9)
+
+
+@given(st.floats(0.3, 3.0))
+def test_a_rate_is_chosen_once(rate):
+    layer, x = make(), signal(1, 40, 3)
+    torch.testing.assert_close(ws.sampled(layer, rate)(x), layer(x, rate=rate), atol=1e-9, rtol=1e-9)
+
+
+def test_blocks_keep_everything_but_their_layers():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(ws.ResidualBlock(make(d_model=4), norm="batch"), ws.ResidualBlock(make(d_model=4)))
+    model = model.double()
+    model(signal(3, 20, 4))
+    x = signal(2, 90, 4)
+    frozen = ws.sampled(model)
+    assert isinstance(frozen[0].layer, ws.SampledLayer)
+    assert isinstance(model[0].layer, ws.WaveSSM)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    torch.testing.assert_close(frozen(x), model.eval()(x), atol=1e-9, rtol=1e-9)
+    with torch.no_grad():
+        model[0].layer.C.mul_(2)
+    assert not torch.allclose(frozen(x), model(x)), "a copy does not follow later training"
+
+
+@pytest.mark.parametrize("kind", ["morlet", "legs"])
+def test_no_drift_over_a_million_samples(kind):
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(2, 16, **KINDS[kind])
+    x = torch.randn(1, 1_000_000, 2, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        exact = layer.double()(x.double())
+    stream = ws.sampled(layer.float())
+    state, pieces = stream.initial_state(1), []
+    for chunk in x.split(4000, dim=1):
+        y, state = stream(chunk, state=state, return_state=True)
+        pieces.append(y)
+    error = (torch.cat(pieces, 1) - exact).abs() / exact.abs().max()
+    assert error.max() < 1e-5
+    assert error[:, -4000:].max() < 2 * error[:, :40_000].max(), "the error does not grow"
+
+
+def test_what_a_stream_cannot_do_is_refused():
+    with pytest.raises(ws.OptionError, match="reads the future"):
+        ws.sampled(make(bidirectional=True))
+    with pytest.raises(ws.OptionError, match=r"sampled at rate 1\.0"):
+        ws.sampled(make())(signal(1, 5, 3), rate=2.0)
+
+
+def test_broken_input_breaks_nothing_before_it():
+    stream, x = ws.sampled(make()), signal(1, 100, 3)
+    clean = stream(x)
+    broken = x.clone()
+    broken[0, 70, 1] = float("nan")
+    y, state = stream(broken, return_state=True)
+    torch.testing.assert_close(y[:, :70], clean[:, :70])
+    torch.testing.assert_close(y[:, :, [0, 2]], clean[:, :, [0, 2]])
+    assert not torch.isfinite(y[0, 70:, 1]).any()
+    assert not torch.isfinite(state[0, 1]).any()
