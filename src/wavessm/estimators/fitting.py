@@ -10,12 +10,14 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from wavessm.blocks import SequenceNorm
 from wavessm.errors import NotFiniteError, OptionError
 from wavessm.layer import param_groups
 
@@ -90,11 +92,29 @@ def train(
                 break
     if kept is None:
         history.best_epoch = history.epochs
+        _settle(model, loss, torch.arange(cases).split(plan.batch_size)[:per_epoch])
     else:
         model.load_state_dict(kept)
     history.seconds = time.monotonic() - began
     model.eval()
     return history
+
+
+@torch.no_grad()
+def _settle(model: nn.Module, loss: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> None:
+    """Statistics of batch norms anew, as the plain mean over batches: after a short training theirs lag behind."""
+    norms = [module for module in model.modules() if isinstance(module, SequenceNorm) and module.kind == "batch"]
+    inner = [cast(nn.BatchNorm1d, norm.norm) for norm in norms]
+    momentum = [norm.momentum for norm in inner]
+    model.eval()
+    for norm in norms:
+        norm.train()
+    for number, batch in enumerate(batches if norms else (), start=1):
+        for each in inner:
+            each.momentum = 1 / number
+        loss(batch)
+    for each, value in zip(inner, momentum, strict=True):
+        each.momentum = value
 
 
 def _step(
