@@ -1,8 +1,11 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
 Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
-blocks, config, encoders, backbones, heads, models, presets.
+blocks, config, encoders, backbones, heads, models, presets;
+then estimators, hub, export.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from wavessm.blocks import ResidualBlock
 from wavessm.config import ModelConfig
@@ -25,6 +28,9 @@ from wavessm.operators import Operator, make_operator
 from wavessm.presets import create_model, preset_config, presets
 from wavessm.streaming import SampledLayer, sampled
 from wavessm.structure import DPLR, Dense, Diagonal
+
+if TYPE_CHECKING:
+    from wavessm.estimators import WaveSSMClassifier, WaveSSMForecaster
 
 __version__ = "0.1.0"
 
@@ -50,7 +56,9 @@ __all__ = [
     "ShapeError",
     "UnknownNameError",
     "WaveSSM",
+    "WaveSSMClassifier",
     "WaveSSMError",
+    "WaveSSMForecaster",
     "Wavelet",
     "bilinear",
     "create_model",
@@ -65,3 +73,12 @@ __all__ = [
     "sampled",
     "zoh",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, loaded when first asked for: they need scikit-learn and the layers do not."""
+    if name in ("WaveSSMClassifier", "WaveSSMForecaster"):
+        from wavessm import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'wavessm' has no attribute {name!r}")

@@ -106,7 +106,7 @@ class CalendarEncoder(LinearEncoder):
 
     def check_marks(self, marks: Tensor | None, batch: int, length: int, horizon: int) -> None:
         """Rank, width, length and range of the marks of `length` steps, with or without `horizon` more."""
-        lengths = sorted({length, length + horizon})
+        lengths = [length, length + horizon] if horizon else [length]
         expected = f"(batch, length, marks) = ({batch}, {' or '.join(map(str, lengths))}, {self.width})"
         if not isinstance(marks, Tensor):
             came = "no marks came" if marks is None else f"marks is a {type(marks).__name__}"

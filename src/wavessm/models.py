@@ -7,7 +7,8 @@ Nothing in the forward pass waits for a GPU beyond what the layers do: shapes ar
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from wavessm.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, can_l
 from wavessm.errors import OptionError, ShapeError
 from wavessm.heads import Heard, LastHead, make_head
 from wavessm.layer import time_mask
+
+if TYPE_CHECKING:
+    from wavessm.hub import Card
 
 
 class ModelState(NamedTuple):
@@ -143,6 +147,23 @@ class SequenceModel(nn.Module):
         h_t, layers = cast(Stack, self.backbone).step(h[:, 0], state.layers, rate)
         y, heard = cast(LastHead, self.head).stream(h_t[:, None], state.heard)
         return (y[:, 0] if self.config.head == "sequence" else y), ModelState(layers, heard)
+
+    # -- folders ------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
+        """Write config, weights (safetensors) and a model card to a folder; see `hub.py`."""
+        from wavessm.hub import save_model
+
+        return save_model(self, folder, card)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, revision: str | None = None, local_files_only: bool = False
+    ) -> SequenceModel:
+        """The model of such a folder, or of a repository "owner/name"; in evaluation mode."""
+        from wavessm.hub import from_pretrained
+
+        return from_pretrained(source, revision, local_files_only)
 
     # -- checks -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "train a model on one of the tasks, or on your own data",
     "evaluate": "scores of a trained model, with confidence intervals",
     "predict": "predictions for new files or a stream, as CSV and as a figure",
+    "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
     "data": "which data sets are there (list), and whether they are whole (check)",
     "bench": "training speed of a model on this machine",
     "figures": "the figures and studies of the paper, each with its data",

@@ -1,0 +1,312 @@
+"""Stage 9d: `WaveSSMClassifier`: signals to classes, with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Tensor
+from torch.nn import functional as F
+
+from wavessm.checks import positive, whole
+from wavessm.config import ModelConfig
+from wavessm.errors import OptionError, ShapeError
+from wavessm.estimators import defaults
+from wavessm.estimators.arrays import Cases, read_cases
+from wavessm.estimators.fitting import Plan, pick_device, seeded, train
+from wavessm.models import SequenceModel
+
+EARLY_STOPPING_FROM = 200
+"""Cases from which early_stopping='auto' sets some aside."""
+
+PREDICT_BATCH = 256
+FLOOR = 1e-6
+
+
+class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of signals; None everywhere lets the data decide (see `choices_` after fit).
+
+    family               frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-lin, s4d-inv
+    d_model, n_layers, d_state  width, depth and size of the state
+    bidirectional        also read backwards: better for whole recordings; False gives a model that can stream
+    dropout              probability of the tied dropout
+    dt_min, dt_max       range of the initial steps
+    max_epochs, batch_size, learning_rate, weight_decay  of AdamW with a warm-up and half a cosine
+    class_weight         None, "balanced" or {class: weight}
+    early_stopping       True, False or "auto": from 200 cases on
+    validation_fraction  part of the cases that early stopping sets aside
+    n_iter_no_change     epochs without a better validation loss before fit ends
+    warm_start           fit goes on from the weights of the last fit
+    device, random_state, verbose  as everywhere
+
+    After fit: `classes_`, `model_` (a `SequenceModel`), `choices_`, `history_`, `n_iter_`, `n_channels_`,
+    `n_features_in_`, and `multilabel_`: whether y was a table of indicators (cases, labels).
+
+    >>> random = np.random.default_rng(0)
+    >>> y = np.repeat(["low", "high"], 20)
+    >>> t = np.arange(50)
+    >>> X = np.sin(t * np.where(y == "low", 0.2, 0.6)[:, None]) + 0.1 * random.standard_normal((40, 50))
+    >>> model = WaveSSMClassifier(max_epochs=10, random_state=0).fit(X, y)
+    >>> model.classes_.tolist(), model.predict_proba(X).shape, model.score(X, y) > 0.9
+    (['high', 'low'], (40, 2), True)
+    """
+
+    def __init__(
+        self,
+        family: str = "morlet",
+        d_model: int | None = None,
+        n_layers: int | None = None,
+        d_state: int | None = None,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        max_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.004,
+        weight_decay: float = 0.01,
+        class_weight: dict | str | None = None,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.15,
+        n_iter_no_change: int = 20,
+        warm_start: bool = False,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.family = family
+        self.d_model = d_model
+        self.n_layers = n_layers
+        self.d_state = d_state
+        self.bidirectional = bidirectional
+        self.dropout = dropout
+        self.dt_min = dt_min
+        self.dt_max = dt_max
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = False
+        return tags
+
+    # -- fit ----------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> WaveSSMClassifier:
+        """Train on X (cases, channels, time), (cases, time) or a list of arrays, and y (cases,) or (cases, labels)."""
+        before = (self.n_channels_, self.classes_, self.multilabel_) if hasattr(self, "model_") else None
+        if y is None:
+            raise OptionError(f"{type(self).__name__}: requires y to be passed, but the target y is None.")
+        cases = read_cases(self, X, reset=True)
+        targets = self._read_targets(y, len(cases.values))
+        device = pick_device(self.device)
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        train_on, held = self._split(targets, random)
+        same = (
+            before is not None
+            and self.warm_start
+            and _same(before, (self.n_channels_, self.classes_, self.multilabel_))
+        )
+        if not same:
+            self._measure(cases, train_on)
+        cases = self._standardise(cases).to(device)
+        with seeded(seed, device):
+            if not same:
+                self.model_ = SequenceModel(self._config(cases, len(train_on)))
+            self._train(cases, targets.to(device), train_on, held, device)
+        return self
+
+    def _read_targets(self, y: Any, cases: int) -> Tensor:
+        """y as whole numbers (cases,) or, for labels, zeros and ones (cases, labels); sets `classes_`."""
+        if getattr(y, "dtype", None) is not None and np.asarray(y).dtype.kind == "f":
+            assert_all_finite(np.asarray(y), input_name="y")
+        check_classification_targets(y)
+        self.multilabel_ = type_of_target(y) == "multilabel-indicator"
+        if not self.multilabel_:
+            y = column_or_1d(y, warn=True)
+        elif hasattr(y, "toarray"):
+            y = y.toarray()
+        if len(y) != cases:
+            raise ShapeError(
+                f"{type(self).__name__}: X has {cases} cases and y {len(y)}: inconsistent numbers of samples."
+            )
+        if self.multilabel_:
+            table = np.asarray(y)
+            self.classes_ = np.arange(table.shape[1])
+            return torch.from_numpy(table.astype(np.float32))
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise OptionError(
+                f"{type(self).__name__}: y has one class, {self.classes_[0]!r}; a classifier needs at least two."
+            )
+        return torch.from_numpy(numbers.astype(np.int64))
+
+    def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
+        """Numbers of the cases to train on and of those set aside."""
+        cases = len(targets)
+        everything = torch.arange(cases)
+        if self.early_stopping not in (True, False, "auto"):
+            raise OptionError(f"early_stopping is {self.early_stopping!r}, expected True, False or 'auto'.")
+        if not self.early_stopping or (self.early_stopping == "auto" and cases < EARLY_STOPPING_FROM):
+            return everything, None
+        if not 0 < self.validation_fraction < 1:
+            raise OptionError(f"validation_fraction is {self.validation_fraction}, expected a number between 0 and 1.")
+        counts = np.bincount(targets.numpy()) if targets.dim() == 1 else np.zeros(1)
+        count = max(1, round(self.validation_fraction * cases))
+        stratify = targets.numpy() if counts.min() >= 2 and count >= len(counts) <= cases - count else None
+        try:
+            kept, held = train_test_split(everything.numpy(), test_size=count, random_state=random, stratify=stratify)
+        except ValueError as reason:
+            raise OptionError(f"early_stopping cannot set aside {count} of {cases} cases; use False.") from reason
+        return torch.from_numpy(kept), torch.from_numpy(held)
+
+    def _measure(self, cases: Cases, index: Tensor) -> None:
+        """Mean and deviation of each channel, over what is trained on and not over padding."""
+        values, lengths = cases.take(index)
+        if lengths is not None:
+            values = values[torch.arange(values.shape[1]) < lengths[:, None]]
+        flat = values.reshape(-1, values.shape[-1]).double()
+        self.mean_ = flat.mean(0).numpy()
+        self.scale_ = np.maximum(flat.std(0, correction=0).numpy(), FLOOR)
+
+    def _standardise(self, cases: Cases) -> Cases:
+        values = (cases.values.double() - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
+        return Cases(values.float(), cases.lengths)
+
+    def _config(self, cases: Cases, count: int) -> ModelConfig:
+        length = cases.values.shape[1] if cases.lengths is None else int(cases.lengths.double().median())
+        size = defaults.model_size(count, length)
+        slow, fast = defaults.step_range(length)
+        self.choices_: dict[str, Any] = {
+            "family": self.family,
+            "d_model": size.d_model if self.d_model is None else self.d_model,
+            "n_layers": size.n_layers if self.n_layers is None else self.n_layers,
+            "d_state": size.d_state if self.d_state is None else self.d_state,
+            "dt_min": slow if self.dt_min is None else self.dt_min,
+            "dt_max": fast if self.dt_max is None else self.dt_max,
+        }
+        outputs = len(self.classes_)
+        return ModelConfig(
+            d_input=self.n_channels_, d_output=outputs, bidirectional=self.bidirectional, dropout=self.dropout,
+            norm="batch", head="pool", **self.choices_,
+        )  # fmt: skip
+
+    def _train(
+        self, cases: Cases, targets: Tensor, train_on: Tensor, held: Tensor | None, device: torch.device
+    ) -> None:
+        model = self.model_.to(device)
+        batch = defaults.batch_size(len(train_on)) if self.batch_size is None else self.batch_size
+        batch = whole(batch, "batch_size", least=1)
+        epochs = defaults.epochs(len(train_on), batch) if self.max_epochs is None else self.max_epochs
+        plan = Plan(
+            epochs=whole(epochs, "max_epochs", least=1),
+            batch_size=batch,
+            learning_rate=positive(self.learning_rate, "learning_rate"),
+            weight_decay=self.weight_decay,
+            patience=whole(self.n_iter_no_change, "n_iter_no_change", least=1),
+            verbose=self.verbose,
+            label=type(self).__name__,
+        )
+        self.choices_ |= {"max_epochs": plan.epochs, "batch_size": batch, "early_stopping": held is not None}
+        if self.verbose:
+            print(f"{plan.label}: {defaults.describe(self.choices_)}")
+        weight = self._weights(targets[train_on])
+
+        def loss(index: Tensor) -> Tensor:
+            chosen = train_on[index]
+            x, lengths = cases.take(chosen.to(device))
+            return _loss(model(x, lengths), targets[chosen.to(device)], weight)
+
+        def validate() -> float:
+            assert held is not None
+            return float(_loss(self._logits(cases.take(held.to(device))), targets[held.to(device)], weight))
+
+        self.history_ = train(model, plan, len(train_on), loss, None if held is None else validate)
+        self.n_iter_ = self.history_.epochs
+
+    def _weights(self, targets: Tensor) -> Tensor | None:
+        """A weight for each class, or for the ones of each label."""
+        if self.class_weight is None:
+            return None
+        if self.multilabel_:
+            if self.class_weight == "balanced":
+                ones = targets.sum(0)
+                return (len(targets) - ones).clamp(min=1) / ones.clamp(min=1)
+            given = self.class_weight if isinstance(self.class_weight, dict) else {}
+            return targets.new_tensor([float(given.get(label, 1)) for label in self.classes_.tolist()])
+        present = np.unique(targets.cpu().numpy())
+        weight = np.ones(len(self.classes_))
+        if isinstance(self.class_weight, dict):
+            unknown = set(self.class_weight) - set(self.classes_.tolist())
+            if unknown:
+                warnings.warn(f"class_weight names classes that y has not: {sorted(unknown, key=str)}.", stacklevel=4)
+        names = self.classes_[present]
+        weight[present] = compute_class_weight(self.class_weight, classes=names, y=self.classes_[targets.cpu().numpy()])
+        return torch.from_numpy(weight).float().to(targets.device)
+
+    # -- predict ------------------------------------------------------------------------------------------------
+
+    def _logits(self, cases: Cases) -> Tensor:
+        rows = torch.arange(len(cases.values), device=cases.values.device).split(PREDICT_BATCH)
+        return torch.cat([self.model_(*cases.take(index)) for index in rows])
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits (cases, classes); (cases,) where there are two classes: above zero says `classes_[1]`."""
+        check_is_fitted(self, "model_")
+        device = next(self.model_.parameters()).device
+        with torch.no_grad():
+            cases = self._standardise(read_cases(self, X, reset=False)).to(device)
+            logits = self._logits(cases).double().cpu().numpy()
+        if not self.multilabel_ and logits.shape[1] == 2:
+            return logits[:, 1] - logits[:, 0]
+        return logits
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (cases, classes); of labels, each by itself."""
+        logits = self.decision_function(X)
+        if logits.ndim == 1 or self.multilabel_:
+            p = torch.sigmoid(torch.from_numpy(logits)).numpy()
+            return np.stack([1 - p, p], axis=1) if logits.ndim == 1 else p
+        return torch.softmax(torch.from_numpy(logits), dim=1).numpy()
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of `predict_proba`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Classes (cases,), or indicators (cases, labels)."""
+        logits = self.decision_function(X)
+        if self.multilabel_:
+            return (logits > 0).astype(np.int64)
+        return self.classes_[(logits > 0).astype(np.int64) if logits.ndim == 1 else logits.argmax(axis=1)]
+
+
+def _loss(logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
+    if targets.dim() == 2:
+        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
+    return F.cross_entropy(logits, targets, weight)
+
+
+def _same(before: tuple[int, np.ndarray, bool], now: tuple[int, np.ndarray, bool]) -> bool:
+    return before[0] == now[0] and before[2] == now[2] and np.array_equal(before[1], now[1])

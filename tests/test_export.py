@@ -1,0 +1,234 @@
+"""Exported models against PyTorch, run by ONNX Runtime and by torch.export, not by the exporter's own check."""
+
+import json
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import miniatures
+import wavessm as ws
+from wavessm.cli import main
+from wavessm.errors import DataError
+from wavessm.export import Units, export_onnx, export_step_onnx, export_torch
+
+TOLERANCE = 1e-4  # what the files promise; float32 and tables in another order give about 1e-6
+
+MODELS = {
+    "pool": {},
+    "both directions": {"bidirectional": True, "norm": "batch", "head": "sequence"},
+    "dense": {"family": "legs", "prenorm": False, "head": "last"},
+    "dense, both directions": {"family": "legs", "bidirectional": True},
+    "an odd number of real modes": {"family": "dpss", "d_state": 7, "head": "sequence"},
+    "own dynamics for each channel": {"family": "db6", "n_ssm": None},
+    "tokens": {"encoder": "embedding", "vocabulary": 11, "d_input": 1},
+    "forecast": {"head": "forecast", "horizon": 7, "d_output": 2, "instance_norm": "mean_std"},
+    "forecast with a calendar": {
+        "head": "forecast", "horizon": 70, "d_output": 2, "instance_norm": "last", "encoder": "calendar",
+        "mark_sizes": (4, 5), "horizon_mask": True,
+    },
+    "forecast with real marks": {
+        "head": "forecast", "horizon": 7, "d_output": 2, "encoder": "calendar", "mark_width": 2, "horizon_mask": True,
+    },
+}  # fmt: skip
+STREAMS = ["pool", "dense", "an odd number of real modes", "tokens", "forecast with real marks"]
+
+
+def make(name):
+    """A model with statistics of its own in its batch norms."""
+    torch.manual_seed(0)
+    fields = {"d_input": 3, "d_output": 5, "d_model": 8, "n_layers": 2, "d_state": 8} | MODELS[name]
+    model = ws.SequenceModel(ws.ModelConfig(**fields))
+    with torch.no_grad():
+        for _ in range(3):
+            model(*example(model, 4, 30)[:1], marks=example(model, 4, 30)[1])
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def example(model, batch, length, seed=0):
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    if config.encoder == "embedding":
+        return torch.randint(config.vocabulary, (batch, length), generator=generator), None
+    x = 2 + 3 * torch.randn(batch, length, config.d_input, generator=generator)
+    if config.encoder != "calendar":
+        return x, None
+    steps = length + (config.horizon or 0)
+    if config.mark_width:
+        return x, torch.randn(batch, steps, config.mark_width, generator=generator)
+    return x, torch.stack([torch.randint(size, (batch, steps), generator=generator) for size in config.mark_sizes], -1)
+
+
+def session(path):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def feed(x, marks):
+    return {"x": x.numpy()} | ({} if marks is None else {"marks": marks.numpy()})
+
+
+def units_for(model):
+    return Units([0.0, 1.0, 2.0], [2.0, 3.0, 4.0]) if model.config.d_input == 3 else Units()
+
+
+def close(got, wanted, what):
+    wanted = wanted.detach().numpy()
+    assert got.shape == wanted.shape, what
+    assert np.abs(got - wanted).max() <= TOLERANCE * max(1, np.abs(wanted).max()), what
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnx_says_what_the_model_says_at_any_batch_and_length(name, tmp_path):
+    model = make(name)
+    units = units_for(model)
+    report = export_onnx(model, tmp_path / "model.onnx", units=units, rate=1.5)
+    assert report.error < TOLERANCE
+    run = session(tmp_path / "model.onnx")
+    for batch, length in ((1, 1), (3, 5), (2, 64), (1, 65), (2, 700)):
+        x, marks = example(model, batch, length, seed=length)
+        with torch.no_grad():
+            wanted = model(units.before(x), rate=1.5, marks=marks)
+        close(run.run(["y"], feed(x, marks))[0], wanted, (name, batch, length))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("chunk", [1, 16])
+def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp_path):
+    model = make(name)
+    units = units_for(model)
+    export_step_onnx(model, tmp_path / "step.onnx", chunk=chunk, units=units)
+    run = session(tmp_path / "step.onnx")
+    states = {i.name: np.zeros([2, *i.shape[1:]], np.float32) for i in run.get_inputs() if i.name not in ("x", "marks")}
+    wanted_state = model.initial_state(2)
+    heard = []
+    for number in range(100):
+        x, marks = example(model, 2, chunk * (1 + number % 3), seed=number)
+        heard.append(x)
+        with torch.no_grad():
+            wanted, wanted_state = model.stream(units.before(x), wanted_state, marks=marks)
+        got, *after = run.run(None, feed(x, marks) | states)
+        states = dict(zip(states, after, strict=True))
+        close(got, wanted, (name, number))
+    if model.config.head in ("pool", "last"):  # and it is what the whole sequence gives
+        with torch.no_grad():
+            close(got, model(units.before(torch.cat(heard, 1))), name)
+
+
+def test_graphs_hold_no_complex_number_and_no_fourier_transform(tmp_path):
+    for name in ("both directions", "dense"):
+        export_onnx(make(name), tmp_path / "model.onnx")
+        graph = onnx.load(tmp_path / "model.onnx").graph
+        kinds = {node.op_type for node in graph.node}
+        kinds |= {node.op_type for outer in graph.node for a in outer.attribute for node in a.g.node}
+        assert "Scan" in kinds
+        assert not kinds & {"DFT", "STFT", "FFT", "Loop"}
+        types = {constant.data_type for constant in graph.initializer}
+        assert types <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+
+
+def test_outputs_come_in_the_units_of_the_data(tmp_path):
+    model = make("forecast")
+    units = Units([0.0, 1.0, 2.0], [2.0, 3.0, 4.0], [1.0, 2.0], [3.0, 4.0])
+    export_onnx(model, tmp_path / "model.onnx", units=units)
+    x, _ = example(model, 2, 40)
+    with torch.no_grad():
+        wanted = model((x - torch.tensor([0.0, 1, 2])) / torch.tensor([2.0, 3, 4])) * torch.tensor([3.0, 4])
+    close(session(tmp_path / "model.onnx").run(None, feed(x, None))[0], wanted + torch.tensor([1.0, 2]), "units")
+
+
+@pytest.mark.parametrize("name", ["pool", "both directions", "forecast with a calendar"])
+def test_torch_export_says_what_the_model_says(name, tmp_path):
+    model = make(name)
+    report = export_torch(model, tmp_path / "model.pt2", max_length=900)
+    assert report.error < TOLERANCE
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    for batch, length in ((1, 2), (4, 77), (2, 900)):
+        x, marks = example(model, batch, length, seed=length)
+        with torch.no_grad():
+            got = program(x) if marks is None else program(x, marks)
+            close(got.numpy(), model(x, marks=marks), (name, batch, length))
+
+
+def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("wavessm.export.TOLERANCE", 1e-12)
+    with pytest.raises(DataError, match="differs from PyTorch"):
+        export_onnx(make("pool"), tmp_path / "model.onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path):
+    lstm = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, backbone="lstm"))
+    for model, write, words in (
+        (lstm, export_onnx, "expected 'wavessm'"),
+        (make("both directions"), export_step_onnx, "reads the future"),
+        (make("forecast"), export_step_onnx, "instance_norm"),
+        (torch.nn.Linear(1, 1), export_torch, "got a Linear"),
+    ):
+        with pytest.raises(ws.OptionError, match=words) as raised:
+            write(model, tmp_path / "model")
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ws.OptionError, match="chunk is 0"):
+        export_onnx(make("pool"), tmp_path / "model", chunk=0)
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ws.MissingExtraError, match=r"wavessm\[export\]"):
+        export_onnx(make("pool"), tmp_path / "model.onnx")
+
+
+# -- the command --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    miniatures.arrays(folder / "arrays")
+    size = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet", "--steps", "3"]
+    typed = ["train", "arrays", str(folder / "arrays"), "--out", str(folder / "run"), "--no-bidirectional", *size]
+    assert main(typed) == 0
+    return folder
+
+
+def test_the_command_exports_a_run_in_every_format(trained, capsys):
+    from wavessm.training.folder import Run
+
+    run = Run.read(trained / "run")
+    model = run.load_model()
+    raw = torch.randn(2, run.info.length, run.info.d_input) * 3 + 1
+    with torch.no_grad():
+        wanted = model(run.info.standardise(raw))
+    for form, name in (("onnx", "model.onnx"), ("step-onnx", "model.step.onnx"), ("torch-export", "model.pt2")):
+        assert main(["export", str(trained / "run"), "--format", form, "--chunk", "1"]) == 0
+        assert "differs from PyTorch by" in capsys.readouterr().out
+        assert (trained / "run" / name).exists()
+    close(session(trained / "run/model.onnx").run(["y"], {"x": raw.numpy()})[0], wanted, "raw numbers go in")
+    notes = session(trained / "run/model.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(notes["info"])["classes"] == list(run.info.classes)
+    assert main(["export", str(trained / "run"), "--format", "pretrained", "--out", str(trained / "hub")]) == 0
+    with torch.no_grad():
+        close(ws.SequenceModel.from_pretrained(trained / "hub")(run.info.standardise(raw)).numpy(), wanted, "folder")
+    card = (trained / "hub/README.md").read_text()
+    assert "arrays" in card
+    assert "| test accuracy |" in card
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("{0}/arrays", "not a run folder"),
+        ("{0}/run --format onx", "onnx"),
+        ("{0}/run --chunk 0", "chunk is 0"),
+        ("{0}/run --out {0}", "is a folder"),
+        ("{0}/run --every -1", "rate is -1"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_line(trained, capsys, typed, words):
+    assert main(["export", *typed.format(trained).split()]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

@@ -1,0 +1,194 @@
+"""The forecaster: what goes in and comes out, intervals, and that no forecast knows its future."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+
+import wavessm as ws
+from wavessm.errors import DataError
+from wavessm.estimators import WaveSSMForecaster
+from wavessm.estimators.series import continue_index
+
+SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
+
+
+def season(length=240, seed=0, noise=0.1, columns=1):
+    """(length, columns) with a period of 12"""
+    random = np.random.default_rng(seed)
+    t = np.arange(length)[:, None] + 3 * np.arange(columns)
+    return 5 + np.sin(2 * np.pi * t / 12) + noise * random.standard_normal((length, columns))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return WaveSSMForecaster(horizon=6, context=24, max_epochs=15, **SMALL).fit(season(400)[:, 0])
+
+
+def test_learns_a_season_better_than_repeating_the_last_value(fitted):
+    judged = fitted.backtest(season(200, seed=1)[:, 0])
+    assert judged.mase < 0.5
+    assert judged.r2 > 0.7
+
+
+def test_backtest_counts_as_one_would_by_hand(fitted):
+    series = season(60, seed=2)[:, 0]
+    judged = fitted.backtest(series, stride=7)
+    origins = np.arange(24, 60 - 6 + 1, 7)
+    by_hand = np.stack([fitted.predict(series=series[:end]) for end in origins])
+    truth = np.stack([series[end : end + 6] for end in origins])
+    np.testing.assert_array_equal(judged.origins[:, 1], origins)
+    np.testing.assert_allclose(judged.forecasts[..., 0], by_hand, rtol=1e-5)
+    assert judged.mae == pytest.approx(np.abs(by_hand - truth).mean(), rel=1e-5)
+    assert judged.rmse == pytest.approx(np.sqrt(np.square(by_hand - truth).mean()), rel=1e-5)
+    naive = np.abs(series[origins - 1][:, None] - truth).mean()
+    assert judged.mase == pytest.approx(judged.mae / naive, rel=1e-5)
+
+
+def test_no_forecast_knows_its_future(fitted):
+    series = season(60, seed=3)[:, 0]
+    before = fitted.backtest(series).forecasts
+    series[40:] = 99.0
+    after = fitted.backtest(series).forecasts
+    origins = np.arange(24, 55)
+    np.testing.assert_array_equal(after[origins <= 40], before[origins <= 40])
+    assert not np.allclose(after[origins > 40], before[origins > 40])
+
+
+def test_beyond_the_horizon_it_reads_its_own_forecasts(fitted):
+    series = season(60, seed=4)[:, 0]
+    first = fitted.predict(series=series)
+    both = np.concatenate([series, first])
+    np.testing.assert_allclose(fitted.predict(15, series=series)[6:12], fitted.predict(series=both), rtol=1e-4)
+    assert fitted.predict(2).shape == (2,)
+    np.testing.assert_array_equal(fitted.predict(2), fitted.predict(6)[:2])
+
+
+def test_intervals_cover_what_they_promise(fitted):
+    new = season(400, seed=5)[:, 0]
+    for level in (0.5, 0.9):
+        covered = fitted.backtest(new, level=level).coverage
+        assert abs(covered - level) < 0.12, (level, covered)
+    narrow, wide = fitted.predict_interval(level=0.5), fitted.predict_interval(level=0.9)
+    assert (wide.upper - wide.lower > narrow.upper - narrow.lower).all()
+    np.testing.assert_allclose((wide.upper + wide.lower) / 2, fitted.predict())
+    with pytest.raises(DataError, match=r"level 0\.999 needs 999"):
+        fitted.predict_interval(level=0.999)
+
+
+def test_intervals_come_from_the_end_that_training_never_saw():
+    series = season(300, noise=0.05)[:, 0]
+    loud = series.copy()
+    loud[-30:] += np.random.default_rng(1).normal(0, 1.0, 30)  # the calibrating half of the last fifth
+    widths = []
+    for given in (series, loud):
+        model = WaveSSMForecaster(horizon=3, context=24, max_epochs=4, **SMALL).fit(given)
+        lower, upper = model.predict_interval(level=0.8)
+        widths.append((upper - lower).mean())
+    assert widths[1] > widths[0] + 0.8, "noise of deviation 1 is ± 1.28 at this level"
+
+
+@pytest.mark.parametrize("freq", ["h", "D", "MS", "B"])
+def test_dates_go_on_where_the_series_ends(freq):
+    index = pd.date_range("2023-11-01", periods=120, freq=freq, name="when")
+    series = pd.Series(season(120)[:, 0], index=index, name="load")
+    model = WaveSSMForecaster(horizon=4, context=12, max_epochs=1, **SMALL).fit(series)
+    ahead = model.predict(7)
+    assert ahead.name == "load"
+    pd.testing.assert_index_equal(ahead.index, pd.date_range(index[-1], periods=8, freq=freq, name="when")[1:])
+    assert model.model_.config.encoder == "calendar"
+
+
+def test_frames_keep_their_columns_and_integer_indices_go_on():
+    frame = pd.DataFrame(season(120, columns=2), columns=["a", "b"], index=np.arange(0, 240, 2))
+    model = WaveSSMForecaster(horizon=3, max_epochs=1, **SMALL).fit(frame)
+    ahead = model.predict()
+    assert list(ahead.columns) == ["a", "b"]
+    assert ahead.index.tolist() == [240, 242, 244]
+    assert model.predict_interval(level=0.5).lower.shape == (3, 2)
+    assert WaveSSMForecaster(horizon=3, max_epochs=1, **SMALL).fit(frame.to_numpy()).predict().shape == (3, 2)
+
+
+def test_periods_go_on_too():
+    index = pd.period_range("2020-01", periods=5, freq="M")
+    assert continue_index(index, 2).astype(str).tolist() == ["2020-06", "2020-07"]
+
+
+def test_several_series_share_a_model_and_keep_their_scales():
+    low, high = season(150)[:, 0], 1000 * season(170, seed=1)[:, 0]
+    model = WaveSSMForecaster(horizon=6, context=24, max_epochs=10, **SMALL).fit({"low": low, "high": high})
+    ahead = model.predict()
+    assert list(ahead) == ["low", "high"]
+    assert 2 < ahead["low"].mean() < 8 < 2000 < ahead["high"].mean() < 8000
+    again = clone(model).fit([low, high]).predict()
+    np.testing.assert_array_equal(again[1], ahead["high"])
+
+
+def test_covariates_known_beforehand_move_the_forecast():
+    random = np.random.default_rng(0)
+    promotion = (random.random((300, 1)) < 0.3).astype(float)
+    series = 10 + 5 * promotion[:, 0] + 0.1 * random.standard_normal(300)
+    model = WaveSSMForecaster(horizon=4, context=12, max_epochs=15, **SMALL).fit(series, promotion)
+    ahead = model.predict(covariates=np.array([[0.0], [1.0], [0.0], [1.0]]))
+    assert (ahead[[1, 3]] - ahead[[0, 2]] > 2).all()
+    longer = model.predict(6, covariates=np.array([[0.0], [1.0], [0.0], [1.0], [1.0], [0.0]]))
+    np.testing.assert_allclose(longer[:4], ahead, rtol=1e-5)
+    assert longer[4] - longer[5] > 2
+    with pytest.raises(ws.OptionError, match="no covariates came"):
+        model.predict()
+    with pytest.raises(ws.ShapeError, match="expected 4 rows"):
+        model.predict(covariates=np.zeros((3, 1)))
+    assert model.backtest().mae < 1
+
+
+def test_follows_scikit_learns_conventions():
+    model = WaveSSMForecaster(horizon=3, context=12, max_epochs=1, **SMALL)
+    assert clone(model).get_params() == model.get_params()
+    series = season(200)
+    search = GridSearchCV(model, {"family": ["morlet", "legs"]}, cv=TimeSeriesSplit(2)).fit(series)
+    assert search.best_params_["family"] in ("morlet", "legs")
+    first = clone(model).fit(series).predict()
+    np.testing.assert_array_equal(clone(model).fit(series).predict(), first)
+    warm = clone(model).set_params(warm_start=True).fit(series)
+    inside = warm.model_
+    assert warm.fit(series).model_ is inside
+
+
+def test_the_stretch_set_aside_is_not_trained_on():
+    series = season(200)[:, 0]
+    changed = series.copy()
+    changed[160:] += 50
+    options = {"horizon": 3, "context": 12, "max_epochs": 2, "n_iter_no_change": 2, **SMALL}
+    plain = WaveSSMForecaster(**options).fit(series)
+    other = WaveSSMForecaster(**options).fit(changed)
+    np.testing.assert_array_equal(plain.scales_[0].mean, other.scales_[0].mean)
+    assert plain.history_.loss == other.history_.loss
+    assert plain.history_.validation != other.history_.validation
+
+
+@pytest.mark.parametrize(
+    ("series", "options", "error", "words"),
+    [
+        (np.r_[np.zeros(50), np.nan], {}, DataError, "NaN or infinity in row 50"),
+        (np.zeros((5, 2, 2)), {}, ws.ShapeError, "expected numbers"),
+        (["a", "b"], {}, ws.WaveSSMError, "expected numbers"),
+        (np.zeros(9), {"horizon": 8}, DataError, "the shortest series has 9 steps"),
+        (np.zeros(90), {"horizon": 0}, ws.OptionError, "horizon is 0"),
+        (np.zeros(90), {"validation_fraction": 1.0}, ws.OptionError, "validation_fraction is 1.0"),
+        ([np.zeros(90), np.zeros((90, 2))], {}, ws.ShapeError, "series 1 has 2 columns"),
+        ({}, {}, ws.ShapeError, "empty dict"),
+    ],
+)
+def test_wrong_series_are_one_line(series, options, error, words):
+    with pytest.raises(error, match=words) as raised:
+        WaveSSMForecaster(**({"horizon": 2, "max_epochs": 1} | SMALL | options)).fit(series)
+    assert "\n" not in str(raised.value)
+
+
+def test_dates_with_gaps_are_refused():
+    index = pd.date_range("2024", periods=60, freq="D").delete(30)
+    with pytest.raises(DataError, match="gaps"):
+        WaveSSMForecaster(max_epochs=1).fit(pd.Series(np.zeros(59), index=index))
+    with pytest.raises(DataError, match="do not rise"):
+        WaveSSMForecaster(max_epochs=1).fit(pd.Series(np.zeros(59), index=index[::-1]))

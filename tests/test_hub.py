@@ -1,0 +1,130 @@
+"""Model folders: what goes in comes out, and what is not a model of ours is refused in one line."""
+
+import json
+import pickle
+import sys
+
+import pytest
+import torch
+
+import wavessm as ws
+from wavessm.errors import DataError
+from wavessm.hub import Card, hub_class, push_to_hub, read_extra, save_model
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    config = ws.ModelConfig(d_input=2, d_output=3, d_model=8, n_layers=2, d_state=8, norm="batch", bidirectional=True)
+    model = ws.SequenceModel(config)
+    model(torch.randn(4, 20, 2))  # batch norm has statistics of its own now
+    return model.eval()
+
+
+def test_a_folder_gives_the_same_model_back(model, tmp_path):
+    folder = model.save_pretrained(tmp_path / "model")
+    x = torch.randn(2, 31, 2)
+    loaded = ws.SequenceModel.from_pretrained(folder)
+    assert not loaded.training
+    assert torch.equal(loaded(x), model(x))
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
+def test_what_travels_with_it_and_the_card(model, tmp_path):
+    card = Card("classify beats", "made up", {"accuracy": 0.875}, "Scale to one first.", "mit")
+    folder = save_model(model, tmp_path / "model", card, {"classes": ["a", "b", "c"]})
+    assert read_extra(folder) == {"classes": ["a", "b", "c"]}
+    text = (folder / "README.md").read_text()
+    for words in (
+        "license: mit",
+        "classify beats",
+        "made up",
+        "| accuracy | 0.875 |",
+        "Scale to one",
+        "from_pretrained",
+    ):
+        assert words in text
+
+
+def test_the_mixin_of_huggingface_hub_reads_and_writes_the_same_folders(model, tmp_path):
+    folder = model.save_pretrained(tmp_path / "plain")
+    x = torch.randn(2, 31, 2)
+    other = hub_class().from_pretrained(str(folder))
+    assert isinstance(other, ws.SequenceModel)
+    assert torch.equal(other(x), model(x))
+    other.save_pretrained(tmp_path / "again")
+    assert torch.equal(ws.SequenceModel.from_pretrained(tmp_path / "again")(x), model(x))
+
+
+def test_publishing_sends_the_three_files(model, monkeypatch):
+    import huggingface_hub
+
+    sent = {}
+
+    class Api:
+        def __init__(self, *args, **kwargs):
+            pass
+
+        def create_repo(self, repo_id, **options):
+            return type("Repo", (), {"repo_id": repo_id})()
+
+        def upload_folder(self, *, folder_path, repo_id, **options):
+            from pathlib import Path
+
+            sent["files"] = sorted(file.name for file in Path(folder_path).iterdir())
+            sent["repo"] = repo_id
+            return "address"
+
+    monkeypatch.setattr(huggingface_hub.hub_mixin, "HfApi", Api)
+    assert push_to_hub(model, "someone/beats") == "address"
+    assert sent == {"files": ["README.md", "config.json", "model.safetensors"], "repo": "someone/beats"}
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a pickle was loaded')",))
+
+
+def test_no_pickle_is_ever_loaded(model, tmp_path):
+    folder = model.save_pretrained(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    for name in ("pytorch_model.bin", "model.pt"):
+        (folder / name).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(DataError, match="never loaded"):
+        ws.SequenceModel.from_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(DataError, match="not a whole safetensors file"):
+        ws.SequenceModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "upgrade wavessm"),
+        ({"version": 0}, "format version 0"),
+        ({"format": "other"}, "not a model of wavessm"),
+        ({"model": {"d_modle": 8}}, "did you mean 'd_model'"),
+        ({"model": {"d_input": 2, "d_output": 3, "d_model": 16}}, "do not fit config.json"),
+    ],
+)
+def test_other_versions_and_contents_are_refused_in_one_line(model, tmp_path, change, words):
+    folder = model.save_pretrained(tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=words) as raised:
+        ws.SequenceModel.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_folders_that_are_none_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    for source, words in ((tmp_path, "cannot be read"), (tmp_path / "nothing", "not a model folder")):
+        with pytest.raises(DataError, match=words):
+            ws.SequenceModel.from_pretrained(source)
+
+
+def test_a_missing_extra_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ws.MissingExtraError, match=r"wavessm\[hub\]"):
+        model.save_pretrained(tmp_path / "model")
