@@ -6,17 +6,41 @@ over all samples alike.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def convolve(u: Tensor, K: Tensor) -> Tensor:
     """Causal with K[0] and, if there are two, anticausal with K[1]. (batch, channels, L), (directions, channels, L)"""
     length = u.shape[-1]
-    size = 2 * length
-    k = torch.nn.functional.pad(K[0], (0, length))
+    k = F.pad(K[0], (0, length))
     if len(K) == 2:  # lag −j stands at the end, where a circular convolution looks for it
-        behind = torch.nn.functional.pad(K[1], (0, length)).flip(-1).roll(1, dims=-1)
-        k = k + behind
-    spectrum = torch.fft.rfft(u, n=size) * torch.fft.rfft(k.to(u.dtype), n=size)
-    return torch.fft.irfft(spectrum, n=size)[..., :length]
+        k = k + F.pad(K[1], (0, length)).flip(-1).roll(1, dims=-1)
+    return _Circular.apply(u, k.to(u.dtype))
+
+
+class _Circular(torch.autograd.Function):
+    """The first L samples of u (batch, channels, L) convolved around with k (channels, 2 L).
+
+    Its adjoints are two more products with the spectra at hand; autograd through real FFTs would take complex ones of
+    twice the size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, k: Tensor) -> Tensor:
+        size = k.shape[-1]
+        u_hat, k_hat = torch.fft.rfft(u, n=size), torch.fft.rfft(k, n=size)
+        ctx.save_for_backward(u_hat, k_hat)
+        return torch.fft.irfft(u_hat * k_hat, n=size)[..., : u.shape[-1]]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        u_hat, k_hat = ctx.saved_tensors
+        length = dy.shape[-1]
+        dy_hat = torch.fft.rfft(dy, n=2 * length)
+        du = torch.fft.irfft(dy_hat * k_hat.conj(), n=2 * length)[..., :length]
+        dk = torch.fft.irfft(torch.linalg.vecdot(u_hat, dy_hat, dim=0), n=2 * length)
+        return du, dk
