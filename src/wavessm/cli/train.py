@@ -62,7 +62,7 @@ def _resume(arguments: list[str]) -> int:
 
     given = parse(Resume, None, arguments, "wavessm train", "Go on with an interrupted run.")
     try:
-        return report(resume(given.resume, show=not given.quiet))
+        return report(resume(given.resume, not given.quiet, given.devices, given.nodes))
     except Exception as end:
         return _interrupted(end)
 
@@ -99,6 +99,10 @@ class Resume:
     """Run folder."""
     quiet: bool = False
     """Show no progress."""
+    devices: int | None = None
+    """Another number of processes; None keeps that of the run."""
+    nodes: int | None = None
+    """Another number of machines; None keeps that of the run."""
 
 
 def _options(task: Task) -> Any:
