@@ -24,6 +24,9 @@ Train a model. WHERE is the folder or file of the data. Tasks:
 `wavessm train TASK --help` lists every option of a task with its value in the recipe."""
 
 
+DRY_RUN = "Say parameters, memory, steps and time from a few timed steps, and write nothing."
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(ABOUT.format(tasks="\n".join(f"  {name:<18}{TASKS[name].help}" for name in TASKS.names())))
@@ -48,6 +51,12 @@ def main(arguments: list[str]) -> int:
 
 def _run(task: Task, given: Any) -> int:
     from wavessm.training.run import train
+
+    if given.dry_run:
+        from wavessm.training.dry_run import dry_run
+
+        print("\n".join(dry_run(task.name, _fields(given.data), given.training).lines()))
+        return 0
 
     folder = given.out
     try:
@@ -117,6 +126,7 @@ def _options(task: Task) -> Any:
             ("recipe", explained(str, start), dataclasses.field(default="best")),
             ("out", explained(Path | None, place), dataclasses.field(default=None)),
             ("quiet", explained(bool, "Show no progress."), dataclasses.field(default=False)),
+            ("dry_run", explained(bool, DRY_RUN), dataclasses.field(default=False)),
         ],
         frozen=True,
     )

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.source import Arrays, Batch, DataInfo, DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
@@ -202,18 +202,26 @@ def _intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
 def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
     """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
     require_extra()
-    from wavessm.training.module import TrainingModule
-
     length, channels, classes = shape
     cases = 4 * recipe.batch_size
     source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, classes) < 0.5).float()).to(device)
     info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
     torch.manual_seed(recipe.seed)
     config = model_config("arrays", recipe.model, info, recipe.precision)
-    data = DataSet("random", source, source, source, info)
-    module = TrainingModule(SequenceModel(config).to(device), data, recipe, recipe.plan(cases))
-    optimiser = module.configure_optimizers()
     batches = iter(Stretch(source, recipe.batch_size, recipe.seed, 0, 10**9))
+    data = DataSet("random", source, source, source, info)
+    return stepper(SequenceModel(config).to(device), data, recipe, batches)
+
+
+def stepper(
+    model: SequenceModel, data: DataSet, recipe: Recipe, batches: Iterator[Batch]
+) -> Callable[[], torch.Tensor]:
+    """A call that does the training step of the next batch, without a run or a trainer. It sets the products' mode."""
+    from wavessm.training.module import TrainingModule
+
+    module = TrainingModule(model, data, recipe, recipe.plan(len(data.train)))
+    optimiser = module.configure_optimizers()
+    device = next(model.parameters()).device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
 
