@@ -33,6 +33,11 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     if arguments[0].startswith("--resume"):
         return _resume(arguments)
+    return _run(*read(arguments))
+
+
+def read(arguments: list[str]) -> tuple[Task, Any]:
+    """The task and all options (data, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
     if arguments[0].startswith("-"):
         raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(TASKS.names())}.")
     task = TASKS[arguments[0]]
@@ -43,10 +48,8 @@ def main(arguments: list[str]) -> int:
         rest = [f"--{task.where}", *rest]
     name = _peek(rest, "--recipe") or "best"
     chosen = recipe(task.recipes, name)
-    given = parse(
-        _options(task), _options(task)(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed
-    )
-    return _run(task, given)
+    kind = _options(task)
+    return task, parse(kind, kind(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed)
 
 
 def _run(task: Task, given: Any) -> int:
@@ -55,12 +58,12 @@ def _run(task: Task, given: Any) -> int:
     if given.dry_run:
         from wavessm.training.dry_run import dry_run
 
-        print("\n".join(dry_run(task.name, _fields(given.data), given.training).lines()))
+        print("\n".join(dry_run(task.name, fields_of_data(given.data), given.training).lines()))
         return 0
 
     folder = given.out
     try:
-        run = train(task.name, _fields(given.data), given.training, folder, given.recipe, show=not given.quiet)
+        run = train(task.name, fields_of_data(given.data), given.training, folder, given.recipe, show=not given.quiet)
     except Exception as end:
         return _interrupted(end)
     return report(run)
@@ -132,7 +135,8 @@ def _options(task: Task) -> Any:
     )
 
 
-def _fields(options: Any) -> dict[str, Any]:
+def fields_of_data(options: Any) -> dict[str, Any]:
+    """Data options by name."""
     return {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
 
 
