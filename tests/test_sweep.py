@@ -28,8 +28,8 @@ from wavessm.training.launch import prepare_server
 from wavessm.training.recipes import Recipe
 from wavessm.training.sweep import Board, Local
 
-TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--epoch", "4", "--d-model", "4", "--n-layers",
-        "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
+TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--epoch", "4", "--d-model", "4",
+        "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
 COLUMNS = (
     "task,dataset,horizon,variables,model,family,measure,structure,recipe,seed,epochs,params,split,metric,value,"
     "ci_low,ci_high,train_seconds,gpu,versions,command,status"
@@ -314,7 +314,7 @@ def test_the_budget_is_held_against_a_dry_run(tmp_path, capsys):
     assert "GiB, the budget is 0.00; use a smaller batch" in capsys.readouterr().out
 
 
-# -- Ray ----------------------------------------------------------------------------------------------------------------
+# -- Ray --------------------------------------------------------------------------------------------------------------
 
 
 def fake_ray(monkeypatch, broken):
