@@ -131,6 +131,25 @@ def test_only_rank_0_writes(tmp_path):
     assert {rank for rank, _ in lines} == {"0"}
 
 
+def _command_line(arguments):
+    """The command as torchrun would run it in every process."""
+    from wavessm.cli import main
+
+    if main(arguments) != 0:
+        raise RunError(f"rank {os.environ['RANK']} did not end well.")
+
+
+def test_the_command_line_under_torchrun_ends_well_in_every_process(tmp_path):
+    folder = tmp_path / "run"
+    arguments = ["train", "window-copy", "--length", "32", "--cases", "4", "--epoch", "8", "--d-model", "4",
+                 "--n-layers", "1", "--d-state", "8", "--steps", "2", "--device", "cpu", "--quiet", "--out", str(folder)]  # fmt: skip
+    launch(_command_line, ([*arguments, "--devices", "2"],), folder, 2)
+    assert (folder / "result.json").exists()
+    launch(_command_line, (["train", "--resume", str(folder)],), folder, 2)  # finished: nothing happens
+    with pytest.raises(RunError, match="did not end well"):
+        launch(_command_line, ([*arguments, "--devices", "3"],), folder, 2)
+
+
 def _break(how, rank, at, *arguments):
     """Train, and let one rank end badly in a step."""
     work = TrainingModule.work

@@ -12,6 +12,7 @@ from wavessm.cli.parse import explained, parse
 from wavessm.errors import OptionError
 from wavessm.tasks import TASKS, Task
 from wavessm.training.folder import Run, resume_command
+from wavessm.training.processes import team_of
 from wavessm.training.recipes import RECIPES, Recipe, recipe
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
@@ -91,7 +92,10 @@ def _interrupted(end: Exception) -> int:
 
 
 def report(run: Run) -> int:
-    """Say how the run ended and where things are."""
+    """Say how the run ended and where things are; of several processes, only the first says it."""
+    team = team_of(run.recipe)
+    if team is not None and team.rank > 0:
+        return 0
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
                        if name.startswith("test_"))  # fmt: skip
