@@ -121,16 +121,19 @@ def test_mistakes_are_one_line_before_anything_runs(tmp_path, monkeypatch, capsy
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-def append_many(path, who, count):
+def append_many(path, who, count, together):
     for number in range(count):
-        results.append(path, [{"command": f"{who} {number}", "status": "ok"}, {"command": "same", "status": "ok"}])
+        together.wait(60)
+        own, shared = ({"command": f"{name} {number}", "status": "ok"} for name in (who, "all"))
+        results.append(path, [own, shared])
 
 
 def test_many_processes_append_every_row_once(tmp_path):
     prepare_server()
     context = multiprocessing.get_context("forkserver")
     path = tmp_path / "runs.csv"
-    writers = [context.Process(target=append_many, args=(path, who, 20)) for who in range(4)]
+    together = context.Barrier(4)
+    writers = [context.Process(target=append_many, args=(path, who, 20, together)) for who in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -138,7 +141,7 @@ def test_many_processes_append_every_row_once(tmp_path):
         assert writer.exitcode == 0
     assert path.read_text().splitlines()[0] == COLUMNS
     commands = [row["command"] for row in rows_of(path)]
-    assert sorted(commands) == sorted([f"{who} {n}" for who in range(4) for n in range(20)] + ["same"])
+    assert sorted(commands) == sorted([f"{who} {n}" for who in (*range(4), "all") for n in range(20)])
 
 
 def test_a_line_cut_short_is_taken_off(tmp_path):

@@ -142,7 +142,8 @@ def _command_line(arguments):
 def test_the_command_line_under_torchrun_ends_well_in_every_process(tmp_path):
     folder = tmp_path / "run"
     arguments = ["train", "window-copy", "--length", "32", "--cases", "4", "--epoch", "8", "--d-model", "4",
-                 "--n-layers", "1", "--d-state", "8", "--steps", "2", "--device", "cpu", "--quiet", "--out", str(folder)]  # fmt: skip
+                 "--n-layers", "1", "--d-state", "8", "--steps", "2", "--device", "cpu"]  # fmt: skip
+    arguments += ["--quiet", "--out", str(folder)]
     launch(_command_line, ([*arguments, "--devices", "2"],), folder, 2)
     assert (folder / "result.json").exists()
     launch(_command_line, (["train", "--resume", str(folder)],), folder, 2)  # finished: nothing happens
