@@ -57,7 +57,7 @@ def test_long_sequences_stay_within_the_memory_that_was_said(tmp_path):
         ratio = said[length] / took[length]
         assert 0.75 < ratio < 1.35, f"length {length}: {said[length] / 2**20:.0f} MiB said, {took[length] / 2**20:.0f}"
     assert took[65_536] < 4.2 * took[16_384], "memory grows no faster than the length"
-    assert took[65_536] < 700 * 2**20, "measured: about 400 MiB"
+    assert took[65_536] < 800 * 2**20, "measured: 570 MiB"
 
 
 def test_time_parameters_and_steps_are_those_of_the_run(tmp_path):

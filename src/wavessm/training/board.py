@@ -10,6 +10,9 @@ from typing import Any
 
 from wavessm.training.sweep import Board
 
+WIDEST = 40
+"""Letters of a reason in the table; the table of runs has all of it."""
+
 
 class Screen:
     """Call it with the board as often as you like."""
@@ -53,13 +56,13 @@ def table(board: Board, most: int = 12) -> Any:
     from rich.table import Table
 
     drawn = Table(title=summary(board), title_justify="left", box=None, expand=False)
-    for name in ("run", "state", "step", "score", "time"):
-        drawn.add_column(name, overflow="ellipsis", no_wrap=True)
+    for name in ("run", "state", "step", "score", "time or reason"):
+        drawn.add_column(name, overflow="ellipsis", no_wrap=True, min_width=len(name))
     for name in board.running:
         step, score = latest(board.desk.folder / name / "metrics.csv")
         drawn.add_row(name, "runs", step, score, f"{time.monotonic() - board.since[name]:.0f} s")
     for name, reason in list(board.failed.items())[-most:]:
-        drawn.add_row(name, "failed", "", "", reason)
+        drawn.add_row(name, "failed", "", "", reason if len(reason) <= WIDEST else reason[: WIDEST - 1] + "…")
     for job in board.waiting[:most]:
         drawn.add_row(job.name, "waits", "", "", "")
     if len(board.waiting) > most:
