@@ -15,6 +15,7 @@ from wavessm.registry import unknown_name
 COMMANDS = {
     "demo": "train a wavelet and a polynomial state space side by side, five minutes, no download",
     "train": "train a model on one of the tasks, or on your own data",
+    "sweep": "a grid of runs side by side: variants × tasks × horizons × seeds, into one table",
     "evaluate": "scores of a trained model, with confidence intervals",
     "predict": "predictions for new files or a stream, as CSV and as a figure",
     "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",

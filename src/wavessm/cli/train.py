@@ -12,6 +12,7 @@ from wavessm.cli.parse import explained, parse
 from wavessm.errors import OptionError
 from wavessm.tasks import TASKS, Task
 from wavessm.training.folder import Run, resume_command
+from wavessm.training.processes import team_of
 from wavessm.training.recipes import RECIPES, Recipe, recipe
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
@@ -24,12 +25,20 @@ Train a model. WHERE is the folder or file of the data. Tasks:
 `wavessm train TASK --help` lists every option of a task with its value in the recipe."""
 
 
+DRY_RUN = "Say parameters, memory, steps and time from a few timed steps, and write nothing."
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(ABOUT.format(tasks="\n".join(f"  {name:<18}{TASKS[name].help}" for name in TASKS.names())))
         return 0 if arguments else 2
     if arguments[0].startswith("--resume"):
         return _resume(arguments)
+    return _run(*read(arguments))
+
+
+def read(arguments: list[str]) -> tuple[Task, Any]:
+    """The task and all options (data, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
     if arguments[0].startswith("-"):
         raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(TASKS.names())}.")
     task = TASKS[arguments[0]]
@@ -40,18 +49,22 @@ def main(arguments: list[str]) -> int:
         rest = [f"--{task.where}", *rest]
     name = _peek(rest, "--recipe") or "best"
     chosen = recipe(task.recipes, name)
-    given = parse(
-        _options(task), _options(task)(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed
-    )
-    return _run(task, given)
+    kind = _options(task)
+    return task, parse(kind, kind(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed)
 
 
 def _run(task: Task, given: Any) -> int:
     from wavessm.training.run import train
 
+    if given.dry_run:
+        from wavessm.training.dry_run import dry_run
+
+        print("\n".join(dry_run(task.name, fields_of_data(given.data), given.training).lines()))
+        return 0
+
     folder = given.out
     try:
-        run = train(task.name, _fields(given.data), given.training, folder, given.recipe, show=not given.quiet)
+        run = train(task.name, fields_of_data(given.data), given.training, folder, given.recipe, show=not given.quiet)
     except Exception as end:
         return _interrupted(end)
     return report(run)
@@ -62,7 +75,7 @@ def _resume(arguments: list[str]) -> int:
 
     given = parse(Resume, None, arguments, "wavessm train", "Go on with an interrupted run.")
     try:
-        return report(resume(given.resume, show=not given.quiet))
+        return report(resume(given.resume, not given.quiet, given.devices, given.nodes))
     except Exception as end:
         return _interrupted(end)
 
@@ -79,7 +92,10 @@ def _interrupted(end: Exception) -> int:
 
 
 def report(run: Run) -> int:
-    """Say how the run ended and where things are."""
+    """Say how the run ended and where things are; of several processes, only the first says it."""
+    team = team_of(run.recipe)
+    if team is not None and team.rank > 0:
+        return 0
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
                        if name.startswith("test_"))  # fmt: skip
@@ -99,6 +115,10 @@ class Resume:
     """Run folder."""
     quiet: bool = False
     """Show no progress."""
+    devices: int | None = None
+    """Another number of processes; None keeps that of the run."""
+    nodes: int | None = None
+    """Another number of machines; None keeps that of the run."""
 
 
 def _options(task: Task) -> Any:
@@ -113,12 +133,14 @@ def _options(task: Task) -> Any:
             ("recipe", explained(str, start), dataclasses.field(default="best")),
             ("out", explained(Path | None, place), dataclasses.field(default=None)),
             ("quiet", explained(bool, "Show no progress."), dataclasses.field(default=False)),
+            ("dry_run", explained(bool, DRY_RUN), dataclasses.field(default=False)),
         ],
         frozen=True,
     )
 
 
-def _fields(options: Any) -> dict[str, Any]:
+def fields_of_data(options: Any) -> dict[str, Any]:
+    """Data options by name."""
     return {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
 
 

@@ -2,6 +2,7 @@
 
 A checkpoint is taken only between steps whose validation, if one was due, is done; so what follows it is a function of
 the checkpoint alone. The best model is written before the last state, which therefore never points to a missing one.
+Of several processes only rank 0 writes; what all must do at the same step (save, stop) they agree on when they look.
 """
 
 from __future__ import annotations
@@ -88,20 +89,33 @@ class Keeper(Callback):
     ) -> None:
         module = _ours(pl_module)
         self.losses.append(outputs["loss"] if isinstance(outputs, dict) else outputs)
-        if len(self.losses) >= CHECK_EVERY.get(module.device.type, 50):
+        often = module.team.size > 1 and module.recipe.save_seconds == 0
+        looks = len(self.losses) >= (1 if often else CHECK_EVERY.get(module.device.type, 50))
+        if looks:
             self.look(module)
         if module.step % module.plan.validate_every == 0 or module.step == module.plan.total_steps:
             return  # a validation follows, and saves
-        if self.stop_asked or time.monotonic() - self.saved >= module.recipe.save_seconds:
+        if module.team.size > 1 and not looks:
+            return
+        stop, save = self._agree(module)
+        if stop or save:
             self.save(module)
-        if self.stop_asked:
+        if stop:
             raise Interrupted(self.folder, module.step)
+
+    def _agree(self, module: TrainingModule) -> tuple[bool, bool]:
+        """Whether to stop and whether to save now, the same answer in every process."""
+        asked = [self.stop_asked, time.monotonic() - self.saved >= module.recipe.save_seconds]
+        if module.team.size == 1:
+            return asked[0], asked[1]
+        stop, save = module.team.total(torch.tensor(asked, dtype=torch.float32, device=module.device)).tolist()
+        return stop > 0, save > 0
 
     def look(self, module: TrainingModule) -> None:
         """Read the losses since the last look; stop if one of them says that the run is lost."""
         if not self.losses:
             return
-        values = torch.stack([loss.float() for loss in self.losses]).tolist()
+        values = module.team.total(torch.stack([loss.float() for loss in self.losses]) * module.share).tolist()
         first = module.step - len(values) + 1
         self.losses = []
         limit = math.inf if self.first_loss is None else module.recipe.divergence * max(self.first_loss, 1e-3)
@@ -138,24 +152,28 @@ class Keeper(Callback):
         }
         self.loss_sum, self.loss_count = 0.0, 0
         self.rows.append(row)
-        write_rows(self.folder / "metrics.csv", self.rows)
+        writes = module.team.rank == 0
+        if writes:
+            write_rows(self.folder / "metrics.csv", self.rows)
         if selection.better(scores[selection.name], self.best):
             self.best, self.best_step, self.waited = scores[selection.name], module.step, 0
             self._check_weights(module)
-            checkpoint.save(self.folder / "best.ckpt", model_content(module))
+            if writes:
+                checkpoint.save(self.folder / "best.ckpt", model_content(module))
         else:
             self.waited += 1
         self.save(module)
         for logger in trainer.loggers:
             logger.log_metrics({name: value for name, value in row.items() if name != "step"}, step=module.step)
-        if self.stop_asked and module.step < module.plan.total_steps:
+        if self._agree(module)[0] and module.step < module.plan.total_steps:
             raise Interrupted(self.folder, module.step)
         if module.recipe.patience and self.waited >= module.recipe.patience:
             self.stopped_early = True
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        draw_curves(self.rows, SELECTION[_ours(pl_module).data.info.kind].name, self.folder / "curves.png")
+        if _ours(pl_module).team.rank == 0:
+            draw_curves(self.rows, SELECTION[_ours(pl_module).data.info.kind].name, self.folder / "curves.png")
 
     # -- saving -------------------------------------------------------------------------------------------------
 
@@ -163,6 +181,9 @@ class Keeper(Callback):
         """Everything the run needs to go on from here, after a look at losses and weights."""
         self.look(module)
         self._check_weights(module)
+        self.saved = time.monotonic()
+        if module.team.rank > 0:
+            return
         content = model_content(module) | {
             "optimiser": module.optimiser.state_dict(),
             "random": _random_state(),
@@ -176,7 +197,6 @@ class Keeper(Callback):
             "seconds": self.seconds + time.monotonic() - self.began,
         }
         checkpoint.save(self.folder / "last.ckpt", content)
-        self.saved = time.monotonic()
 
     def _check_weights(self, module: TrainingModule) -> None:
         for name, weight in module.model.named_parameters():

@@ -1,7 +1,8 @@
 """Stage 8c: batches of a `Source` in an order that is a pure function of seed and epoch.
 
-A run that goes on at step s asks for the batches from s on and gets what an unbroken run would have got. A source that
-draws its cases (window copying) has a generator; its state is saved with the checkpoint.
+Several processes take parts of the same batches. A run that goes on at step s asks for the batches from s on and gets
+what an unbroken run would have got. A source that draws its cases (window copying) has a generator; its state is saved
+with the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from wavessm.data.source import Batch, Generated, Source
 from wavessm.errors import OptionError
+from wavessm.training.processes import ALONE, Team
 
 
 def order(cases: int, seed: int, epoch: int) -> Tensor:
@@ -35,6 +37,7 @@ class Stretch:
     seed: int
     start: int
     stop: int
+    team: Team = ALONE
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -52,22 +55,41 @@ class Stretch:
                     [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
                 )
             at = (step % in_epoch) * self.batch_size
-            yield self.source.take(permutation[at : at + self.batch_size])
+            yield self._part(permutation[at : at + self.batch_size])
+
+    def _part(self, index: Tensor) -> Batch:
+        """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
+        piece = self.team.part(len(index))
+        if isinstance(self.source, Generated):
+            whole = self.source.take(index)
+            return whole if self.team.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
+        return self.source.take(index[piece])
 
 
 @dataclass
 class Whole:
-    """A split from first case to last, once; the last batch may be smaller."""
+    """A split from first case to last, once; the last batch may be smaller.
+
+    Of several processes each has its part; one without cases runs the first case, which `cases` does not count.
+    """
 
     source: Source
     batch_size: int
+    team: Team = ALONE
+
+    @property
+    def cases(self) -> int:
+        """Cases of this process."""
+        piece = self.team.part(len(self.source))
+        return piece.stop - piece.start
 
     def __len__(self) -> int:
-        return -(-len(self.source) // self.batch_size)
+        return -(-max(1, self.cases) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         index = torch.arange(len(self.source), device=device_of(self.source))
-        for part in index.split(self.batch_size):
+        own = index[self.team.part(len(index))]
+        for part in (own if len(own) else index[:1]).split(self.batch_size):
             yield self.source.take(part)
 
 

@@ -2,7 +2,7 @@
 
 A Lightning "epoch" is the stretch of steps from one validation to the next, so that Lightning never has to resume in
 the middle of one: `step` counts the steps of the run, and the loader starts wherever it stands. The optimiser is driven
-by hand, for the whole step to fit into a CUDA graph.
+by hand, for the whole step to fit into a CUDA graph. Of several processes each has its part of every batch and split.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.loader import Stretch, Whole
+from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
 
@@ -29,10 +30,12 @@ class TrainingModule(LightningModule):
 
     run_model: Callable[..., Tensor]
 
-    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: Team = ALONE) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model, self.data, self.recipe, self.plan = model, data, recipe, plan
+        self.team = team
+        self.share = team.share(recipe.batch_size)  # of a batch that this process has
         self.step = 0
         self.optimiser_state: dict[str, Any] | None = None  # of a checkpoint to go on from
         self.table: list[Tensor] = []  # rows of the validation under way
@@ -44,10 +47,10 @@ class TrainingModule(LightningModule):
 
     def train_dataloader(self) -> Stretch:
         stop = self.step + self.plan.stretch(self.step)
-        return Stretch(self.data.train, self.recipe.batch_size, self.recipe.seed, self.step, stop)
+        return Stretch(self.data.train, self.recipe.batch_size, self.recipe.seed, self.step, stop, self.team)
 
     def val_dataloader(self) -> Whole:
-        return Whole(self.data.val, self.recipe.eval_batch_size)
+        return Whole(self.data.val, self.recipe.eval_batch_size, self.team)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         if batch.x.device == device:  # sources that live there need no help
@@ -80,6 +83,8 @@ class TrainingModule(LightningModule):
     def advance(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
         """One step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
         self.set_rates(optimiser)
+        if self.team.size > 1:
+            seed_step(self.recipe.seed, self.step, self.team.rank)
         loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss
@@ -98,7 +103,10 @@ class TrainingModule(LightningModule):
         """Forward, backward, optimiser: everything that can be captured. Returns the loss ()."""
         output = self.run_model(batch.x, lengths=batch.lengths, marks=batch.marks)
         loss = metrics.loss(self.data.info.kind, output, batch.y)
-        loss.backward()
+        if self.team.size == 1:
+            loss.backward()
+        else:  # DDP takes the mean over processes; parts of unequal size count by their share
+            self.manual_backward(loss * (self.share * self.team.size))
         if self.recipe.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.grad_clip)
         optimiser.step()
@@ -119,4 +127,5 @@ class TrainingModule(LightningModule):
 
     def scores(self) -> dict[str, float]:
         """Of the validation that has just ended."""
-        return metrics.summarise(self.data.info.kind, torch.cat(self.table).cpu().numpy())
+        table = torch.cat(self.table)[: self.val_dataloader().cases]
+        return metrics.summarise(self.data.info.kind, self.team.rows(table))

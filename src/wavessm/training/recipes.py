@@ -99,6 +99,10 @@ class Recipe:
     """Capture the whole step, forward to optimiser, as one CUDA graph; needs a GPU and cases of one length."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1."""
+    devices: int = 1
+    """Processes on a machine, one a GPU; they share each batch."""
+    nodes: int = 1
+    """Machines; more than one are started by torchrun or srun, with this command on each."""
     seed: int = 0
     """Seed of weights, order, dropout and generated data."""
     save_seconds: float = 60.0
@@ -124,9 +128,13 @@ class Recipe:
             ("patience", self.patience >= 0, "at least 0"),
             ("save_seconds", self.save_seconds >= 0, "at least 0"),
             ("divergence", self.divergence > 1, "above 1"),
+            ("devices", self.devices >= 1, "at least 1"),
+            ("nodes", self.nodes >= 1, "at least 1"),
         ):
             if not ok:
                 raise OptionError(f"recipe: {name} is {getattr(self, name)}, expected {wanted}.")
+        if self.cuda_graphs and self.devices * self.nodes > 1:
+            raise OptionError("recipe: cuda_graphs captures one process; leave it out, or use devices = nodes = 1.")
         return self
 
     def to_dict(self) -> dict[str, Any]:

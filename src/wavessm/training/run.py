@@ -15,20 +15,24 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.source import Arrays, Batch, DataInfo, DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training import checkpoint
+from wavessm.training import checkpoint, metrics
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import Run, environment, new_folder
+from wavessm.training.launch import launch
 from wavessm.training.loader import Stretch
+from wavessm.training.processes import ALONE, Team, team_of
 from wavessm.training.recipes import Recipe
 
 
@@ -46,24 +50,46 @@ def train(
     """
     require_extra()
     recipe = recipe.check()
-    device = pick_device(recipe)
+    team = team_of(recipe)
+    if team is None:
+        _check_machine(recipe)
+        folder = new_folder(out, task)
+        try:
+            launch(train, (task, options, recipe, folder, recipe_name, show), folder, recipe.devices)
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()  # if nothing was written
+            raise
+        return Run.read(folder)
+    device = pick_device(recipe, team)
     chosen = data_options(task, options)
     data = chosen.load(recipe.seed)
     config = model_config(task, recipe.model, data.info, recipe.precision)
     torch.manual_seed(recipe.seed)
     model = SequenceModel(config)
-    folder = new_folder(out, task)
+    folder = new_folder(out, task) if team.rank == 0 else out or Path("runs")  # the others write nothing
     run = Run(folder, task, chosen, recipe_name, recipe, data.info, config, environment())
-    run.write()
-    _fit(run, model, data, device, None, show)
+    if team.rank == 0:
+        run.write()
+    _fit(run, model, data, Place(device, team, show), None)
     return run
 
 
-def resume(folder: Path, show: bool = True) -> Run:
-    """Go on with the run in a folder, from its last checkpoint, as if it had never stopped."""
+def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: int | None = None) -> Run:
+    """Go on with the run in a folder, from its last checkpoint, as if it had never stopped.
+
+    devices, nodes: another number of processes than it began with; batches stay the same.
+    """
     require_extra()
     run = Run.read(folder)
-    device = pick_device(run.recipe)
+    recipe = replace(run.recipe, devices=devices or run.recipe.devices, nodes=nodes or run.recipe.nodes).check()
+    run = replace(run, recipe=recipe)
+    team = team_of(recipe)
+    if team is None:
+        _check_machine(recipe)
+        launch(resume, (folder, show, recipe.devices, recipe.nodes), folder, recipe.devices)
+        return run
+    device = pick_device(recipe, team)
     last = folder / "last.ckpt"
     start = checkpoint.load(last) if last.exists() else None
     data = run.options.load(run.recipe.seed)
@@ -73,12 +99,35 @@ def resume(folder: Path, show: bool = True) -> Run:
     model = SequenceModel(run.model)
     if start is not None:
         model.load_state_dict(start["model"])
-    _fit(run, model, data, device, start, show)
+    _fit(run, model, data, Place(device, team, show), start)
     return run
 
 
-def pick_device(recipe: Recipe) -> torch.device:
-    """The device a recipe asks for; auto is the GPU where there is one."""
+@dataclass(frozen=True)
+class Place:
+    """Where this process trains, among which others, and whether it shows progress."""
+
+    device: torch.device
+    team: Team
+    show: bool
+
+
+def _check_machine(recipe: Recipe) -> None:
+    """Refuse processes that cannot be started from here."""
+    if recipe.nodes > 1:
+        raise OptionError(
+            f"nodes is {recipe.nodes}: start the command on every machine, with `torchrun --nnodes {recipe.nodes} "
+            f"--nproc-per-node {recipe.devices} … -m wavessm train …` or `srun`."
+        )
+    if recipe.batch_size < recipe.devices:
+        raise OptionError(
+            f"batch_size is {recipe.batch_size}, fewer than the {recipe.devices} processes; give each a case at least."
+        )
+    pick_device(recipe)
+
+
+def pick_device(recipe: Recipe, team: Team = ALONE) -> torch.device:
+    """The device a recipe asks for; auto is the GPU where there is one; of several processes each has its own."""
     name = recipe.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,32 +139,43 @@ def pick_device(recipe: Recipe) -> torch.device:
         raise OptionError(f"device is {name!r}, expected auto, cpu, cuda or cuda:1.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device is cuda, but PyTorch sees no GPU; use --device cpu.")
+    if device.type == "cuda" and recipe.devices > 1:
+        seen = torch.cuda.device_count()
+        if seen < recipe.devices or device.index is not None:
+            raise OptionError(
+                f"devices is {recipe.devices} and device {name}: PyTorch sees {seen} GPUs; use --device cuda and at "
+                "most so many."
+            )
+        device = torch.device("cuda", team.local_rank)
     if recipe.cuda_graphs and device.type != "cuda":
         raise OptionError("cuda_graphs needs a GPU; leave it out on the CPU.")
     return device
 
 
-def _fit(
-    run: Run, model: SequenceModel, data: DataSet, device: torch.device, start: dict[str, Any] | None, show: bool
-) -> None:
+def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dict[str, Any] | None) -> None:
     from wavessm.training.keeper import Keeper
     from wavessm.training.module import TrainingModule
 
     plan = run.recipe.plan(len(data.train))
+    device, team = place.device, place.team
     data = data.to(device)
     step = 0 if start is None else start["step"]
     finished = step >= plan.total_steps or (
         start is not None and run.recipe.patience > 0 and start["waited"] >= run.recipe.patience
     )
     if not finished:
-        module = TrainingModule(model, data, run.recipe, plan)
+        if team.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        module = TrainingModule(model, data, run.recipe, plan, team)
         if start is not None:
             module.step, module.optimiser_state = step, start["optimiser"]
         keeper = Keeper(run.folder, start)
         with _quiet(), _matmul(run.recipe.precision):
-            _trainer(run, module, keeper, device, show).fit(module)
+            _trainer(run, module, keeper, place).fit(module)
+    if team.rank > 0:
+        return
     best = run.load_model("best").to(device)
-    scores = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)[0]
+    scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",
@@ -126,25 +186,42 @@ def _fit(
             "best_step": picked["step"],
             "parameters": sum(p.numel() for p in model.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
+            "intervals": _intervals(data.info.kind, table),
         },
     )
+
+
+def _intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
+    """5 % and 95 % quantiles of the scores; none where the cases are too few to be drawn again."""
+    try:
+        return metrics.bootstrap(kind, table)
+    except OptionError:
+        return {}
 
 
 def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
     """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
     require_extra()
-    from wavessm.training.module import TrainingModule
-
     length, channels, classes = shape
     cases = 4 * recipe.batch_size
     source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, classes) < 0.5).float()).to(device)
     info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
     torch.manual_seed(recipe.seed)
     config = model_config("arrays", recipe.model, info, recipe.precision)
-    data = DataSet("random", source, source, source, info)
-    module = TrainingModule(SequenceModel(config).to(device), data, recipe, recipe.plan(cases))
-    optimiser = module.configure_optimizers()
     batches = iter(Stretch(source, recipe.batch_size, recipe.seed, 0, 10**9))
+    data = DataSet("random", source, source, source, info)
+    return stepper(SequenceModel(config).to(device), data, recipe, batches)
+
+
+def stepper(
+    model: SequenceModel, data: DataSet, recipe: Recipe, batches: Iterator[Batch]
+) -> Callable[[], torch.Tensor]:
+    """A call that does the training step of the next batch, without a run or a trainer. It sets the products' mode."""
+    from wavessm.training.module import TrainingModule
+
+    module = TrainingModule(model, data, recipe, recipe.plan(len(data.train)))
+    optimiser = module.configure_optimizers()
+    device = next(model.parameters()).device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
 
@@ -155,18 +232,25 @@ def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int
     return step
 
 
-def _trainer(run: Run, module: Any, keeper: Any, device: torch.device, show: bool) -> Any:
+def _trainer(run: Run, module: Any, keeper: Any, place: Place) -> Any:
+    from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.strategies import DDPStrategy
 
     from wavessm.training.progress import Progress
 
-    plan = module.plan
+    plan, device, several = module.plan, place.device, place.team.size > 1
+    show = place.show and place.team.rank == 0
+    gpus = run.recipe.devices if several else [device.index or 0]
     stretches = math.ceil(plan.total_steps / plan.validate_every) - module.step // plan.validate_every
     logger = TensorBoardLogger(run.folder / "tensorboard", name="", version="", purge_step=module.step + 1)
     return Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=[device.index or 0] if device.type == "cuda" else 1,
+        devices=gpus if device.type == "cuda" else run.recipe.devices,
+        num_nodes=run.recipe.nodes,
+        strategy=DDPStrategy(process_group_backend=None if device.type == "cuda" else "gloo") if several else "auto",
+        plugins=[TorchElasticEnvironment()] if several and TorchElasticEnvironment.detect() else None,
         precision="bf16-mixed" if run.recipe.precision == "bf16" else "32-true",
         max_epochs=stretches,
         reload_dataloaders_every_n_epochs=1,

@@ -1,0 +1,203 @@
+"""`wavessm sweep`: a grid of runs side by side, into one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from wavessm.cli import train as train_command
+from wavessm.cli.parse import parse
+from wavessm.errors import OptionError
+from wavessm.training.board import Screen, summary
+from wavessm.training.checkpoint import RunError, write_json
+from wavessm.training.grid import Grid, Job, expand
+from wavessm.training.job import Desk
+from wavessm.training.recipes import Recipe
+from wavessm.training.sweep import Board, Local
+
+ABOUT = """A grid of runs: tasks × horizons × variables × recipes × variants × seeds. Lists are separated by commas;
+options of `wavessm train` for all runs follow --. The same line again, or --resume, goes on with what is left."""
+LISTS = ("tasks", "variants", "horizons", "seeds", "recipes", "variables", "vary")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    tasks: str = ""
+    """Tasks, with a data set if they have several: window-copy,forecast:ETTh1,forecast:WTH."""
+    variants: str = ""
+    """Models: family, family:measure, family:measure:structure, lstm, transformer. Default morlet."""
+    horizons: str = ""
+    """Horizons of forecasts; default the task's own."""
+    seeds: str = ""
+    """Seeds: 0,1,2. Default 0."""
+    recipes: str = ""
+    """Recipes: best, paper. Default best."""
+    variables: str = ""
+    """Forecasts: uni,multi; default the task's own."""
+    vary: tuple[str, ...] = ()
+    """Other options and their values: --vary windows=2,4,8 lr=0.01,0.003."""
+    file: Path | None = None
+    """TOML or JSON file with these axes as lists, and options; what is typed wins."""
+    jobs: int = 1
+    """Runs side by side."""
+    memory_gib: float = 0.0
+    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit."""
+    out: Path = Path("runs/sweep")
+    """Folder of the sweep."""
+    csv: Path | None = None
+    """Table of runs; default runs.csv in the folder."""
+    scores: Literal["selecting", "all"] = "selecting"
+    """Rows of a run: its selecting score on the test split, or all scores and the best validation."""
+    retry_failed: bool = False
+    """Begin failed runs once more."""
+    engine: Literal["local", "ray"] = "local"
+    """Processes on this machine, or a Ray cluster (extra ray)."""
+    dry_run: bool = False
+    """List the runs and what is left of them."""
+    quiet: bool = False
+    """Show no table."""
+    resume: Path | None = None
+    """Go on with the sweep in this folder."""
+
+
+def main(arguments: list[str]) -> int:
+    own, shared = _split(arguments)
+    if not own and not shared:
+        own = ["--help"]
+    given = parse(Options, Options(), own, "wavessm sweep", ABOUT)
+    if given.jobs < 1:
+        raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
+    given, grid = _resumed(given) if given.resume is not None else (given, _grid(given, shared))
+    planned = expand(grid, _base)
+    desk = Desk(given.out, given.csv or given.out / "runs.csv", given.scores == "all")
+    if given.dry_run:
+        return _list(Board.of(planned, desk, given.retry_failed))
+    given.out.mkdir(parents=True, exist_ok=True)
+    with _only_one(given.out):
+        settings = {"csv": str(desk.csv), "scores": given.scores, "jobs": given.jobs, "memory_gib": given.memory_gib}
+        write_json(given.out / "sweep.json", {"grid": dataclasses.asdict(grid), **settings})
+        board = Board.of(planned, desk, given.retry_failed)
+        screen = Screen(given.quiet)
+        try:
+            _engine(given, board, planned).run(screen)
+        finally:
+            screen.close()
+    return report(board, given.out)
+
+
+def report(board: Board, out: Path) -> int:
+    """How it ended: 0, 1 if runs failed, 130 if it was stopped."""
+    print(f"{summary(board)}; table: {board.desk.csv}")
+    for name, reason in board.failed.items():
+        print(f"failed: {name}: {reason}")
+    if board.stopped:
+        print(f"stopped; go on with: wavessm sweep --resume {out}", file=sys.stderr)
+        return 130
+    return 1 if board.failed else 0
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _grid(given: Options, shared: list[str]) -> Grid:
+    """Axes of the file, then those typed."""
+    values: dict[str, Any] = {} if given.file is None else _read(given.file)
+    for name in LISTS:
+        typed = getattr(given, name)
+        if typed:
+            values[name] = list(typed) if name == "vary" else typed.split(",")
+    for name in ("horizons", "seeds"):
+        if name in values and getattr(given, name):
+            try:
+                values[name] = [int(value) for value in values[name]]
+            except ValueError:
+                raise OptionError(
+                    f"{name} are {getattr(given, name)!r}, expected whole numbers, as in 0,1,2."
+                ) from None
+    values["options"] = [*values.get("options", []), *shared]
+    return Grid.from_dict(values).check()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, OSError) as reason:
+        raise OptionError(
+            f"{path}: cannot be read as {'JSON' if path.suffix == '.json' else 'TOML'} ({reason})."
+        ) from None
+
+
+def _resumed(given: Options) -> tuple[Options, Grid]:
+    folder = given.resume
+    assert folder is not None
+    path = folder / "sweep.json"
+    if not path.is_file():
+        raise RunError(f"{folder}: not the folder of a sweep (no sweep.json).")
+    kept = json.loads(path.read_text())
+    default = Options()
+    jobs = given.jobs if given.jobs != default.jobs else kept["jobs"]
+    memory = given.memory_gib or kept["memory_gib"]
+    changed = dataclasses.replace(
+        given, out=folder, csv=Path(kept["csv"]), scores=kept["scores"], jobs=jobs, memory_gib=memory
+    )
+    return changed, Grid.from_dict(kept["grid"])
+
+
+def _base(arguments: list[str]) -> tuple[dict[str, Any], Recipe]:
+    _, given = train_command.read(arguments)
+    return train_command.fields_of_data(given.data), given.training.check()
+
+
+def _engine(given: Options, board: Board, planned: list[Job]) -> Any:
+    on_gpu = any(_on_gpu(job.recipe.device) for job in planned)
+    if given.engine == "ray":
+        from wavessm.training.sweep_ray import OnRay
+
+        return OnRay(board, given.jobs, 1 / given.jobs if on_gpu else 0)
+    return Local(board, given.jobs, _budget(given.memory_gib, on_gpu))
+
+
+def _on_gpu(device: str) -> bool:
+    import torch
+
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
+def _budget(gib: float, on_gpu: bool) -> int | None:
+    if gib < 0:
+        raise OptionError(f"memory_gib is {gib:g}, expected a positive number, or 0.")
+    if gib:
+        return int(gib * 2**30)
+    if not on_gpu:
+        return None
+    import torch
+
+    return int(0.9 * torch.cuda.mem_get_info()[0])
+
+
+def _list(board: Board) -> int:
+    for job in board.waiting:
+        print(job.command)
+    print(summary(board), file=sys.stderr)
+    return 0
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Refuse a second sweep in the same folder."""
+    with (folder / "sweep.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder}: a sweep is running there; wait for it, or choose another --out.") from None
+        yield

@@ -1,0 +1,160 @@
+"""Stage 8t: a grid of runs: tasks × horizons × variables × recipes × variants × seeds, as a list of jobs.
+
+A job is one `wavessm train` command in the form that a process can run; its command is its name in the table of runs.
+An axis that a task does not have (the horizon of a classification) adds nothing to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wavessm.errors import OptionError
+from wavessm.registry import unknown_name
+from wavessm.tasks import TASKS
+from wavessm.training.recipes import ModelOptions, Recipe
+
+_ALIASES = {"Weather": "WTH"}
+_BACKBONES = ("lstm", "transformer")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The axes. A task may carry its data set, `forecast:ETTh1`; a variant is `family[:measure[:structure]]`, or lstm
+    or transformer; `vary` holds any other options, `windows=2,4,8`."""
+
+    tasks: tuple[str, ...] = ()
+    """Tasks, as in forecast:ETTh1,forecast:WTH,window-copy."""
+    variants: tuple[str, ...] = ("morlet",)
+    """Models: family, family:measure, family:measure:structure, lstm or transformer."""
+    horizons: tuple[int, ...] = ()
+    """Horizons of forecasts; none takes the task's own."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds."""
+    recipes: tuple[str, ...] = ("best",)
+    """Recipes: best, paper."""
+    variables: tuple[str, ...] = ()
+    """Forecasts: uni, multi; none takes the task's own."""
+    vary: tuple[str, ...] = ()
+    """Other options with their values, as in windows=2,4,8."""
+    options: tuple[str, ...] = ()
+    """Options of wavessm train for every run; on the command line, what follows --."""
+
+    def check(self) -> Grid:
+        """The grid itself, or an `OptionError`."""
+        if not self.tasks:
+            raise OptionError("sweep: no tasks; give --tasks, as in --tasks window-copy,forecast:ETTh1.")
+        for name in ("variants", "seeds", "recipes"):
+            if not getattr(self, name):
+                raise OptionError(f"sweep: no {name}; give at least one.")
+        for entry in self.vary:
+            if "=" not in entry:
+                raise OptionError(f"sweep: vary has {entry!r}, expected an option and its values, as in windows=2,4.")
+        return self
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Grid:
+        """The grid of a file; an unknown field is refused."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown_name("field of a sweep", name, known)
+        return cls(**{name: _several(value, name) for name, value in values.items()}).check()
+
+
+def _several(value: Any, name: str) -> tuple[Any, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if name in ("horizons", "seeds") and not all(isinstance(v, int) for v in values):
+        raise OptionError(f"sweep: {name} has {value!r}, expected whole numbers.")
+    return values if name in ("horizons", "seeds") else tuple(str(v) for v in values)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    task: str
+    options: dict[str, Any]
+    recipe_name: str
+    recipe: Recipe
+    command: str
+
+    @property
+    def name(self) -> str:
+        """Readable, and of this command only: the name of its folder."""
+        model = self.recipe.model
+        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(model), self.recipe_name,
+                 f"s{self.recipe.seed}", hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
+        return "-".join(str(part) for part in parts if part)
+
+    @property
+    def shape(self) -> str:
+        """What its memory depends on: everything but the seed."""
+        return repr((self.task, sorted(self.options.items()), replace(self.recipe, seed=0)))
+
+
+def label(model: ModelOptions) -> str:
+    """
+    >>> label(ModelOptions(family="db6", measure="translated")), label(ModelOptions(backbone="lstm"))
+    ('db6-translated', 'lstm')
+    """
+    if model.backbone != "wavessm":
+        return model.backbone
+    return "-".join(part for part in (model.family, model.measure, model.structure) if part)
+
+
+Base = Callable[[list[str]], tuple[dict[str, Any], Recipe]]
+"""Reads the arguments of `wavessm train` into data options and recipe."""
+
+
+def expand(grid: Grid, base: Base) -> list[Job]:
+    """All jobs, each once, in the order of the axes with the seeds innermost."""
+    grid.check()
+    jobs: dict[str, Job] = {}
+    varied = [
+        [["--" + k.strip(), v] for v in values.split(",")] for k, _, values in (e.partition("=") for e in grid.vary)
+    ]
+    for place, recipe_name, extra in itertools.product(grid.tasks, grid.recipes, itertools.product(*varied)):
+        task, _, dataset = place.partition(":")
+        arguments = [task, "--recipe", recipe_name, *grid.options, *itertools.chain(*extra)]
+        options, recipe = base(arguments)
+        axes = _data_axes(grid, task, dataset)
+        for chosen, variant, seed in itertools.product(axes, grid.variants, grid.seeds):
+            model: dict[str, Any] = variant_fields(variant)
+            words = [[f"--{k.replace('_', '-')}", str(v)] for k, v in {**chosen, **model, "seed": seed}.items()]
+            command = shlex.join(["wavessm", "train", *arguments, *itertools.chain(*words)])
+            changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
+            jobs[command] = Job(task, {**options, **chosen}, recipe_name, changed, command)
+    return list(jobs.values())
+
+
+def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
+    """Every choice of data set, horizon and variables that the task has."""
+    known = [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
+    if dataset and "dataset" not in known:
+        raise OptionError(f"sweep: {task} has no data sets to choose from, got {task}:{dataset}.")
+    axes: list[tuple[str, Sequence[Any]]] = [
+        ("dataset", [_ALIASES.get(dataset, dataset)] if dataset else []),
+        ("horizon", grid.horizons),
+        ("variables", grid.variables),
+    ]
+    there = [(name, values) for name, values in axes if values and name in known]
+    return [dict(zip([n for n, _ in there], c, strict=True)) for c in itertools.product(*(v for _, v in there))]
+
+
+def variant_fields(variant: str) -> dict[str, str]:
+    """
+    >>> variant_fields("db6:translated"), variant_fields("lstm")
+    ({'family': 'db6', 'measure': 'translated'}, {'backbone': 'lstm'})
+    """
+    if variant in _BACKBONES:
+        return {"backbone": variant}
+    parts = variant.split(":")
+    if len(parts) > 3 or not all(parts):
+        raise OptionError(f"sweep: variant {variant!r}, expected family, family:measure or family:measure:structure.")
+    return dict(zip(("family", "measure", "structure"), parts, strict=False))

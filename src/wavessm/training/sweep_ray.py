@@ -1,0 +1,59 @@
+"""Stage 8x: a sweep on a Ray cluster, with Ray's own scheduling and retries. Needs the extra `ray`.
+
+Every machine must see the sweep's folder and the data at the same path. A worker that dies has its job started again
+by Ray, and the run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+from wavessm.errors import MissingExtraError
+from wavessm.training import job as jobs
+from wavessm.training.grid import Job
+from wavessm.training.job import Desk
+from wavessm.training.sweep import Board
+
+RETRIES = 3
+
+
+class OnRay:
+    """At most `count` jobs at a time; `gpus` of a GPU each."""
+
+    def __init__(self, board: Board, count: int, gpus: float, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError as reason:
+            raise MissingExtraError("a sweep on Ray needs ray: pip install 'wavessm[ray]'.") from reason
+        self.ray, self.board, self.count = ray, board, count
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False)
+        self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(on_worker)
+
+    def run(self, show: Any) -> None:
+        """Until nothing runs or waits; show(board) after every change."""
+        under_way: dict[Any, str] = {}
+        while self.board.waiting or under_way:
+            while self.board.waiting and len(under_way) < self.count:
+                job = self.board.waiting[0]
+                under_way[self.remote.remote(job, self.board.desk)] = job.name
+                self.board.begin(job)
+            show(self.board)
+            ready, _ = self.ray.wait(list(under_way), timeout=0.5)
+            for answer in ready:
+                name = under_way.pop(answer)
+                try:
+                    self.board.end(name, self.ray.get(answer))
+                except self.ray.exceptions.RayError as reason:
+                    lines = str(reason).strip().splitlines() or [type(reason).__name__]
+                    self.board.refuse(self.board.running.pop(name), lines[0])
+        show(self.board)
+
+
+def on_worker(job: Job, desk: Desk) -> int:
+    """What a worker of Ray does; the status of the job."""
+    sys.argv = shlex.split(job.command)
+    with jobs.owned(desk.log(job)):
+        return jobs.work(job, desk)

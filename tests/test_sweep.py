@@ -1,0 +1,399 @@
+"""Sweeps: the grid, the table that many processes append to, and runs side by side that survive a kill."""
+
+import csv
+import dataclasses
+import json
+import multiprocessing
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+import wavessm as ws
+from wavessm.cli import main
+from wavessm.cli import sweep as command
+from wavessm.cli import train as train_command
+from wavessm.errors import MissingExtraError
+from wavessm.training import checkpoint, results
+from wavessm.training.board import latest, summary, table
+from wavessm.training.grid import Grid, Job, expand
+from wavessm.training.job import Desk
+from wavessm.training.launch import prepare_server
+from wavessm.training.recipes import Recipe
+from wavessm.training.sweep import Board, Local
+
+TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--epoch", "4", "--d-model", "4",
+        "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
+COLUMNS = (
+    "task,dataset,horizon,variables,model,family,measure,structure,recipe,seed,epochs,params,split,metric,value,"
+    "ci_low,ci_high,train_seconds,gpu,versions,command,status"
+)
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def jobs_of(count):
+    grid = Grid(("window-copy",), seeds=tuple(range(count)), options=(*TINY, "--steps", "2"))
+    return expand(grid, command._base)
+
+
+# -- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
+    grid = Grid(
+        tasks=("forecast:ETTh1", "forecast:Weather", "window-copy"),
+        variants=("morlet", "db6:translated:dplr", "lstm"),
+        horizons=(24, 48),
+        seeds=(0, 1),
+        variables=("uni", "multi"),
+    )
+    jobs = expand(grid, command._base)
+    assert len(jobs) == 2 * 2 * 2 * 3 * 2 + 3 * 2
+    assert len({job.name for job in jobs}) == len(jobs)
+    last = [job for job in jobs if job.task == "forecast"][-1]
+    assert (last.options["dataset"], last.options["horizon"], last.options["variables"]) == ("WTH", 48, "multi")
+    assert (last.recipe.model.backbone, last.recipe.seed) == ("lstm", 1)
+    exact = next(job for job in jobs if job.recipe.model.structure)
+    assert (exact.recipe.model.family, exact.recipe.model.measure) == ("db6", "translated")
+
+
+def test_the_command_of_a_job_is_the_job():
+    grid = Grid(("forecast:ETTh1",), ("gauss:translated", "transformer"), (24, 168), (3,), ("paper", "best"),
+                vary=("lr=0.01,0.002",), options=("--batch-size", "7"))  # fmt: skip
+    jobs = expand(grid, command._base)
+    assert len(jobs) == 2 * 2 * 2 * 2
+    for job in jobs:
+        words = shlex.split(job.command)
+        assert words[:2] == ["wavessm", "train"]
+        task, given = train_command.read(words[2:])
+        assert (task.name, given.recipe) == (job.task, job.recipe_name)
+        assert given.training == job.recipe
+        assert train_command.fields_of_data(given.data) == job.options
+
+
+def test_a_file_says_what_a_line_says(tmp_path):
+    line = ["--tasks", "window-copy", "--variants", "morlet,legs", "--seeds", "0,1", "--vary", "windows=1,2"]
+    options = command.parse(command.Options, command.Options(), line, "", "")
+    typed = expand(command._grid(options, TINY), command._base)
+    fields = {"tasks": ["window-copy"], "variants": ["morlet", "legs"], "seeds": [0, 1], "vary": ["windows=1,2"]}
+    (tmp_path / "s.json").write_text(json.dumps(fields | {"options": TINY}))
+    toml = "\n".join(f"{name} = {json.dumps(value)}" for name, value in (fields | {"options": TINY}).items())
+    (tmp_path / "s.toml").write_text(toml)
+    for name in ("s.json", "s.toml"):
+        given = dataclasses.replace(command.Options(), file=tmp_path / name)
+        assert expand(command._grid(given, []), command._base) == typed
+    assert len(typed) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--variants", "morlet"], "no tasks"),
+        (["--tasks", "window-kopie"], "did you mean 'window-copy'"),
+        (["--tasks", "window-copy:ETTh1"], "no data sets to choose from"),
+        (["--tasks", "window-copy", "--seeds", "0,x"], "expected whole numbers"),
+        (["--tasks", "window-copy", "--variants", "a:b:c:d"], "expected family, family:measure"),
+        (["--tasks", "window-copy", "--vary", "lr"], "as in windows=2,4"),
+        (["--tasks", "window-copy", "--", "--stepz", "3"], "did you mean --steps"),
+        (["--tasks", "window-copy", "--jobs", "0"], "expected at least 1"),
+        (["--resume", "nowhere"], "not the folder of a sweep"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def append_many(path, who, count, together):
+    for number in range(count):
+        together.wait(60)
+        own, shared = ({"command": f"{name} {number}", "status": "ok"} for name in (who, "all"))
+        results.append(path, [own, shared])
+
+
+def test_many_processes_append_every_row_once(tmp_path):
+    prepare_server()
+    context = multiprocessing.get_context("forkserver")
+    path = tmp_path / "runs.csv"
+    together = context.Barrier(4)
+    writers = [context.Process(target=append_many, args=(path, who, 20, together)) for who in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert path.read_text().splitlines()[0] == COLUMNS
+    commands = [row["command"] for row in rows_of(path)]
+    assert sorted(commands) == sorted([f"{who} {n}" for who in (*range(4), "all") for n in range(20)])
+
+
+def test_a_line_cut_short_is_taken_off(tmp_path):
+    path = tmp_path / "runs.csv"
+    results.append(path, [{"command": "a", "status": "ok"}])
+    with path.open("a") as file:
+        file.write('window-copy,,,"half a')
+    results.append(path, [{"command": "b", "status": "failed: two\nlines"}])
+    assert [(row["command"], row["status"]) for row in rows_of(path)] == [("a", "ok"), ("b", "failed: two lines")]
+
+
+def test_another_table_is_not_appended_to(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ws.WaveSSMError, match="not those of a table of runs"):
+        results.append(tmp_path / "x.csv", [{"command": "a"}])
+    assert (tmp_path / "x.csv").read_text() == "a,b\n1,2\n"
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_24_runs_killed_twice_and_resumed_give_24_rows(tmp_path):
+    out = tmp_path / "sweep"
+    grid = ["--tasks", "window-copy", "--variants", "morlet,legs", "--seeds", ",".join(map(str, range(12)))]
+    line = [sys.executable, "-m", "wavessm", "sweep", *grid, "--jobs", "4", "--out", str(out), "--quiet", "--"]
+    line += [*TINY, "--steps", "4", "--save-seconds", "0"]
+    for least in (4, 12):
+        sweep = subprocess.Popen(line)
+        deadline = time.monotonic() + 120
+        while not (out / "runs.csv").exists() or len(rows_of(out / "runs.csv")) < least:
+            assert sweep.poll() is None, "it must be killed before it ends"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        sweep.kill()
+        assert sweep.wait() == -signal.SIGKILL
+    assert len(rows_of(out / "runs.csv")) < 24
+    assert main(["sweep", "--resume", str(out), "--quiet"]) == 0
+    rows = rows_of(out / "runs.csv")
+    assert len(rows) == 24
+    assert len({row["command"] for row in rows}) == 24
+    assert {(row["model"], row["seed"]) for row in rows} == {
+        (m, str(s)) for m in ("WaveSSM", "S4-LegS") for s in range(12)
+    }
+    for row in rows:
+        assert (row["task"], row["status"], row["split"], row["metric"]) == (
+            "window-copy",
+            "ok",
+            "test",
+            "relative_mse",
+        )
+        assert float(row["ci_low"]) <= float(row["ci_high"])
+    assert len({row["value"] for row in rows}) == 24, "every run is its own"
+    assert main(["sweep", "--resume", str(out), "--quiet"]) == 0
+    assert rows_of(out / "runs.csv") == rows
+
+
+def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
+    line = [
+        "sweep",
+        "--tasks",
+        "window-copy",
+        "--variants",
+        "mexhat:translated,nothing",
+        "--seeds",
+        "0,1",
+        "--jobs",
+        "2",
+    ]
+    line += ["--out", str(tmp_path / "s"), "--csv", str(tmp_path / "t.csv"), "--scores", "all", "--", *TINY]
+    assert main([*line, "--steps", "2"]) == 1
+    said = capsys.readouterr()
+    assert "2 done, 0 running, 0 waiting, 2 failed" in said.out
+    assert "0 done, 2 running, 2 waiting, 0 failed" in said.err
+    rows = rows_of(tmp_path / "t.csv")
+    failed = [row for row in rows if row["status"] != "ok"]
+    assert [row["family"] for row in failed] == ["nothing", "nothing"]
+    assert all(row["status"].startswith("failed: ") and "nothing" in row["status"] for row in failed)
+    good = [row for row in rows if row["status"] == "ok"]
+    assert {(r["split"], r["metric"], r["seed"]) for r in good} == {
+        (split, metric, seed)
+        for seed in "01"
+        for split, metric in (("test", "mse"), ("test", "mae"), ("test", "relative_mse"), ("val", "relative_mse"))
+    }
+    assert {(row["measure"], row["structure"], row["epochs"]) for row in good} == {("translated", "diagonal", "2")}
+    for row in good:
+        if (row["split"], row["metric"]) == ("test", "mse"):
+            job = next(
+                j for j in (tmp_path / "s").glob("window*") if f"-s{row['seed']}-" in j.name and "mexhat" in j.name
+            )
+            result = json.loads((job / "result.json").read_text())
+            assert float(row["value"]) == pytest.approx(result["test_mse"], rel=1e-5)
+            assert json.loads((job / "run.json").read_text())["environment"]["command"] == row["command"]
+
+
+def test_ctrl_c_lets_runs_save_and_leaves_them_for_later(tmp_path, capsys):
+    out = tmp_path / "s"
+
+    def press():
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("*/metrics.csv"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    line = ["sweep", "--tasks", "window-copy", "--seeds", "0,1,2", "--jobs", "2", "--out", str(out), "--quiet", "--"]
+    assert main([*line, *TINY, "--steps", "1000000", "--save-seconds", "1e9", "--validations", "0.1"]) == 130
+    presser.join()
+    said = capsys.readouterr()
+    assert "0 done, 0 running, 3 waiting, 0 failed" in said.out
+    assert "go on with: wavessm sweep --resume" in said.err
+    assert results.read(out / "runs.csv") == []
+    steps = [checkpoint.load(path)["step"] for path in out.glob("*/last.ckpt")]
+    assert len(steps) == 2
+    assert min(steps) >= 10
+    assert not list(out.glob("*/result.json"))
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path, capsys):
+    with command._only_one(tmp_path):
+        assert main(["sweep", "--tasks", "window-copy", "--out", str(tmp_path), "--quiet", "--", *TINY]) == 2
+    assert "a sweep is running there" in capsys.readouterr().err
+
+
+def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
+    first, second, third = jobs_of(3)
+    board = Board.of([first, second, third], Desk(tmp_path, tmp_path / "runs.csv"))
+    board.begin(first)
+    board.begin(second)
+    board.end(second.name, -signal.SIGKILL)
+    (tmp_path / first.name).mkdir()
+    (tmp_path / first.name / "metrics.csv").write_text("step,epoch,train_loss,val_mse\n7,1,2,0.5\n")
+    assert summary(board) == "0 done, 1 running, 1 waiting, 1 failed"
+    assert latest(tmp_path / first.name / "metrics.csv") == ("7", "mse 0.5")
+    columns = {column.header: list(column.cells) for column in table(board).columns}
+    assert columns["run"] == [first.name, second.name, third.name]
+    assert columns["state"] == ["runs", "failed", "waits"]
+    (row,) = results.read(tmp_path / "runs.csv")
+    assert row["status"] == "failed: its process ended by SIGKILL (out of memory?)"
+    assert row["command"] == second.command
+    again = Board.of([first, second, third], board.desk, retry=True)
+    assert len(again.waiting) == 3
+
+
+class Watched(Local):
+    """Sizes are given, and what runs at once is noted."""
+
+    def __init__(self, board, count, budget, sizes):
+        super().__init__(board, count, budget)
+        self.sizes, self.most = sizes, 0
+
+    def _need(self, job):
+        return self.sizes[job.recipe.seed]
+
+    def _reap(self):
+        self.most = max(self.most, sum(self._need(job) for job in self.board.running.values()))
+        super()._reap()
+
+
+def test_runs_side_by_side_fit_into_the_budget(tmp_path):
+    jobs = jobs_of(5)
+    board = Board.of(jobs, Desk(tmp_path, tmp_path / "runs.csv"))
+    engine = Watched(board, 4, 10, sizes=[6, 6, 3, 11, 3])
+    engine.run(lambda board: None)
+    assert sorted(job.recipe.seed for job in board.done) == [0, 1, 2, 4]
+    assert list(board.failed) == [jobs[3].name], "one that never fits must not hold up the others"
+    assert 6 < engine.most <= 10, "6 + 3, then the others"
+
+
+def test_the_budget_is_held_against_a_dry_run(tmp_path, capsys):
+    line = ["sweep", "--tasks", "window-copy", "--out", str(tmp_path), "--memory-gib", "0.0001", "--quiet", "--", *TINY]
+    assert main([*line, "--steps", "1"]) == 1
+    assert "GiB, the budget is 0.00; use a smaller batch" in capsys.readouterr().out
+
+
+# -- Ray --------------------------------------------------------------------------------------------------------------
+
+
+def fake_ray(monkeypatch, broken):
+    """Stands for Ray where it is not installed: works in this process, and loses the worker of seed `broken`."""
+
+    class RayError(Exception):
+        pass
+
+    class Remote:
+        def __init__(self, work):
+            self.work = work
+
+        def remote(self, job, desk):
+            return lambda: self.answer(job, desk)
+
+        def answer(self, job, desk):
+            if job.recipe.seed == broken:
+                raise RayError("The worker died unexpectedly.\nmore")
+            return 0
+
+    ray = types.ModuleType("ray")
+    ray.exceptions = types.SimpleNamespace(RayError=RayError)
+    ray.is_initialized = lambda: True
+    ray.remote = lambda **resources: Remote
+    ray.wait = lambda answers, timeout: (answers[:1], answers[1:])
+    ray.get = lambda answer: answer()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+def test_jobs_handed_to_ray_end_up_on_the_board(tmp_path, monkeypatch):
+    from wavessm.training.sweep_ray import OnRay
+
+    fake_ray(monkeypatch, broken=1)
+    jobs = jobs_of(3)
+    board = Board.of(jobs, Desk(tmp_path, tmp_path / "runs.csv"))
+    OnRay(board, 2, 0).run(lambda board: None)
+    assert [job.recipe.seed for job in board.done] == [0, 2]
+    assert board.failed == {jobs[1].name: "The worker died unexpectedly."}
+
+
+def test_ray_is_an_extra(tmp_path, monkeypatch):
+    from wavessm.training.sweep_ray import OnRay
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"wavessm\[ray\]"):
+        OnRay(Board(Desk(tmp_path, tmp_path / "runs.csv"), []), 2, 0)
+
+
+def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    from wavessm.training.sweep_ray import OnRay
+
+    ray.init(num_cpus=2, log_to_driver=False)
+    try:
+        job = jobs_of(1)[0]
+        long = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, steps=3000, save_seconds=0))
+        board = Board.of([long], Desk(tmp_path, tmp_path / "runs.csv"))
+        killed: list[int] = []
+
+        def kill_once(board):
+            if not killed and list(tmp_path.glob("*/metrics.csv")):
+                from ray.util.state import list_workers
+
+                killed.extend(w.pid for w in list_workers() if w.is_alive and w.worker_type == "WORKER")
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+
+        OnRay(board, 1, 0).run(kill_once)
+        assert killed
+        assert [row["status"] for row in results.read(tmp_path / "runs.csv")] == ["ok"]
+    finally:
+        ray.shutdown()
+
+
+def test_names_in_the_table_are_those_of_the_vocabulary():
+    row = results.described("forecast", {"dataset": "WTH", "horizon": 24, "variables": "uni"}, "paper", 1)
+    assert (row["dataset"], row["horizon"], row["variables"]) == ("Weather", 24, "uni")
+    assert ",".join(results.COLUMNS) == COLUMNS
+    assert isinstance(Job("window-copy", {}, "best", Recipe(), "x").name, str)
