@@ -9,7 +9,7 @@ import torch
 from test_ops import MODAL, dense_problem, modal, outputs_and_gradients, problem, two_way
 from wavessm.errors import OptionError
 from wavessm.ops import Engine, run_dense, run_modes, triton_kernels, triton_scan, triton_tables, triton_turn
-from wavessm.ops.modes import Modes, sample
+from wavessm.ops.modes import Modes, flags, sample
 from wavessm.ops.tables import Dense, diagonal_tables
 from wavessm.ops.triton_scan import Settings
 
@@ -192,11 +192,12 @@ def test_tables_equal_those_of_the_torch_path(turning, real):
     K, E, C, decay = triton_tables.make_tables(modes, D.float().to(DEVICE), 1.5, 32)
     direct = torch.zeros_like(want.K)
     direct[0, :, 0] = D
+    c, (first, second) = flags(turning, decay.shape[-1], want.decay), want.decay.unbind(-1)
     pairs = {
         "K": (K, want.K + direct),
         "E": (E, want.E.unflatten(2, (-1, 2)).permute(0, 3, 1, 2)),
         "C": (C, want.C.unflatten(2, (-1, 2)).transpose(2, 3)),
-        "decay": (decay, torch.stack([want.decay[..., 0, 0], want.decay[..., 1, 0], want.decay[..., 1, 1]], 1)),
+        "decay": (decay, torch.stack([first, c * second, c * first + (1 - c) * second], 1)),
     }
     for name, (a, b) in pairs.items():
         assert (a - b).abs().max() < 1e-6 * b.abs().max(), name

@@ -22,6 +22,7 @@ from wavessm.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, Li
 from wavessm.errors import MissingExtraError
 from wavessm.layer import WaveSSM
 from wavessm.models import SequenceModel
+from wavessm.ops.modes import flags
 from wavessm.ops.tables import Dense, Tables, dense_tables, diagonal_tables, toeplitz
 
 
@@ -156,10 +157,15 @@ def _times(g: Graph, s: str, matrix: Tensor) -> str:
 
 
 def _tables(layer: WaveSSM, run: Run) -> Tables:
-    """The layer's tables in float64; constants are cast to float32."""
+    """The layer's tables in float64, the decay of slots as matrices (d, slots, 2, 2); constants are cast to float32."""
     with torch.no_grad():
         system = layer.discrete(run.rate)
-        return dense_tables(system, run.chunk) if isinstance(system, Dense) else diagonal_tables(system, run.chunk)
+        if isinstance(system, Dense):
+            return dense_tables(system, run.chunk)
+        tables = diagonal_tables(system, run.chunk)
+        c, (first, second) = flags(system.turning, tables.decay.shape[1], tables.decay), tables.decay.unbind(-1)
+        matrices = torch.stack([first, -c * second, c * second, c * first + (1 - c) * second], -1)
+        return tables._replace(decay=matrices.unflatten(-1, (2, 2)))
 
 
 def _put_scan(g: Graph, heard: str, s: str, decay: Tensor, back: bool) -> tuple[str, str]:

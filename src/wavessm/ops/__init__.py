@@ -151,6 +151,7 @@ def activate(
         from wavessm.ops import triton_turn
 
         return triton_turn.activate(first, before, after)
+    x = x.contiguous()  # elementwise gradients and products are slow on views
     z = F.gelu(x if before is None else x * before)
     return z if after is None else z * after
 

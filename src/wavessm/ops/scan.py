@@ -26,26 +26,25 @@ CHUNK = 64
 class Prepared(NamedTuple):
     """The tables of a chunk length as the products take them; see the module's docstring."""
 
-    T: Tensor  # (channels, M, M)
     into: Tensor  # (channels, M, directions · R)
-    out: Tensor  # (channels, directions · R, M)
-    decay: Tensor  # (channels, slots, 2, 2) or (channels, R, R)
-
-    @property
-    def directions(self) -> int:
-        """Two if the last half of the state reads backwards."""
-        width = 2 * self.decay.shape[1] if self.decay.dim() == 4 else self.decay.shape[1]
-        return self.into.shape[2] // width
+    out: Tensor  # (channels, M + directions · R, M): what samples and states add to outputs
+    decay: Tensor  # (channels, R) by slots, or (channels, R, R) of a dense state
+    turning: int  # slots that are complex numbers; none of a dense state
 
 
 def prepare(system: Sampled | Dense, chunk: int, dtype: torch.dtype) -> Prepared:
     """Tables in float64, arranged and cast once."""
-    K, E, C, decay = dense_tables(system, chunk) if isinstance(system, Dense) else diagonal_tables(system, chunk)
+    if isinstance(system, Dense):
+        turning, (K, E, C, decay) = 0, dense_tables(system, chunk)
+    else:
+        turning, (K, E, C, decay) = system.turning, diagonal_tables(system, chunk)
+        decay = decay.flatten(1)
     T, into, out = toeplitz(K[0]), E, C[0]
     if len(K) == 2:
         T = T + toeplitz(K[1]).transpose(1, 2)
         into, out = torch.cat([E, C[1].transpose(1, 2)], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
-    return Prepared(*(table.to(dtype).contiguous() for table in (T, into, out, decay)))
+    into, out, decay = (table.to(dtype).contiguous() for table in (into, torch.cat([T, out], dim=1), decay))
+    return Prepared(into, out, decay, turning)
 
 
 def tables_of(system: Sampled | Dense, dtype: torch.dtype) -> Callable[[int], Prepared]:
@@ -80,65 +79,66 @@ def scan(
 def _rows(u: Tensor, tables: Prepared, s: Tensor | None) -> tuple[Tensor, Tensor]:
     """u (batch, channels, chunks · M), s (channels, batch, R)"""
     batch, channels, length = u.shape
-    T, into, out, decay = tables
-    rows = u.transpose(0, 1).reshape(channels, -1, T.shape[1]).contiguous()  # batched products are slow on views
-    heard = (rows @ into).unflatten(1, (batch, -1))
-    if tables.directions == 1:
-        carried, last = _Carry.apply(heard, decay, s, False)
-    else:
-        ahead, behind = heard.chunk(2, dim=-1)
-        (ahead, last), (behind, _) = _Carry.apply(ahead, decay, s, False), _Carry.apply(behind, decay, None, True)
-        carried = torch.cat([ahead, behind], dim=-1)
-    y = torch.baddbmm(rows @ T, carried.flatten(1, 2), out)
-    return y.view(channels, batch, length).transpose(0, 1), last
+    into, out, decay, turning = tables
+    rows = u.transpose(0, 1).reshape(channels, -1, into.shape[1]).contiguous()  # batched products are slow on views
+    ahead, *behind = (rows @ into).unflatten(1, (batch, -1)).split(decay.shape[1], dim=-1)
+    states, last = _Carry.apply(ahead, decay, turning, s, False)
+    parts = [rows, states.flatten(1, 2)]
+    if behind:
+        parts.append(_Carry.apply(behind[0], decay, turning, None, True)[0].flatten(1, 2))
+    return (torch.cat(parts, dim=-1) @ out).view(channels, batch, length).transpose(0, 1), last
 
 
-def carry(heard: Tensor, decay: Tensor, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
+def carry(heard: Tensor, decay: Tensor, turning: int, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
     """States before each chunk and after the last, s_{k+1} = D s_k + heard_k; backwards in time Dᵀ takes D's place.
 
-    heard (channels, batch, chunks, R), s (channels, batch, R), decay (channels, slots, 2, 2) or (channels, R, R)
+    heard (channels, batch, chunks, R), s (channels, batch, R); see `Prepared` for decay and turning
     """
     channels, batch, chunks, R = heard.shape
-    states = torch.empty_like(heard)
-    s = heard.new_zeros(channels, batch, R) if s is None else s
-    if decay.dim() == 4:
-        kept = torch.diagonal(decay, dim1=2, dim2=3).flatten(1)[:, None]  # (channels, 1, R)
-        swapped = torch.stack(
-            [decay[..., 1, 0], decay[..., 0, 1]] if back else [decay[..., 0, 1], decay[..., 1, 0]], -1
-        )
-        swapped = swapped.flatten(1)[:, None]
-    across = decay if back else decay.transpose(1, 2)
-    for k in range(chunks - 1, -1, -1) if back else range(chunks):
-        states[:, :, k] = s
-        if decay.dim() == 4:
-            turned = torch.addcmul(heard[:, :, k], kept, s)
-            s = turned.addcmul(swapped, s.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
-        else:
-            s = torch.baddbmm(heard[:, :, k], s, across)
-    return states, s
+    states = heard.new_empty(channels, batch, chunks + 1, R)
+    states[:, :, -1 if back else 0] = 0 if s is None else s
+    order = [(k, k + 1, k) for k in range(chunks - 1, -1, -1)] if back else [(k, k, k + 1) for k in range(chunks)]
+    if decay.dim() == 3:
+        across = decay if back else decay.transpose(1, 2)
+        for k, here, there in order:
+            states[:, :, there] = torch.baddbmm(heard[:, :, k], states[:, :, here], across)
+    else:
+        for h, x, d in zip(*(lanes(t, turning) for t in (heard, states, decay[:, None])), strict=True):
+            d = d.conj() if back else d
+            for k, here, there in order:
+                x[:, :, there] = torch.addcmul(h[:, :, k], d, x[:, :, here])
+    return (states[:, :, 1:], states[:, :, 0]) if back else (states[:, :, :-1], states[:, :, -1])
+
+
+def lanes(x: Tensor, turning: int) -> list[Tensor]:
+    """Views of x (..., R): the slots that turn as complex numbers, and the others; of which there is at least one."""
+    split = 2 * turning
+    views = [torch.view_as_complex(x[..., :split].unflatten(-1, (-1, 2)))] if turning else []
+    return [*views, x[..., split:]] if x.shape[-1] > split else views
 
 
 class _Carry(torch.autograd.Function):
     """`carry`, whose adjoint is the same walk the other way."""
 
     @staticmethod
-    def forward(ctx: Any, heard: Tensor, decay: Tensor, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
-        states, last = carry(heard, decay, s, back)
+    def forward(
+        ctx: Any, heard: Tensor, decay: Tensor, turning: int, s: Tensor | None, back: bool
+    ) -> tuple[Tensor, Tensor]:
+        states, last = carry(heard, decay, turning, s, back)
         ctx.save_for_backward(states, decay)
-        ctx.back, ctx.has_first = back, s is not None
-        return states, last
+        ctx.turning, ctx.back, ctx.has_first = turning, back, s is not None
+        return states, last.clone()
 
     @staticmethod
     def backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         states, decay = ctx.saved_tensors
-        dheard, dfirst = carry(dstates, decay, dlast, not ctx.back)
+        dstates = dstates.clone(memory_format=torch.contiguous_format)  # complex views want their own storage
+        dheard, dfirst = carry(dstates, decay, ctx.turning, dlast, not ctx.back)
         a, s = (states, dheard) if ctx.back else (dheard, states)
         if decay.dim() == 3:
             ddecay = a.flatten(1, 2).transpose(1, 2) @ s.flatten(1, 2)
         else:
-            same = (a * s).sum((1, 2)).unflatten(-1, (-1, 2))
-            crossed = (a * s.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)).sum((1, 2)).unflatten(-1, (-1, 2))
-            ddecay = torch.stack([same[..., 0], crossed[..., 0], crossed[..., 1], same[..., 1]], -1).unflatten(
-                -1, (2, 2)
-            )
-        return dheard, ddecay, dfirst if ctx.has_first else None, None
+            pairs = zip(lanes(s, ctx.turning), lanes(a, ctx.turning), strict=True)
+            sums = [(x.conj() * y).sum((1, 2)) for x, y in pairs]
+            ddecay = torch.cat([torch.view_as_real(g).flatten(1) if g.is_complex() else g for g in sums], dim=1)
+        return dheard, ddecay, None, dfirst if ctx.has_first else None, None

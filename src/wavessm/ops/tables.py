@@ -34,7 +34,7 @@ class Tables(NamedTuple):
     K: Tensor  # (directions, channels, M)
     E: Tensor  # (channels, M, R)
     C: Tensor  # (directions, channels, R, M)
-    decay: Tensor  # D: (channels, slots, 2, 2), or (channels, R, R) of a dense state
+    decay: Tensor  # D: λ̄^M of each slot (channels, slots, 2), or (channels, R, R) of a dense state
 
 
 def diagonal_tables(system: Sampled, chunk: int) -> Tables:
@@ -47,9 +47,7 @@ def diagonal_tables(system: Sampled, chunk: int) -> Tables:
     K = trace(weighted[..., :-1, :], c[:, None]).sum(2)
     E = lam[:, :, :-1].flip(2).transpose(1, 2).flatten(2)
     readout = weighted[..., 1:, :] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)[:, None]
-    first, second = lam[:, :, -1].unbind(-1)
-    decay = torch.stack([first, -c * second, c * second, c * first + (1 - c) * second], -1).unflatten(-1, (2, 2))
-    return Tables(K, E, readout.transpose(3, 4).flatten(2, 3), decay)
+    return Tables(K, E, readout.transpose(3, 4).flatten(2, 3), lam[:, :, -1])
 
 
 def dense_tables(system: Dense, chunk: int) -> Tables:
