@@ -108,7 +108,8 @@ def run_demo(out: Path, seeds: int = 3, setting: Setting | None = None) -> list[
 
     page = out / "report.html"
     write_page(page, table, verdict(outcomes), setting, figure, seconds)
-    print(f"\n{verdict(outcomes)}\n\nfigure: {figure}\nreport: {page}   ({seconds:.0f} s in all)")
+    print(f"\n{verdict(outcomes)} The report says what this shows and what it does not.\n")
+    print(f"figure: {figure}\nreport: {page}   ({seconds:.0f} s in all)")
     return outcomes
 
 
