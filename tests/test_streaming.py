@@ -87,3 +87,26 @@ def test_broken_input_breaks_nothing_before_it():
     torch.testing.assert_close(y[:, :, [0, 2]], clean[:, :, [0, 2]])
     assert not torch.isfinite(y[0, 70:, 1]).any()
     assert not torch.isfinite(state[0, 1]).any()
+
+
+BAD = {
+    "width": (lambda stream: stream(signal(1, 5, 4)), ws.ShapeError, "expected"),
+    "rank": (lambda stream: stream(signal(5, 3)), ws.ShapeError, "expected"),
+    "no samples": (lambda stream: stream(signal(1, 0, 3)), ws.ShapeError, "≥ 1"),
+    "a list": (lambda stream: stream([1.0]), ws.ShapeError, "x is a list"),
+    "integers": (lambda stream: stream(torch.ones(1, 5, 3, dtype=torch.long)), ws.OptionError, "x.float"),
+    "state": (
+        lambda stream: stream(signal(2, 5, 3), state=torch.zeros(2, 3)), ws.ShapeError, r"initial_state\(batch=2\)",
+    ),
+    "step": (lambda stream: stream.step(signal(1, 4), stream.initial_state(1)), ws.ShapeError, "WaveSSM.step"),
+    "state of a step": (lambda stream: stream.step(signal(2, 3), torch.zeros(3)), ws.ShapeError, "initial_state"),
+    "no model": (lambda stream: ws.sampled("layer"), ws.OptionError, "model is a str"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_clear_line(case):
+    call, error, words = BAD[case]
+    with pytest.raises(error, match=words) as caught:
+        call(ws.sampled(make()))
+    assert "\n" not in str(caught.value)

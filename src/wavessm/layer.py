@@ -154,10 +154,7 @@ class WaveSSM(nn.Module):
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""
-        if x_t.dim() != 2 or x_t.shape[1] != self.d_model:
-            raise ShapeError(
-                f"WaveSSM.step: got shape {tuple(x_t.shape)}, expected (batch, d_model) = (…, {self.d_model})."
-            )
+        check_sample(x_t, self.d_model)
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
         return y[:, 0], state
 
@@ -166,24 +163,7 @@ class WaveSSM(nn.Module):
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
-        if x.dim() != 3 or x.shape[2] != self.d_model or 0 in x.shape:
-            raise ShapeError(
-                f"WaveSSM: x has shape {tuple(x.shape)}, "
-                f"expected (batch, length, d_model) = (≥ 1, ≥ 1, {self.d_model})."
-            )
-        if not x.dtype.is_floating_point:
-            raise OptionError(
-                f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float()."
-            )
-        if state is not None:
-            expected = (x.shape[0], self.d_model, self.n_slots, 2)
-            if tuple(state.shape) != expected:
-                raise ShapeError(
-                    f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, slots, 2) = {expected}. "
-                    f"Call layer.initial_state(batch={x.shape[0]})."
-                )
+        check_signals(x, state, self.d_model, self.n_slots)
         if self.bidirectional and (state is not None or return_state):
             raise OptionError(
                 "WaveSSM: a bidirectional layer reads the future and has no state; use bidirectional=False."
@@ -198,6 +178,31 @@ class WaveSSM(nn.Module):
                 raise ShapeError(
                     f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
                 )
+
+
+def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
+    """Raise what is wrong with signals (batch, length, d_model) or a state (batch, d_model, slots, 2), in one line."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
+    if x.dim() != 3 or x.shape[2] != d_model or 0 in x.shape:
+        raise ShapeError(
+            f"WaveSSM: x has shape {tuple(x.shape)}, expected (batch, length, d_model) = (≥ 1, ≥ 1, {d_model})."
+        )
+    if not x.dtype.is_floating_point:
+        raise OptionError(f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float().")
+    expected = (x.shape[0], d_model, n_slots, 2)
+    if state is not None and tuple(state.shape) != expected:
+        raise ShapeError(
+            f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, slots, 2) = {expected}. "
+            f"Call layer.initial_state(batch={x.shape[0]})."
+        )
+
+
+def check_sample(x_t: Tensor, d_model: int) -> None:
+    """The same for one sample (batch, d_model)."""
+    if not isinstance(x_t, Tensor) or x_t.dim() != 2 or x_t.shape[1] != d_model:
+        came = f"shape {tuple(x_t.shape)}" if isinstance(x_t, Tensor) else f"a {type(x_t).__name__}"
+        raise ShapeError(f"WaveSSM.step: got {came}, expected (batch, d_model) = (…, {d_model}).")
 
 
 def time_mask(lengths: Tensor, length: int) -> Tensor:

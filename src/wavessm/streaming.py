@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import OptionError
-from wavessm.layer import WaveSSM
+from wavessm.layer import WaveSSM, check_sample, check_signals
 from wavessm.ops import Engine, dplr, guarded, modes
 from wavessm.ops.scan import Prepared, prepare, scan
 
@@ -34,6 +34,8 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
     """
     if isinstance(model, WaveSSM):
         return SampledLayer(model, rate)
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"sampled: model is a {type(model).__name__}, expected a layer or a model.")
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for module in list(model.modules()):
         for name, child in module.named_children():
@@ -72,6 +74,7 @@ class SampledLayer(nn.Module):
                 f"SampledLayer: sampled at rate {self.rate} for streams of one length; got rate {rate}, "
                 f"lengths {lengths}. Call sampled(model, rate) again, or the model itself."
             )
+        check_signals(x, state, self.d_model, self.n_slots)
         if x.shape[1] == 1 and state is not None and return_state:
             y, state = self.step(x[:, 0], state)
             return y[:, None], state
@@ -93,6 +96,8 @@ class SampledLayer(nn.Module):
 
     def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) in O(N)."""
+        check_sample(x_t, self.d_model)
+        check_signals(x_t[:, None], state, self.d_model, self.n_slots)
         with torch.no_grad():
             y, state = self.stepper(x_t.to(self.dtype), state)
             return torch.addcmul(y, self.D, x_t).to(x_t.dtype), state

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from wavessm.checks import whole
 from wavessm.cli.parse import parse
 from wavessm.training.recipes import ModelOptions, Recipe
 
@@ -40,6 +41,7 @@ WARM_UP = 5
 
 def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
+    whole(given.steps, "bench: steps", least=1)
     from wavessm.training.run import bare_module, pick_device
 
     recipe = Recipe(
