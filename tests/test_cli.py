@@ -121,6 +121,7 @@ def ready(tmp_path_factory):
 
 
 MISTAKES = {
+    "no steps to time": ("bench --steps 0", "steps is 0"),
     "unknown command": ("trian", "did you mean 'train'"),
     "unknown task": ("train widow-copy", "did you mean 'window-copy'"),
     "unknown option": ("train window-copy --familly db6", "unknown option --familly: did you mean --family"),

@@ -75,15 +75,24 @@ def _from_array(estimator: Any, X: Any, reset: bool) -> Cases:
         raise ShapeError(f"{_name(estimator)}: X has {rank} axes, expected (cases, channels, time) or (cases, time).")
     # Columns are compared between tables only: signals of another length are welcome as (cases, channels, time).
     if reset or rank < 2 or (rank == 2 and estimator._columns):
-        array = validate_data(estimator, X, reset=reset, dtype=np.float64, allow_nd=True)
+        array = validate_data(estimator, X, reset=reset, dtype=np.float64, allow_nd=True, ensure_all_finite=False)
     else:
-        array = check_array(X, dtype=np.float64, allow_nd=True, estimator=estimator, input_name="X")
+        array = check_array(
+            X, dtype=np.float64, allow_nd=True, estimator=estimator, input_name="X", ensure_all_finite=False
+        )
+    broken = np.argwhere(~np.isfinite(array))
+    if len(broken):
+        raise _not_finite(estimator, int(broken[0][0]))
     if reset:
         estimator._columns = array.ndim == 2
     if array.shape[-1] == 0:
         raise ShapeError(f"{_name(estimator)}: X has shape {array.shape}, expected at least one sample in time.")
     signals = array[:, None] if array.ndim == 2 else array
     return Cases(torch.from_numpy(np.ascontiguousarray(signals.transpose(0, 2, 1), dtype=np.float32)), None)
+
+
+def _not_finite(estimator: Any, at: int) -> NotFiniteError:
+    return NotFiniteError(f"{_name(estimator)}: case {at} of X has NaN or infinity; fill or drop it first.")
 
 
 def _from_list(estimator: Any, X: Any) -> Cases:
@@ -97,7 +106,7 @@ def _from_list(estimator: Any, X: Any) -> Cases:
             )
         array = array[None] if array.ndim == 1 else array
         if not np.isfinite(array).all():
-            raise NotFiniteError(f"{_name(estimator)}: case {at} of X has NaN or infinity; fill or drop it first.")
+            raise _not_finite(estimator, at)
         if signals and len(array) != len(signals[0]):
             raise ShapeError(
                 f"{_name(estimator)}: case {at} of X has {len(array)} channels, case 0 has {len(signals[0])}."
