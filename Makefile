@@ -28,11 +28,11 @@ study: setup ## the tables and plots under results/
 figures: setup ## the paper's figures and studies in runs/figures
 	$(BIN)/wavessm figures --out runs/figures
 
-bench: setup ## build times, memory, one block, streaming; CSV under results/
+bench: setup ## build times and memory under results/; one block and streaming, here without S4, in runs/engine
 	$(BIN)/python benchmarks/build.py --out results/build
 	$(BIN)/python benchmarks/memory.py --out results/memory
-	$(BIN)/python benchmarks/engine.py --out results/engine
-	$(BIN)/python benchmarks/stream.py --out results/engine
+	$(BIN)/python benchmarks/engine.py --out runs/engine
+	$(BIN)/python benchmarks/stream.py --out runs/engine
 
 clean:
 	rm -rf .venv runs .pytest_cache .hypothesis .mypy_cache .ruff_cache
