@@ -1,4 +1,4 @@
-"""Stage 9h: trained models as folders, to keep, to send and to publish.
+"""Stage 9j: trained models as folders, to keep, to send and to publish.
 
     config.json         format and version, the `ModelConfig`, what else a caller needs (names of classes, scaling)
     model.safetensors   the weights

@@ -1,4 +1,4 @@
-"""Stage 9i: a `SequenceModel` written as an ONNX graph of real matrix products.
+"""Stage 9k: a `SequenceModel` written as an ONNX graph of real matrix products.
 
 A layer is the chunked scan of `ops/scan.py` with its tables as constants: rows of M samples u, the state s before each,
 

@@ -16,19 +16,20 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.checks import positive, whole
+from wavessm.checks import whole
 from wavessm.config import ModelConfig
 from wavessm.errors import OptionError, ShapeError
 from wavessm.estimators import defaults
 from wavessm.estimators.arrays import Cases, read_cases
-from wavessm.estimators.fitting import Plan, pick_device, seeded, train
+from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
 from wavessm.models import SequenceModel
 
 EARLY_STOPPING_FROM = 200
 """Cases from which early_stopping='auto' sets some aside."""
 
 PREDICT_BATCH = 256
-FLOOR = 1e-6
+CONSTANT = 1e-7
+"""A channel whose deviation is at most this part of its mean, a digit of float32, does not move and keeps its unit."""
 
 
 class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
@@ -188,7 +189,8 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             values = values[torch.arange(values.shape[1]) < lengths[:, None]]
         flat = values.reshape(-1, values.shape[-1]).double()
         self.mean_ = flat.mean(0).numpy()
-        self.scale_ = np.maximum(flat.std(0, correction=0).numpy(), FLOOR)
+        deviation = flat.std(0, correction=0).numpy()
+        self.scale_ = np.where(deviation > CONSTANT * np.abs(self.mean_), deviation, 1.0)
 
     def _standardise(self, cases: Cases) -> Cases:
         values = (cases.values.double() - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
@@ -196,16 +198,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
 
     def _config(self, cases: Cases, count: int) -> ModelConfig:
         length = cases.values.shape[1] if cases.lengths is None else int(cases.lengths.double().median())
-        size = defaults.model_size(count, length)
-        slow, fast = defaults.step_range(length)
-        self.choices_: dict[str, Any] = {
-            "family": self.family,
-            "d_model": size.d_model if self.d_model is None else self.d_model,
-            "n_layers": size.n_layers if self.n_layers is None else self.n_layers,
-            "d_state": size.d_state if self.d_state is None else self.d_state,
-            "dt_min": slow if self.dt_min is None else self.dt_min,
-            "dt_max": fast if self.dt_max is None else self.dt_max,
-        }
+        self.choices_: dict[str, Any] = defaults.model_choices(self, count, length, length)
         outputs = len(self.classes_)
         return ModelConfig(
             d_input=self.n_channels_, d_output=outputs, bidirectional=self.bidirectional, dropout=self.dropout,
@@ -218,16 +211,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         model = self.model_.to(device)
         batch = defaults.batch_size(len(train_on)) if self.batch_size is None else self.batch_size
         batch = whole(batch, "batch_size", least=1)
-        epochs = defaults.epochs(len(train_on), batch) if self.max_epochs is None else self.max_epochs
-        plan = Plan(
-            epochs=whole(epochs, "max_epochs", least=1),
-            batch_size=batch,
-            learning_rate=positive(self.learning_rate, "learning_rate"),
-            weight_decay=self.weight_decay,
-            patience=whole(self.n_iter_no_change, "n_iter_no_change", least=1),
-            verbose=self.verbose,
-            label=type(self).__name__,
-        )
+        plan = make_plan(self, len(train_on), batch)
         self.choices_ |= {"max_epochs": plan.epochs, "batch_size": batch, "early_stopping": held is not None}
         if self.verbose:
             print(f"{plan.label}: {defaults.describe(self.choices_)}")

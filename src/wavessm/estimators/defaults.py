@@ -8,7 +8,7 @@ coffee break on a small CPU. What was chosen is in `choices_`, and printed if `v
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SHORTEST = 10.0
 """Samples that the fastest channels hear."""
@@ -44,6 +44,19 @@ def model_size(cases: int, length: int) -> Size:
     d_model = 32 if cases < 1000 else 64
     n_layers = 2 if cases < 500 else 3 if cases < 5000 else 4
     return Size(d_model, n_layers, 32 if length < 500 else 64)
+
+
+def model_choices(estimator: Any, cases: int, length: int, heard: int) -> dict[str, Any]:
+    """Family, sizes and steps of an estimator's model: what it was given, the rest for `cases` of `length` samples.
+
+    heard  samples that the slowest channels should hear
+    """
+    slow, fast = step_range(heard)
+    chosen = {**model_size(cases, length)._asdict(), "dt_min": slow, "dt_max": fast}
+    given = {name: getattr(estimator, name) for name in chosen}
+    return {"family": estimator.family} | {
+        name: value if given[name] is None else given[name] for name, value in chosen.items()
+    }
 
 
 def batch_size(cases: int) -> int:

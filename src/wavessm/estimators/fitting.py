@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from wavessm.blocks import SequenceNorm
+from wavessm.checks import positive, whole
 from wavessm.errors import NotFiniteError, OptionError
+from wavessm.estimators import defaults
 from wavessm.layer import param_groups
 
 WARMUP = 0.1
@@ -41,6 +43,21 @@ class Plan:
     """At most so many steps in an epoch; None takes all cases."""
     verbose: int = 0
     label: str = ""
+
+
+def make_plan(estimator: Any, cases: int, batch: int, steps_per_epoch: int | None = None) -> Plan:
+    """The plan of an estimator's options, for so many cases an epoch."""
+    epochs = defaults.epochs(cases, batch) if estimator.max_epochs is None else estimator.max_epochs
+    return Plan(
+        epochs=whole(epochs, "max_epochs", least=1),
+        batch_size=batch,
+        learning_rate=positive(estimator.learning_rate, "learning_rate"),
+        weight_decay=estimator.weight_decay,
+        patience=whole(estimator.n_iter_no_change, "n_iter_no_change", least=1),
+        steps_per_epoch=steps_per_epoch,
+        verbose=estimator.verbose,
+        label=type(estimator).__name__,
+    )
 
 
 @dataclass

@@ -1,9 +1,8 @@
-"""Stage 9g: `WaveSSMForecaster`: series to what comes next, with intervals, after scikit-learn's conventions."""
+"""Stage 9h: `WaveSSMForecaster`: series to what comes next, with intervals, after scikit-learn's conventions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,40 +11,29 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from wavessm.checks import positive, whole
+from wavessm.checks import whole
 from wavessm.config import ModelConfig
 from wavessm.errors import DataError, OptionError, ShapeError
 from wavessm.estimators import defaults
-from wavessm.estimators.fitting import Plan, pick_device, seeded, train
+from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
+from wavessm.estimators.judging import MOST_ORIGINS, Backtest, Case, Interval, compare, errors, judged, roll
 from wavessm.estimators.series import Track, cycles_of, read_series, rewrap, season_of, step_seconds
-from wavessm.estimators.windows import Scale, Table, conformal, marks_of, read_covariates, table_of
+from wavessm.estimators.windows import (
+    Scale,
+    Split,
+    Table,
+    conformal,
+    marks_of,
+    nearer_norm,
+    read_covariates,
+    refuse_constant,
+    split_series,
+    starts,
+    table_of,
+)
 from wavessm.models import SequenceModel
 
 STEPS_PER_EPOCH = 50
-MOST_ORIGINS = 500
-"""Forecasts a series that calibrate an interval or judge an epoch."""
-
-
-class Interval(NamedTuple):
-    """Bounds of what comes next, in the form of the forecast itself."""
-
-    lower: Any
-    upper: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Backtest:
-    """How forecasts from many origins met what came. Means are over origins, steps and columns, in the data's units."""
-
-    mae: float
-    rmse: float
-    mase: float  # mae over that of repeating the last season (the last value without one), on the same windows
-    r2: float
-    coverage: float  # part of the truth inside the intervals; NaN without them
-    mae_by_step: np.ndarray  # (h,)
-    forecasts: np.ndarray  # (origins, h, columns)
-    truth: np.ndarray  # (origins, h, columns)
-    origins: np.ndarray  # (origins, 2): number of the series, rows before the forecast
 
 
 class WaveSSMForecaster(BaseEstimator):
@@ -135,7 +123,10 @@ class WaveSSMForecaster(BaseEstimator):
         self.n_columns_ = self.tracks_[0].values.shape[1]
         self._check_columns(self.tracks_)
         self.season_ = season_of(self.tracks_[0].index)
-        self._split(horizon)
+        lengths = np.array([track.length for track in self.tracks_])
+        split = split_series(lengths, horizon, self.validation_fraction, self.context, self.season_)
+        self.train_end_, self.stop_end_, self.context_ = split
+        refuse_constant(self.tracks_, self.train_end_)
         self.calendar_ = self._cycles() if self.calendar else ()
         self.scales_ = [Scale.of(track.values[:end]) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
         self._read_known(covariates)
@@ -146,7 +137,7 @@ class WaveSSMForecaster(BaseEstimator):
         with seeded(seed, device):
             if before is None or not self.warm_start or before != (self.n_columns_, self.n_marks_, self.context_):
                 self.model_ = SequenceModel(self._config(table, first))
-            self._train(table, first, device)
+            self._train(table, first, split, device)
         return self
 
     def _check_columns(self, tracks: list[Track]) -> None:
@@ -155,29 +146,6 @@ class WaveSSMForecaster(BaseEstimator):
                 raise ShapeError(
                     f"series {at} has {track.values.shape[1]} columns, expected {self.n_columns_}; all need the same."
                 )
-
-    def _split(self, horizon: int) -> None:
-        """Where training, early stopping and calibration end in each series; and the context."""
-        if not 0 <= self.validation_fraction < 1:
-            raise OptionError(f"validation_fraction is {self.validation_fraction}, expected 0 ≤ fraction < 1.")
-        lengths = np.array([track.length for track in self.tracks_])
-        stretch = np.round(self.validation_fraction * lengths).astype(int)
-        if self.validation_fraction:
-            stretch = np.maximum(stretch, horizon)
-        self.train_end_ = lengths - stretch
-        half = stretch // 2 if (stretch >= 4 * horizon).all() and self.validation_fraction else np.zeros_like(stretch)
-        self.stop_end_ = self.train_end_ + half  # equal to train_end_ where nothing stops the training early
-        shortest = int(self.train_end_.min())
-        if self.context is None:
-            wanted = max(2 * horizon, 3 * self.season_ if self.season_ > 1 else 0, 24)
-            self.context_ = max(1, min(wanted, (shortest - horizon) // 2))
-        else:
-            self.context_ = whole(self.context, "context", least=1)
-        if shortest < self.context_ + horizon or self.context_ < 1:
-            raise DataError(
-                f"the shortest series has {int(lengths.min())} steps, {shortest} to train on, expected at least "
-                f"context + horizon = {self.context_} + {horizon}; lower one of them or validation_fraction."
-            )
 
     def _cycles(self) -> tuple[str, ...]:
         """Cycles of the calendar that the training part of every series goes through twice."""
@@ -202,27 +170,14 @@ class WaveSSMForecaster(BaseEstimator):
         return marks_of(track, scaled, steps, self.calendar_)
 
     def _starts(self, begin: Any, end: Any) -> Tensor:
-        """First rows in the table of all windows whose horizon lies in [begin, end) of its series."""
-        offset, starts = 0, []
-        begins = np.broadcast_to(begin, len(self.tracks_))
-        for track, low, high in zip(self.tracks_, begins, end, strict=True):
-            first = torch.arange(max(0, int(low) - self.context_), int(high) - self.context_ - int(self.horizon) + 1)
-            starts.append(first + offset)
-            offset += track.length
-        return torch.cat(starts)
+        lengths = [track.length for track in self.tracks_]
+        return starts(lengths, begin, end, self.context_, int(self.horizon))
 
     def _config(self, table: Table, first: Tensor) -> ModelConfig:
-        size = defaults.model_size(len(first) // int(self.horizon), self.context_)
-        slow, fast = defaults.step_range(self.context_ + int(self.horizon))
-        self.choices_: dict[str, Any] = {
-            "family": self.family,
-            "d_model": size.d_model if self.d_model is None else self.d_model,
-            "n_layers": size.n_layers if self.n_layers is None else self.n_layers,
-            "d_state": size.d_state if self.d_state is None else self.d_state,
-            "dt_min": slow if self.dt_min is None else self.dt_min,
-            "dt_max": fast if self.dt_max is None else self.dt_max,
-            "instance_norm": self._pick_norm(table, first),
-        }
+        length = self.context_ + int(self.horizon)
+        some, _ = table.windows(first[:: max(1, len(first) // MOST_ORIGINS)], length)
+        sizes = defaults.model_choices(self, len(first) // int(self.horizon), self.context_, length)
+        self.choices_: dict[str, Any] = sizes | {"instance_norm": nearer_norm(some, self.context_)}
         marks: dict[str, Any] = (
             {"encoder": "calendar", "mark_width": self.n_marks_, "horizon_mask": True} if self.n_marks_ else {}
         )
@@ -231,45 +186,24 @@ class WaveSSMForecaster(BaseEstimator):
             horizon=int(self.horizon), **marks, **self.choices_,
         )  # fmt: skip
 
-    def _pick_norm(self, table: Table, first: Tensor) -> str:
-        """Whether the last value or the mean of a context is nearer to what follows."""
-        some = first[:: max(1, len(first) // MOST_ORIGINS)]
-        windows, _ = table.windows(some, self.context_ + int(self.horizon))
-        past, truth = windows[:, : self.context_], windows[:, self.context_ :]
-        last = (truth - past[:, -1:]).abs().mean()
-        return "last" if last < (truth - past.mean(1, keepdim=True)).abs().mean() else "mean_std"
-
-    def _train(self, table: Table, first: Tensor, device: torch.device) -> None:
-        model = self.model_.to(device)
+    def _train(self, table: Table, first: Tensor, split: Split, device: torch.device) -> None:
+        model, table = self.model_.to(device), table.to(device)
         batch = whole(self.batch_size, "batch_size", least=1)
-        cases = min(len(first), STEPS_PER_EPOCH * batch)
-        epochs = defaults.epochs(cases, batch) if self.max_epochs is None else self.max_epochs
-        stops = bool((self.stop_end_ > self.train_end_).all())
-        plan = Plan(
-            epochs=whole(epochs, "max_epochs", least=1),
-            batch_size=batch,
-            learning_rate=positive(self.learning_rate, "learning_rate"),
-            weight_decay=self.weight_decay,
-            patience=whole(self.n_iter_no_change, "n_iter_no_change", least=1),
-            steps_per_epoch=STEPS_PER_EPOCH,
-            verbose=self.verbose,
-            label=type(self).__name__,
-        )
+        plan = make_plan(self, min(len(first), STEPS_PER_EPOCH * batch), batch, STEPS_PER_EPOCH)
         self.choices_ |= {
             "context": self.context_,
             "calendar": self.calendar_,
             "max_epochs": plan.epochs,
-            "early_stopping": stops,
+            "early_stopping": split.stops,
         }
         if self.verbose:
             print(f"{plan.label}: {defaults.describe(self.choices_)}")
-        table = Table(table.values.to(device), None if table.marks is None else table.marks.to(device))
 
         def loss(index: Tensor, starts: Tensor = first) -> Tensor:
             windows, marks = table.windows(starts[index].to(device), self.context_ + int(self.horizon))
             return (model(windows[:, : self.context_], marks=marks) - windows[:, self.context_ :]).abs().mean()
 
-        held = self._starts(self.train_end_, self.stop_end_) if stops else first[:0]
+        held = self._starts(split.train_end, split.stop_end) if split.stops else first[:0]
         held = held[:: max(1, len(held) // MOST_ORIGINS)]
         validate = (lambda: float(loss(torch.arange(len(held)), held))) if len(held) else None
         self.history_ = train(model, plan, len(first), loss, validate)
@@ -283,13 +217,8 @@ class WaveSSMForecaster(BaseEstimator):
         covariates  where fit had them: rows of the next h steps, (h, k); with `series`, of all its steps and the next
         """
         h = self._steps(h)
-        tracks, form, scales, known = self._given(series, covariates, h)
-        results = []
-        for at, (track, scale) in enumerate(zip(tracks, scales, strict=True)):
-            marks = self._marks(track, None if known is None else known[at], h)
-            values = self._roll(track, scale, marks, np.array([track.length]), h)[0]
-            results.append(track.wrap(values, track.future(h)))
-        return rewrap(results, form)
+        cases, form = self._cases(series, covariates, h)
+        return rewrap([case.track.wrap(self._ahead(case, h), case.track.future(h)) for case in cases], form)
 
     def predict_interval(
         self, h: int | None = None, level: float = 0.9, series: Any = None, covariates: Any = None
@@ -299,17 +228,23 @@ class WaveSSMForecaster(BaseEstimator):
         The promise is exact when forecasts made later err as those of the validation stretch do, each step by itself.
         """
         h = self._steps(h)
-        if not 0 < level < 1:
-            raise OptionError(f"level is {level}, expected a number between 0 and 1.")
-        tracks, form, scales, known = self._given(series, covariates, h)
-        width = conformal(self._scores(h), level)  # (h, columns)
+        cases, form = self._cases(series, covariates, h)
+        width = self._width(h, level)
         low, high = [], []
-        for at, (track, scale) in enumerate(zip(tracks, scales, strict=True)):
-            marks = self._marks(track, None if known is None else known[at], h)
-            values = self._roll(track, scale, marks, np.array([track.length]), h)[0]
-            low.append(track.wrap(values - width * scale.deviation, track.future(h)))
-            high.append(track.wrap(values + width * scale.deviation, track.future(h)))
+        for case in cases:
+            values, half, index = self._ahead(case, h), width * case.scale.deviation, case.track.future(h)
+            low.append(case.track.wrap(values - half, index))
+            high.append(case.track.wrap(values + half, index))
         return Interval(rewrap(low, form), rewrap(high, form))
+
+    def _ahead(self, case: Case, h: int) -> np.ndarray:  # (h, columns)
+        return roll(self.model_, case, self.context_, np.array([case.track.length]), h)[0]
+
+    def _cases(self, series: Any, covariates: Any, h: int) -> tuple[list[Case], Any]:
+        """What to forecast h steps beyond the end of, and the form it came in."""
+        tracks, form, scales, known = self._given(series, covariates, h)
+        marks = [self._marks(track, None if known is None else known[at], h) for at, track in enumerate(tracks)]
+        return [Case(*parts) for parts in zip(tracks, scales, marks, strict=True)], form
 
     def _steps(self, h: int | None) -> int:
         check_is_fitted(self, "model_")
@@ -342,44 +277,21 @@ class WaveSSMForecaster(BaseEstimator):
             tables = [np.concatenate(pair) for pair in zip(self.known_, tables, strict=True)]
         return tracks, form, scales, tables
 
-    @torch.no_grad()
-    def _roll(
-        self,
-        track: Track,
-        scale: Scale,
-        marks: np.ndarray | None,  # (time + steps known, k)
-        origins: np.ndarray,  # (n,) rows before the forecast
-        h: int,
-    ) -> np.ndarray:
-        """Forecasts of h steps after each origin, in the data's units. (n, h, columns)"""
-        model, context, horizon = self.model_, self.context_, int(self.horizon)
-        device = next(model.parameters()).device
-        blocks = -(-h // horizon)
-        rows = origins[:, None] - context + np.arange(context + blocks * horizon)
-        x = torch.from_numpy(scale.do(track.values[rows[:, :context]]).astype(np.float32)).to(device)
-        known = None
-        if marks is not None:  # the model is causal: what stands after the last known mark reaches no step before it
-            known = torch.from_numpy(marks[np.minimum(rows, len(marks) - 1)].astype(np.float32)).to(device)
-        said = []
-        for at in range(0, blocks * horizon, horizon):
-            y = model(x, marks=None if known is None else known[:, at : at + context + horizon])
-            said.append(y)
-            x = torch.cat([x, y], dim=1)[:, -context:]
-        return scale.undo(torch.cat(said, dim=1)[:, :h].double().cpu().numpy())
+    def _own(self) -> list[Case]:
+        """The series of fit, as far as they go."""
+        known = [None] * len(self.tracks_) if self.known_ is None else self.known_
+        marks = [self._marks(track, table, 0) for track, table in zip(self.tracks_, known, strict=True)]
+        return [Case(*parts) for parts in zip(self.tracks_, self.scales_, marks, strict=True)]
 
-    def _scores(self, h: int) -> np.ndarray:
-        """|error| / deviation over the calibrating end of each series; NaN past its end. (origins, h, columns)"""
+    def _width(self, h: int, level: float) -> np.ndarray:
+        """Half an interval in deviations, from errors over the calibrating end of each series. (h, columns)"""
+        if not 0 < level < 1:
+            raise OptionError(f"level is {level}, expected a number between 0 and 1.")
         if not self.validation_fraction:
             raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
-        scores = []
-        for at, (track, scale) in enumerate(zip(self.tracks_, self.scales_, strict=True)):
-            origins = np.arange(self.stop_end_[at], track.length)
-            origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
-            marks = self._marks(track, None if self.known_ is None else self.known_[at], 0)
-            rows = origins[:, None] + np.arange(h)
-            truth = np.where(rows[..., None] < track.length, track.values[np.minimum(rows, track.length - 1)], np.nan)
-            scores.append(np.abs(self._roll(track, scale, marks, origins, h) - truth) / scale.deviation)
-        return np.concatenate(scores)
+        begins = [int(end) for end in self.stop_end_]
+        scores = [errors(self.model_, case, self.context_, at, h) for case, at in zip(self._own(), begins, strict=True)]
+        return conformal(np.concatenate(scores), level)
 
     # -- judge --------------------------------------------------------------------------------------------------
 
@@ -399,47 +311,19 @@ class WaveSSMForecaster(BaseEstimator):
         h, own = self._steps(h), series is None
         if own and covariates is not None:
             raise OptionError("backtest of the series of fit knows its covariates; leave them out.")
-        tracks, _, scales, known = (
-            (self.tracks_, None, self.scales_, self.known_) if own else self._given(series, covariates, 0)
-        )
-        width = None if level is None else conformal(self._scores(h), level)
-        said, came, naive, inside, where = [], [], [], [], []
-        for at, (track, scale) in enumerate(zip(tracks, scales, strict=True)):
+        cases = self._own() if own else self._cases(series, covariates, 0)[0]
+        width = None if level is None else self._width(h, level)
+        parts = []
+        for at, case in enumerate(cases):
             begin = max(int(self.stop_end_[at]) if own else 0, self.context_, self.season_)
-            origins = np.arange(begin, track.length - h + 1, whole(stride, "stride", least=1))
-            if not len(origins):
-                continue
-            marks = self._marks(track, None if known is None else known[at], 0)
-            said.append(self._roll(track, scale, marks, origins, h))
-            steps = np.arange(h)
-            came.append(track.values[origins[:, None] + steps])
-            naive.append(track.values[origins[:, None] - self.season_ + steps % self.season_])
-            if width is not None:
-                inside.append(np.abs(said[-1] - came[-1]) <= width * scale.deviation)
-            where.append(np.stack([np.full_like(origins, at), origins], axis=1))
-        if not said:
+            rows = np.arange(begin, case.track.length - h + 1, whole(stride, "stride", least=1))
+            if len(rows):
+                origins = np.stack([np.full_like(rows, at), rows], axis=1)
+                parts.append(compare(self.model_, case, self.context_, origins, h, self.season_, width))
+        if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return _judged(said, came, naive, where, inside)
+        return judged(parts)
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series."""
         return self.backtest(series, covariates=covariates).r2
-
-
-def _judged(*parts: list[np.ndarray]) -> Backtest:
-    """From forecasts, truth, the naive forecast, origins and what was inside the intervals, series by series."""
-    said, came, naive, where = (np.concatenate(part) for part in parts[:4])
-    error = said - came
-    mae = float(np.abs(error).mean())
-    spread = float(np.square(came - came.mean(axis=(0, 1))).sum())
-    return Backtest(
-        mae=mae,
-        rmse=float(np.sqrt(np.square(error).mean())),
-        mase=mae / max(float(np.abs(naive - came).mean()), 1e-12),
-        r2=1 - float(np.square(error).sum()) / max(spread, 1e-12),
-        coverage=float(np.concatenate(parts[4]).mean()) if parts[4] else float("nan"),
-        mae_by_step=np.abs(error).mean(axis=(0, 2)),
-        forecasts=said,
-        truth=came,
-        origins=where,
-    )

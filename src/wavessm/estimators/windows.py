@@ -1,4 +1,4 @@
-"""Stage 9f: a forecaster's data as one long table, windows of it by their first row, and conformal quantiles."""
+"""Stage 9f: a forecaster's data: what to train on, one long table, windows by their first row, conformal quantiles."""
 
 from __future__ import annotations
 
@@ -10,10 +10,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.errors import DataError, ShapeError
+from wavessm.checks import whole
+from wavessm.errors import DataError, OptionError, ShapeError
 from wavessm.estimators.series import Track, calendar, read_track
 
-FLOOR = 1e-6
+CONSTANT = 1e-12
+"""A column whose deviation is at most this part of its mean does not move."""
+
+SHORTEST_CONTEXT = 24
+
+
+class Split(NamedTuple):
+    """Where training and early stopping end in each series, and how far a forecast looks back."""
+
+    train_end: np.ndarray  # (series,)
+    stop_end: np.ndarray  # (series,) equal to train_end where nothing stops the training early
+    context: int
+
+    @property
+    def stops(self) -> bool:
+        return bool((self.stop_end > self.train_end).all())
+
+
+def split_series(lengths: np.ndarray, horizon: int, fraction: float, context: int | None, season: int) -> Split:
+    """What to train on: all but the last `fraction` of each series; the context, if not given, from the rest."""
+    if not 0 <= fraction < 1:
+        raise OptionError(f"validation_fraction is {fraction}, expected 0 ≤ fraction < 1.")
+    stretch = np.round(fraction * lengths).astype(int)
+    if fraction:
+        stretch = np.maximum(stretch, horizon)
+    train_end = lengths - stretch
+    half = stretch // 2 if (stretch >= 4 * horizon).all() and fraction else np.zeros_like(stretch)
+    shortest = int(train_end.min())
+    if context is None:
+        wanted = max(2 * horizon, 3 * season if season > 1 else 0, SHORTEST_CONTEXT)
+        context = max(1, min(wanted, (shortest - horizon) // 2))
+    context = whole(context, "context", least=1)
+    if shortest < context + horizon:
+        raise DataError(
+            f"the shortest series has {int(lengths.min())} steps, {shortest} to train on, expected at least "
+            f"context + horizon = {context} + {horizon}; lower one of them or validation_fraction."
+        )
+    return Split(train_end, train_end + half, context)
 
 
 class Scale(NamedTuple):
@@ -24,8 +62,13 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray) -> Scale:  # (time, columns)
-        deviation = values.std(axis=0)
-        return cls(values.mean(axis=0), np.where(deviation > FLOOR, deviation, 1.0))
+        """Of these rows; columns that do not move keep their unit.
+
+        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
+        [1e-09, 1.0]
+        """
+        mean, deviation = values.mean(axis=0), values.std(axis=0)
+        return cls(mean, np.where(deviation > CONSTANT * np.abs(mean), deviation, 1.0))
 
     def do(self, values: np.ndarray) -> np.ndarray:
         return (values - self.mean) / self.deviation
@@ -44,6 +87,43 @@ class Table(NamedTuple):
         """`length` rows from each first row on. (n,) → (n, length, columns), (n, length, k)"""
         rows = first[:, None] + torch.arange(length, device=first.device)
         return self.values[rows], None if self.marks is None else self.marks[rows]
+
+    def to(self, device: torch.device) -> Table:
+        return Table(self.values.to(device), None if self.marks is None else self.marks.to(device))
+
+
+def refuse_constant(tracks: Sequence[Track], train_end: np.ndarray) -> None:
+    """One line about the first column that never moves where it is trained on."""
+    for at, (track, end) in enumerate(zip(tracks, train_end, strict=True)):
+        values = track.values[:end]
+        flat = np.flatnonzero(values.std(axis=0) <= CONSTANT * np.abs(values.mean(axis=0)))
+        if flat.size:
+            which = f"series {at}" if len(tracks) > 1 else "the series"
+            raise DataError(
+                f"{which}: column {flat[0]} is constant ({values[0, flat[0]]:g}) over the {end} training steps; there "
+                "is nothing to scale or learn, leave it out or repeat its value."
+            )
+
+
+def starts(lengths: Sequence[int], begin: Any, end: Any, context: int, horizon: int) -> Tensor:
+    """First rows in the table of all windows whose horizon lies in [begin, end) of its series.
+
+    >>> starts([10, 8], 0, [7, 8], context=3, horizon=2).tolist()
+    [0, 1, 2, 10, 11, 12, 13]
+    """
+    offset, rows = 0, []
+    for length, low, high in zip(lengths, np.broadcast_to(begin, len(lengths)), end, strict=True):
+        first = torch.arange(max(0, int(low) - context), int(high) - context - horizon + 1)
+        rows.append(first + offset)
+        offset += length
+    return torch.cat(rows)
+
+
+def nearer_norm(windows: Tensor, context: int) -> str:  # (n, context + horizon, columns)
+    """Whether the last value or the mean of a context is nearer to what follows."""
+    past, truth = windows[:, :context], windows[:, context:]
+    last = (truth - past[:, -1:]).abs().mean()
+    return "last" if last < (truth - past.mean(1, keepdim=True)).abs().mean() else "mean_std"
 
 
 def table_of(tracks: Sequence[Track], scales: Sequence[Scale], marks: Sequence[np.ndarray] | None) -> Table:
@@ -96,7 +176,7 @@ def conformal(scores: np.ndarray, level: float) -> np.ndarray:
     rank = np.ceil((count + 1) * level - 1e-9).astype(int)
     if (rank > count).any():
         fewest = int(count.min())
-        need = math.ceil(level / (1 - level))
+        need = math.ceil(level / (1 - level) - 1e-9)
         raise DataError(
             f"intervals: {fewest} forecasts of the validation stretch reach the last step, level {level} needs {need}; "
             "use a lower level, fewer steps, a longer series or a larger validation_fraction."
