@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "a grid of runs side by side: variants × tasks × horizons × seeds, into one table",
     "evaluate": "scores of a trained model, with confidence intervals",
     "predict": "predictions for new files or a stream, as CSV and as a figure",
+    "inspect": "what a trained model has learned: time scales, modes, kernels, its past, saliency, as figures",
     "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
     "data": "which data sets are there (list), and whether they are whole (check)",
     "bench": "training speed of a model on this machine",

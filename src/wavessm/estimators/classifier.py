@@ -49,7 +49,8 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
     device, random_state, verbose  as everywhere
 
     After fit: `classes_`, `model_` (a `SequenceModel`), `choices_`, `history_`, `n_iter_`, `n_channels_`,
-    `n_features_in_`, and `multilabel_`: whether y was a table of indicators (cases, labels).
+    `n_features_in_`, `length_`: samples of a signal, the median where they differ, and `multilabel_`: whether y was a
+    table of indicators (cases, labels).
 
     >>> random = np.random.default_rng(0)
     >>> y = np.repeat(["low", "high"], 20)
@@ -198,7 +199,8 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
 
     def _config(self, cases: Cases, count: int) -> ModelConfig:
         length = cases.values.shape[1] if cases.lengths is None else int(cases.lengths.double().median())
-        self.choices_: dict[str, Any] = defaults.model_choices(self, count, length, length)
+        self.length_ = int(length)
+        self.choices_: dict[str, Any] = defaults.model_choices(self, count, self.length_, self.length_)
         outputs = len(self.classes_)
         return ModelConfig(
             d_input=self.n_channels_, d_output=outputs, bidirectional=self.bidirectional, dropout=self.dropout,

@@ -125,6 +125,7 @@ class SktimeForecaster(BaseForecaster):
         "capability:random_state": True,
         "property:randomness": "derandomized",
     }
+    _config = {"remember_data": False}  # noqa: RUF012  it remembers by itself, in `seen_` and `known_`
 
     def __init__(self, estimator: WaveSSMForecaster | None = None, random_state: Any = None) -> None:
         self.estimator = estimator

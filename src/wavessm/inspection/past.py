@@ -1,0 +1,64 @@
+"""Which stretch of the past each number of a layer's state holds: the paper's Jacobian ∂h_T/∂x_t, as the layer runs.
+
+h = V x are the frame's coordinates of the state x, one for each atom, V the change of coordinates that the layer began
+with. Training moves the modes and what drives them, and with them what each coordinate hears. A layer of two directions
+has this state in the direction that reads forwards; the other mirrors it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from wavessm.checks import whole
+from wavessm.errors import OptionError
+from wavessm.initial import initial_modes
+from wavessm.inspection.layers import complex_modes
+from wavessm.lab.jacobian import localisation
+from wavessm.layer import WaveSSM
+from wavessm.ops.tables import Dense, repeated
+
+
+class Stretches(NamedTuple):
+    """What each coordinate holds, energy-weighted, in samples."""
+
+    lag: np.ndarray  # (N,) how long ago the middle of it was
+    spread: np.ndarray  # (N,) its standard deviation
+
+
+@torch.no_grad()
+def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -> np.ndarray:
+    """∂h/∂x_t of one channel after `length` samples, the oldest first. (N, length)
+
+    >>> layer = WaveSSM(d_model=2, d_state=16, dt_min=0.01, dt_max=0.01)
+    >>> jacobian(layer, 100).shape
+    (16, 100)
+    """
+    length, channel = whole(length, "length", least=1), whole(channel, "channel", least=0)
+    if channel >= layer.d_model:
+        raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
+    start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure)
+    system = layer.discrete(rate)
+    if isinstance(system, Dense):
+        states = repeated(system.A[channel : channel + 1], system.B[channel : channel + 1, :, None], length)[0]
+        x = complex_modes(states.T.unflatten(1, (-1, 2)).cpu().numpy(), start.turning, len(start.weight)).T
+    else:
+        modes = len(start.weight)
+        z = complex_modes(system.log_lam[channel].cpu().numpy(), system.turning, modes)
+        B = layer.B[channel * layer.n_ssm // layer.d_model].double().cpu().numpy()
+        dt = float(layer.log_dt[channel].double().exp()) * rate
+        held = dt * complex_modes(B, system.turning, modes) * (np.expm1(z) / z)
+        x = held[:, None] * np.exp(np.outer(z, np.arange(length)))  # (modes, ages)
+    return ((start.weight[:, None] * start.readout).T @ x).real[:, ::-1]
+
+
+def stretches(J: np.ndarray) -> Stretches:
+    """Middle and spread of what each row of a Jacobian hears, in samples. (N, T)
+
+    >>> stretches(np.array([[0.0, 1.0, 0.0, 0.0]]))
+    Stretches(lag=array([2.5]), spread=array([0.]))
+    """
+    centre, spread = localisation(J)
+    return Stretches((1 - centre) * J.shape[1], spread * J.shape[1])

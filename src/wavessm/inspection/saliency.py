@@ -1,0 +1,151 @@
+"""Which samples speak for a class: three ways to share a classifier's score among the samples it heard.
+
+F is the logit of one output, x the signal as the model hears it, b a baseline (zero is the mean of the training data).
+
+    gradient    x − b times ∂F/∂x: what a small change would do, to first order
+    integrated  (x − b) ∫₀¹ ∂F/∂x (b + a (x − b)) da: the shares add up to F(x) − F(b) (Sundararajan et al. 2017)
+    occlusion   F(x) − F(x with a window of b in place of the signal), shared evenly by the samples of each window
+
+Padding has no share. Nothing is trained, and the model is left as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavessm.checks import whole
+from wavessm.errors import OptionError, ShapeError
+from wavessm.inspection.subject import Subject, open_subject
+from wavessm.layer import time_mask
+from wavessm.models import SequenceModel
+from wavessm.registry import unknown_name
+
+METHODS = ("integrated", "gradient", "occlusion")
+STEPS = 32
+"""Points of the Gauss-Legendre rule along the path from the baseline."""
+
+
+class Saliency(NamedTuple):
+    """Shares of the samples in the score of one output, case by case."""
+
+    values: Tensor  # (cases, length, d_input); zero where padded
+    target: Tensor  # (cases,) number of the output
+    score: Tensor  # (cases,) its logit F(x)
+    baseline: Tensor  # (cases,) F(b)
+    lengths: Tensor  # (cases,)
+
+    @property
+    def gap(self) -> Tensor:
+        """|Σ shares − (F(x) − F(b))|: zero but for the quadrature where method="integrated". (cases,)"""
+        return (self.values.sum((1, 2)) - (self.score - self.baseline)).abs()
+
+
+def saliency(
+    source: Any,
+    signals: Any,
+    target: int | str | None = None,
+    method: str = "integrated",
+    steps: int = STEPS,
+    window: int | None = None,
+) -> Saliency:
+    """Shares of raw signals (cases, channels, time), or a list of (channels, time) of any lengths.
+
+    source  what `open_subject` takes
+    target  number or name of a class; None takes what the model says of each case
+    """
+    subject = source if isinstance(source, Subject) else open_subject(source)
+    if isinstance(target, str):
+        if target not in subject.classes:
+            raise unknown_name("class", target, subject.classes)
+        target = subject.classes.index(target)
+    x, lengths = subject.hear(signals)
+    return attribute(subject.model, x, lengths, target, method, steps, window)
+
+
+def attribute(
+    model: SequenceModel,
+    x: Tensor,  # (cases, length, d_input) as the model hears it
+    lengths: Tensor | None = None,  # (cases,)
+    target: int | None = None,
+    method: str = "integrated",
+    steps: int = STEPS,
+    window: int | None = None,
+) -> Saliency:
+    """The same for a model and what it hears; steps belong to "integrated", the window (samples) to "occlusion".
+
+    >>> from wavessm.presets import create_model
+    >>> model = create_model("wavessm-small", d_input=2, d_output=3).eval()
+    >>> shares = attribute(model, torch.randn(4, 60, 2))
+    >>> shares.values.shape, bool(shares.gap.max() < 1e-3)
+    (torch.Size([4, 60, 2]), True)
+    """
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    if model.config.head not in ("pool", "last") or model.config.encoder == "calendar":
+        raise OptionError(f"saliency: the head is {model.config.head!r}, expected a classifier: 'pool' or 'last'.")
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3:
+        raise ShapeError("saliency: expected real signals (cases, length, d_input); tokens cannot be made smaller.")
+    if target is not None and not 0 <= whole(target, "target", least=0) < model.config.d_output:
+        raise OptionError(f"saliency: target is {target}, expected 0 to {model.config.d_output - 1}.")
+    was_training = model.training
+    model.eval()
+    try:
+        return _attribute(_Score(model, x, lengths, target), method, whole(steps, "steps", least=1), window)
+    finally:
+        model.train(was_training)
+
+
+class _Score:
+    """F of one output of each case, and the signals it is asked about."""
+
+    def __init__(self, model: SequenceModel, x: Tensor, lengths: Tensor | None, target: int | None) -> None:
+        self.model = model
+        self.lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
+        self.mask = time_mask(self.lengths, x.shape[1]).to(x.device)
+        self.x = x.detach().masked_fill(~self.mask, 0)
+        with torch.no_grad():
+            said = model(self.x, self.lengths)
+            self.target = said.argmax(1) if target is None else torch.full((len(x),), target, device=x.device)
+
+    def __call__(self, x: Tensor) -> Tensor:  # (cases, length, d_input) → (cases,)
+        return self.model(x, self.lengths).gather(1, self.target[:, None])[:, 0]
+
+    def gradient(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(self(x).sum(), x)[0]
+
+
+@torch.no_grad()
+def _attribute(score: _Score, method: str, steps: int, window: int | None) -> Saliency:
+    x, baseline = score.x, torch.zeros_like(score.x)
+    if method == "occlusion":
+        values = _occlude(score, window)
+    elif method == "gradient":
+        values = x * score.gradient(x)
+    else:
+        points, weights = np.polynomial.legendre.leggauss(steps)
+        values = torch.zeros_like(x)
+        for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
+            values += float(weight) * score.gradient(float(point) * x)
+        values *= x
+    values = values.masked_fill(~score.mask, 0)
+    return Saliency(values, score.target, score(x), score(baseline), score.lengths)
+
+
+def _occlude(score: _Score, window: int | None) -> Tensor:
+    """Windows that overlap by half; each sample's share is the mean over the windows with it, channels together."""
+    x, length = score.x, score.x.shape[1]
+    width = min(max(1, length // 20) if window is None else whole(window, "window", least=1), length)
+    full, values, count = score(x), torch.zeros_like(x), torch.zeros(length)
+    for begin in {*range(0, length - width + 1, max(1, width // 2)), length - width}:
+        hidden = x.clone()
+        hidden[:, begin : begin + width] = 0
+        drop = (full - score(hidden))[:, None, None] / (width * x.shape[2])
+        values[:, begin : begin + width] += drop
+        count[begin : begin + width] += 1
+    return values / count[:, None]
