@@ -95,6 +95,35 @@ def test_onnx_says_what_the_model_says_at_any_batch_and_length(name, tmp_path):
         close(run.run(["y"], feed(x, marks))[0], wanted, (name, batch, length))
 
 
+PADDED = ["pool", "both directions", "dense", "dense, both directions", "tokens", "own dynamics for each channel"]
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_batches_are_heard_up_to_their_lengths(name, tmp_path):
+    model = make(name)
+    units = units_for(model)
+    report = export_onnx(model, tmp_path / "model.onnx", units=units, lengths=True)
+    assert report.error < TOLERANCE
+    run = session(tmp_path / "model.onnx")
+    for lengths in ([1], [5, 1, 3], [64, 63], [70, 700, 65, 1]):
+        x, _ = example(model, len(lengths), max(lengths), seed=len(lengths))
+        ends = torch.tensor(lengths)
+        with torch.no_grad():
+            wanted = model(units.before(x), ends)
+            alone = model(units.before(x[-1:, : lengths[-1]]))
+        if x.is_floating_point():  # what stands in the padding does not matter
+            x = x.masked_fill(torch.arange(max(lengths))[:, None] >= ends[:, None, None], float("nan"))
+        (got,) = run.run(["y"], {"x": x.numpy(), "lengths": ends.numpy()})
+        close(got, wanted, (name, lengths))
+        end = lengths[-1] if model.config.head == "sequence" else None
+        close(got[-1:, :end] if end else got[-1:], alone, (name, lengths, "alone"))
+
+
+def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ws.OptionError, match="lengths go with the heads 'pool', 'last' and 'sequence'"):
+        export_onnx(make("forecast"), tmp_path / "model.onnx", lengths=True)
+
+
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("chunk", [1, 16])
 def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp_path):
@@ -154,7 +183,7 @@ def test_torch_export_says_what_the_model_says(name, tmp_path):
 
 
 def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("wavessm.export.TOLERANCE", 1e-12)
+    monkeypatch.setattr("wavessm.export_checks.TOLERANCE", 1e-12)
     with pytest.raises(DataError, match="differs from PyTorch"):
         export_onnx(make("pool"), tmp_path / "model.onnx")
     assert not any(tmp_path.iterdir())
@@ -207,6 +236,10 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
         assert "differs from PyTorch by" in capsys.readouterr().out
         assert (trained / "run" / name).exists()
     close(session(trained / "run/model.onnx").run(["y"], {"x": raw.numpy()})[0], wanted, "raw numbers go in")
+    assert main(["export", str(trained / "run"), "--lengths", "--out", str(trained / "padded.onnx")]) == 0
+    ends = np.full(2, run.info.length)
+    got = session(trained / "padded.onnx").run(["y"], {"x": raw.numpy(), "lengths": ends})[0]
+    close(got, wanted, "lengths go in beside them")
     notes = session(trained / "run/model.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(notes["info"])["classes"] == list(run.info.classes)
     assert main(["export", str(trained / "run"), "--format", "pretrained", "--out", str(trained / "hub")]) == 0
@@ -223,6 +256,7 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
         ("{0}/arrays", "not a run folder"),
         ("{0}/run --format onx", "onnx"),
         ("{0}/run --chunk 0", "chunk is 0"),
+        ("{0}/run --format step-onnx --lengths", "--lengths goes with --format onnx"),
         ("{0}/run --out {0}", "is a folder"),
         ("{0}/run --every -1", "rate is -1"),
     ],

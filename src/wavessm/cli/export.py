@@ -29,6 +29,8 @@ class Options:
     """The model's rate: it hears every K-th sample of what it was trained on."""
     chunk: int = CHUNK
     """ONNX: samples in a row of the scan; a stream's chunks are multiples of it, 1 takes any."""
+    lengths: bool = False
+    """onnx: a second input (batch,) takes the true lengths of padded sequences."""
     max_length: int = 16384
     """torch-export: longest sequence."""
     checkpoint: Literal["best", "last"] = "best"
@@ -47,11 +49,14 @@ def main(arguments: list[str]) -> int:
         print(save_model(model, out, card_of(run), {"info": run.info.to_dict()}))
         return 0
     units, notes = units_of(run), {"task": run.task, "info": run.info.to_dict()}
+    if given.lengths and given.format != "onnx":
+        raise OptionError(f"--lengths goes with --format onnx, got {given.format}; leave it out.")
     if given.format == "torch-export":
         report = export_torch(model, out, given.max_length, given.every, units)
+    elif given.format == "onnx":
+        report = export_onnx(model, out, given.every, given.chunk, units, notes, given.lengths)
     else:
-        write = export_onnx if given.format == "onnx" else export_step_onnx
-        report = write(model, out, given.every, given.chunk, units, notes)
+        report = export_step_onnx(model, out, given.every, given.chunk, units, notes)
     compared = "chunks of a stream" if given.format == "step-onnx" else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
           f"over {report.calls} {compared}")  # fmt: skip
