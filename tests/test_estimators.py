@@ -3,8 +3,10 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -16,15 +18,10 @@ from sklearn.utils.estimator_checks import check_estimator
 import wavessm as ws
 from wavessm.errors import NotFiniteError
 from wavessm.estimators import WaveSSMClassifier
+from wavessm.estimators.classifier import EXCEPTIONS
 from wavessm.estimators.fitting import Plan, train
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0}
-
-EXCEPTIONS = {
-    "check_methods_subset_invariance": "float32 sums depend on the size of the batch in the seventh digit; the check "
-    "asks for 1e-7",
-}
-"""scikit-learn's checks that do not hold, and why; docs/estimators.md has the same list."""
 
 
 def tones(cases=60, length=40, seed=0, channels=1):
@@ -51,6 +48,13 @@ def test_scikit_learns_own_checks_hold_but_for_the_listed_ones():
     assert sum(result["status"] == "passed" for result in results) >= 50
     xfailed = {result["check_name"] for result in results if result["status"] == "xfail"}
     assert xfailed <= set(EXCEPTIONS)
+
+
+def test_the_page_lists_the_exceptions_with_their_reasons():
+    page = (Path(__file__).parent.parent / "docs/estimators.md").read_text()
+    section = page[page.index("### scikit-learn's checks") : page.index("### sktime")]
+    listed = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `check")]
+    assert {name.strip("`"): reason for name, reason in listed} == EXCEPTIONS
 
 
 def test_learns_and_gives_probabilities_in_the_order_of_classes(fitted):
@@ -107,6 +111,16 @@ def test_signals_of_unequal_lengths_are_judged_as_if_alone(fitted):
     np.testing.assert_array_equal(flat, together)
 
 
+def test_tables_of_pandas_have_time_downwards(fitted):
+    X, _ = tones(cases=6, seed=2)
+    ragged = [case[:, : 15 + 4 * at] for at, case in enumerate(X)]
+    wanted = fitted.predict_proba(ragged)
+    np.testing.assert_array_equal(fitted.predict_proba([pd.DataFrame(case.T) for case in ragged]), wanted)
+    np.testing.assert_array_equal(fitted.predict_proba([pd.Series(case[0]) for case in ragged]), wanted)
+    with pytest.raises(ws.ShapeError, match="15 channels"):
+        fitted.predict([pd.DataFrame(case[:, :15]) for case in X])
+
+
 def test_lengths_take_part_in_training():
     X, y = tones(cases=24)
     ragged = [case[:, : 30 + at % 10] for at, case in enumerate(X)]
@@ -148,6 +162,16 @@ def test_class_weights_move_the_verdict():
         for weight in (None, "balanced", {"rare": 20.0})
     ]
     assert share[0] < share[1] - 0.15 < share[2]
+    with pytest.warns(UserWarning, match=r"classes that y has not: \['never'\]"):
+        clone(model).set_params(class_weight={"never": 2.0}, max_epochs=1).fit(X, y)
+
+
+def test_names_of_labels_are_the_classes():
+    X, _ = tones(cases=12)
+    Y = pd.DataFrame(np.random.default_rng(0).integers(0, 2, (12, 2)), columns=["loud", "clear"])
+    model = WaveSSMClassifier(max_epochs=1, class_weight={"loud": 2.0}, **SMALL).fit(X, Y)
+    assert model.classes_.tolist() == ["loud", "clear"]
+    assert model.predict(X).shape == (12, 2)
 
 
 def test_early_stopping_keeps_the_best_weights_it_saw():
@@ -182,6 +206,8 @@ def test_warm_start_goes_on_where_it_was():
     model.fit(X, y)
     assert model.model_ is first
     assert model.history_.loss[-1] < loss
+    with pytest.raises(ws.OptionError, match="warm_start: family is 'db6', but the model to go on with has 'morlet'"):
+        model.set_params(family="db6").fit(X, y)
     model.set_params(warm_start=False).fit(X, y)
     assert model.model_ is not first
 
@@ -216,6 +242,7 @@ def test_progress_is_shown_only_if_asked_for(capsys):
         ({"max_epochs": 0}, ws.OptionError, "max_epochs is 0"),
         ({"family": "morlett"}, ws.UnknownNameError, "did you mean 'morlet'"),
         ({"device": "gpu7"}, ws.OptionError, "device is 'gpu7'"),
+        ({"class_weight": "balance"}, ws.OptionError, "class_weight is 'balance', expected None, 'balanced'"),
         ({"learning_rate": -1}, ws.OptionError, "learning_rate is -1"),
         ({"early_stopping": True, "validation_fraction": 1.5}, ws.OptionError, "validation_fraction is 1.5"),
     ],

@@ -10,6 +10,7 @@ import wavessm as ws
 from wavessm.errors import DataError
 from wavessm.estimators import WaveSSMForecaster
 from wavessm.estimators.series import continue_index
+from wavessm.estimators.windows import conformal
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
 
@@ -153,6 +154,8 @@ def test_follows_scikit_learns_conventions():
     warm = clone(model).set_params(warm_start=True).fit(series)
     inside = warm.model_
     assert warm.fit(series).model_ is inside
+    with pytest.raises(ws.OptionError, match="warm_start: d_model is 16, but the model to go on with has 8"):
+        warm.set_params(d_model=16).fit(series)
 
 
 def test_the_stretch_set_aside_is_not_trained_on():
@@ -173,17 +176,63 @@ def test_the_stretch_set_aside_is_not_trained_on():
         (np.r_[np.zeros(50), np.nan], {}, DataError, "NaN or infinity in row 50"),
         (np.zeros((5, 2, 2)), {}, ws.ShapeError, "expected numbers"),
         (["a", "b"], {}, ws.WaveSSMError, "expected numbers"),
+        (np.full(90, 3.0), {}, DataError, r"the series: column 0 is constant \(3\) over the 72 training steps"),
+        (np.stack([np.arange(90.0), np.zeros(90)], 1), {}, DataError, "column 1 is constant"),
+        ([np.arange(90.0), np.r_[np.zeros(80), 1.0]], {}, DataError, "series 1: column 0 is constant"),
         (np.zeros(9), {"horizon": 8}, DataError, "the shortest series has 9 steps"),
         (np.zeros(90), {"horizon": 0}, ws.OptionError, "horizon is 0"),
         (np.zeros(90), {"validation_fraction": 1.0}, ws.OptionError, "validation_fraction is 1.0"),
         ([np.zeros(90), np.zeros((90, 2))], {}, ws.ShapeError, "series 1 has 2 columns"),
         ({}, {}, ws.ShapeError, "empty dict"),
+        (None, {}, ws.ShapeError, "got None"),
+        ("load.csv", {}, ws.ShapeError, r"got 'load\.csv', expected numbers; read a file first"),
+        (pd.Series(np.arange(9.0), index=list("abcdefghi")), {}, DataError, r"its index is text \('a' …\)"),
+        (pd.DataFrame({"day": pd.date_range("2024", periods=9)}), {}, DataError, "set_index\\('day'\\)"),
+        (np.arange(90.0), {"validation_fraction": "x"}, ws.OptionError, "validation_fraction is 'x'"),
     ],
 )
 def test_wrong_series_are_one_line(series, options, error, words):
     with pytest.raises(error, match=words) as raised:
         WaveSSMForecaster(**({"horizon": 2, "max_epochs": 1} | SMALL | options)).fit(series)
     assert "\n" not in str(raised.value)
+
+
+def test_dates_of_a_time_zone_go_on_in_it():
+    index = pd.date_range("2024-03-29", periods=96, freq="h", tz="Europe/Berlin")  # the clock changes on the way
+    series = pd.Series(season(96)[:, 0], index=index)
+    model = WaveSSMForecaster(horizon=3, context=12, max_epochs=1, **SMALL).fit(series)
+    assert model.season_ == 24
+    expected = pd.date_range(index[-1], periods=4, freq="h")[1:]
+    pd.testing.assert_index_equal(model.predict().index, expected)
+
+
+def test_covariates_of_other_dates_are_refused():
+    index = pd.date_range("2024", periods=60, freq="D")
+    series = pd.Series(season(60)[:, 0], index=index)
+    known = pd.DataFrame({"price": np.arange(60.0)}, index=index)
+    model = WaveSSMForecaster(horizon=3, context=7, max_epochs=1, **SMALL).fit(series, known)
+    ahead = pd.DataFrame({"price": np.arange(3.0)}, index=pd.date_range(index[-1], periods=4, freq="D")[1:])
+    assert model.predict(covariates=ahead).index[0] == ahead.index[0]
+    for wrong in (ahead.shift(1, freq="D"), ahead.shift(-3, freq="D")):
+        with pytest.raises(DataError, match="expected those of the series, which ends at 2024-02-29") as raised:
+            model.predict(covariates=wrong)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ws.ShapeError, match="expected 3 rows and 1 columns"):
+        model.predict(covariates=np.zeros((3, 2)))
+
+
+def test_small_units_are_as_good_as_large_ones():
+    options = {"horizon": 3, "context": 12, "max_epochs": 3, **SMALL}
+    series = season(150)[:, 0]
+    large = WaveSSMForecaster(**options).fit(series).predict()
+    small = WaveSSMForecaster(**options).fit(1e-9 * series).predict()
+    np.testing.assert_allclose(1e9 * small, large, rtol=1e-4)
+
+
+def test_the_smallest_number_of_forecasts_for_a_level_is_named():
+    assert conformal(np.arange(9.0), 0.9) == 8
+    with pytest.raises(DataError, match=r"8 forecasts .* level 0\.9 needs 9"):
+        conformal(np.arange(8.0), 0.9)
 
 
 def test_dates_with_gaps_are_refused():

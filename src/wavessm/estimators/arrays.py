@@ -2,7 +2,7 @@
 
 (cases, channels, time)     an array
 (cases, time)               an array or DataFrame of one channel
-[(channels, time), (time,)] a list of arrays of any lengths
+[(channels, time), (time,)] a list of arrays of any lengths; of pandas tables (time, channels)
 """
 
 from __future__ import annotations
@@ -35,10 +35,21 @@ class Cases(NamedTuple):
 
 
 def is_list_of_arrays(X: Any) -> bool:
-    """Whether X is a list, tuple or object array of arrays, each a case of its own length."""
+    """Whether X is a list, tuple or object array of arrays or pandas tables, each a case of its own length."""
     if isinstance(X, np.ndarray):
         return X.dtype == object and X.ndim == 1 and len(X) > 0 and isinstance(X[0], np.ndarray)
-    return isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(case, np.ndarray | Tensor) for case in X)
+    return isinstance(X, list | tuple) and len(X) > 0 and all(map(_is_signal, X))
+
+
+def _is_signal(case: Any) -> bool:
+    return isinstance(case, np.ndarray | Tensor) or (hasattr(case, "to_numpy") and hasattr(case, "index"))
+
+
+def _array(case: Any) -> np.ndarray:
+    """(channels, time) or (time,); a table of pandas has time downwards."""
+    if isinstance(case, Tensor):
+        return case.detach().cpu().numpy()
+    return np.asarray(case) if isinstance(case, np.ndarray) else case.to_numpy().T
 
 
 def read_cases(estimator: Any, X: Any, reset: bool) -> Cases:
@@ -98,7 +109,7 @@ def _not_finite(estimator: Any, at: int) -> NotFiniteError:
 def _from_list(estimator: Any, X: Any) -> Cases:
     signals: list[np.ndarray] = []
     for at, case in enumerate(X):
-        array = np.asarray(case.detach().cpu() if isinstance(case, Tensor) else case)
+        array = _array(case)
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:
             raise ShapeError(
                 f"{_name(estimator)}: case {at} of X is {array.shape} of {array.dtype}, expected real numbers "

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from wavessm.config import ModelConfig
+from wavessm.errors import OptionError
+
 SHORTEST = 10.0
 """Samples that the fastest channels hear."""
 
@@ -57,6 +60,17 @@ def model_choices(estimator: Any, cases: int, length: int, heard: int) -> dict[s
     return {"family": estimator.family} | {
         name: value if given[name] is None else given[name] for name, value in chosen.items()
     }
+
+
+def refuse_changes(estimator: Any, config: ModelConfig) -> None:
+    """One line about an option of a warm start that the model to go on with does not have."""
+    for name in ("family", "d_model", "n_layers", "d_state", "bidirectional", "dropout", "dt_min", "dt_max", "horizon"):
+        given = getattr(estimator, name, None)
+        if given is not None and given != getattr(config, name):
+            raise OptionError(
+                f"warm_start: {name} is {given!r}, but the model to go on with has {getattr(config, name)!r}; use "
+                "warm_start=False to begin anew."
+            )
 
 
 def batch_size(cases: int) -> int:

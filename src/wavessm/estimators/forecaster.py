@@ -118,6 +118,8 @@ class WaveSSMForecaster(BaseEstimator):
         covariates  numbers known beforehand, (time, k) beside each series, in the same form
         """
         before = (self.n_columns_, self.n_marks_, self.context_) if hasattr(self, "model_") else None
+        if self.warm_start and before is not None:
+            defaults.refuse_changes(self, self.model_.config)
         horizon = whole(self.horizon, "horizon", least=1)
         self.tracks_, self.form_ = read_series(series, "series")
         self.n_columns_ = self.tracks_[0].values.shape[1]
@@ -271,9 +273,9 @@ class WaveSSMForecaster(BaseEstimator):
         if covariates is None:
             return tracks, form, scales, self.known_ if series is None else None
         rows = [h if series is None else track.length + h for track in tracks]
-        tables = read_covariates(covariates, tracks, form, rows)
+        assert self.known_ is not None
+        tables = read_covariates(covariates, tracks, form, rows, self.known_[0].shape[1])
         if series is None:
-            assert self.known_ is not None
             tables = [np.concatenate(pair) for pair in zip(self.known_, tables, strict=True)]
         return tracks, form, scales, tables
 

@@ -85,10 +85,17 @@ def read_track(series: Any, what: str) -> Track:
     """One series, checked."""
     index = columns = None
     kind = ""
+    if series is None or isinstance(series, str):
+        raise ShapeError(f"{what}: got {series!r}, expected numbers; read a file first, as with pandas.read_csv.")
     if hasattr(series, "to_numpy") and hasattr(series, "index"):
         index, values = series.index, series.to_numpy()
         kind = "series" if series.ndim == 1 else "frame"
         columns = series.name if kind == "series" else series.columns
+        dated = [name for name in columns if series[name].dtype.kind == "M"] if kind == "frame" else []
+        if dated:
+            raise DataError(
+                f"{what}: column {dated[0]!r} holds dates; make it the index with .set_index({dated[0]!r})."
+            )
     else:
         values = series.detach().cpu().numpy() if isinstance(series, torch.Tensor) else series
     try:
@@ -108,6 +115,11 @@ def read_track(series: Any, what: str) -> Track:
 
 def _check_index(index: Any, what: str) -> None:
     pd = pandas()
+    if len(index) and isinstance(index[0], str):
+        raise DataError(
+            f"{what}: its index is text ({index[0]!r} …); make it dates, series.index = pd.to_datetime(series.index), "
+            "or drop it with .reset_index(drop=True)."
+        )
     if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
         if not index.is_monotonic_increasing or not index.is_unique:
             raise DataError(f"{what}: the dates do not rise; use .sort_index() and drop what is there twice.")
@@ -161,6 +173,7 @@ def step_seconds(index: Any) -> float | None:
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
     if not isinstance(index, pd.DatetimeIndex):
         return None
+    index = index if index.tz is None else index.tz_convert(None)
     return float(np.median(np.diff(index.to_numpy()) / np.timedelta64(1, "ns"))) * 1e-9
 
 

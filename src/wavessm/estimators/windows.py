@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wavessm.checks import whole
 from wavessm.errors import DataError, OptionError, ShapeError
-from wavessm.estimators.series import Track, calendar, read_track
+from wavessm.estimators.series import Track, calendar, read_track, step_seconds
 
 CONSTANT = 1e-12
 """A column whose deviation is at most this part of its mean does not move."""
@@ -34,8 +34,8 @@ class Split(NamedTuple):
 
 def split_series(lengths: np.ndarray, horizon: int, fraction: float, context: int | None, season: int) -> Split:
     """What to train on: all but the last `fraction` of each series; the context, if not given, from the rest."""
-    if not 0 <= fraction < 1:
-        raise OptionError(f"validation_fraction is {fraction}, expected 0 ≤ fraction < 1.")
+    if not isinstance(fraction, int | float | np.number) or not 0 <= fraction < 1:
+        raise OptionError(f"validation_fraction is {fraction!r}, expected 0 ≤ fraction < 1.")
     stretch = np.round(fraction * lengths).astype(int)
     if fraction:
         stretch = np.maximum(stretch, horizon)
@@ -48,7 +48,7 @@ def split_series(lengths: np.ndarray, horizon: int, fraction: float, context: in
     context = whole(context, "context", least=1)
     if shortest < context + horizon:
         raise DataError(
-            f"the shortest series has {int(lengths.min())} steps, {shortest} to train on, expected at least "
+            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected at least "
             f"context + horizon = {context} + {horizon}; lower one of them or validation_fraction."
         )
     return Split(train_end, train_end + half, context)
@@ -144,8 +144,10 @@ def marks_of(track: Track, known: np.ndarray | None, steps: int, cycles: tuple[s
     return np.concatenate(parts, axis=1) if parts else None
 
 
-def read_covariates(covariates: Any, tracks: list[Track], form: Any, rows: Sequence[int]) -> list[np.ndarray]:
-    """One table (rows, k) for each series, in the form the series came in."""
+def read_covariates(
+    covariates: Any, tracks: list[Track], form: Any, rows: Sequence[int], width: int | None = None
+) -> list[np.ndarray]:
+    """One table (rows, k) for each series, in the form the series came in; `width` is the k of fit."""
     if form is None:
         given = [covariates]
     elif form == "list":
@@ -154,13 +156,34 @@ def read_covariates(covariates: Any, tracks: list[Track], form: Any, rows: Seque
         given = [covariates[key] for key in form if key in covariates] if isinstance(covariates, dict) else []
     if len(given) != len(tracks):
         raise ShapeError(f"covariates: {len(given)} tables came for {len(tracks)} series; give them in the same form.")
-    tables = [read_track(table, f"covariates {at}").values for at, table in enumerate(given)]
-    for at, (table, wanted) in enumerate(zip(tables, rows, strict=True)):
-        if len(table) != wanted or table.shape[1] != tables[0].shape[1]:
+    tables = [read_track(table, f"covariates {at}") for at, table in enumerate(given)]
+    width = tables[0].values.shape[1] if width is None else width
+    for at, (table, track, wanted) in enumerate(zip(tables, tracks, rows, strict=True)):
+        if table.values.shape != (wanted, width):
             raise ShapeError(
-                f"covariates {at}: shape {table.shape}, expected {wanted} rows and {tables[0].shape[1]} columns."
+                f"covariates {at}: shape {table.values.shape}, expected {wanted} rows and {width} columns."
             )
-    return tables
+        _check_dates(table, track, f"covariates {at}")
+    return [table.values for table in tables]
+
+
+def _check_dates(table: Track, track: Track, what: str) -> None:
+    """Dates of covariates must be those of the series and the steps after it."""
+    if step_seconds(table.index) is None or step_seconds(track.index) is None:
+        return
+    last = (
+        track.index
+        if len(table.index) <= track.length
+        else track.index.append(track.future(table.length - track.length))
+    )
+    ahead = track.future(table.length)
+    for wanted in (last[: table.length], ahead):
+        if len(wanted) == table.length and (wanted == table.index).all():
+            return
+    raise DataError(
+        f"{what}: dates from {table.index[0]} to {table.index[-1]}, expected those of the series, which ends at "
+        f"{track.index[-1]}, or of the steps after it."
+    )
 
 
 def conformal(scores: np.ndarray, level: float) -> np.ndarray:
