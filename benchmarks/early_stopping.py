@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from estimators import read_ts
 from sklearn.model_selection import StratifiedKFold
 
+from estimators import read_ts
 from wavessm.estimators import WaveSSMClassifier
 from wavessm.record import provenance, write_csv
 
