@@ -148,13 +148,16 @@ def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp
 
 
 def test_graphs_hold_no_complex_number_and_no_fourier_transform(tmp_path):
-    for name in ("both directions", "dense"):
+    for name in ("both directions", "dense", "pool"):
         export_onnx(make(name), tmp_path / "model.onnx")
         graph = onnx.load(tmp_path / "model.onnx").graph
         kinds = {node.op_type for node in graph.node}
         kinds |= {node.op_type for outer in graph.node for a in outer.attribute for node in a.g.node}
         assert "Scan" in kinds
         assert not kinds & {"DFT", "STFT", "FFT", "Loop"}
+        bodies = [node for outer in graph.node for a in outer.attribute for node in a.g.node]
+        read = {name for node in [*graph.node, *bodies] for name in node.input}
+        assert {constant.name for constant in graph.initializer} <= read, "runtimes warn of constants nobody reads"
         types = {constant.data_type for constant in graph.initializer}
         assert types <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
 

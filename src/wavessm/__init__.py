@@ -2,7 +2,7 @@
 
 Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
 blocks, config, encoders, backbones, heads, models, presets;
-then estimators, hub, export.
+then estimators, hub, export, inspection.
 """
 
 from typing import TYPE_CHECKING, Any

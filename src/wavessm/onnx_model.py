@@ -216,9 +216,9 @@ def put_head(g: Graph, h: str, model: SequenceModel, heard: str | None = None) -
         y = g.linear(h, decoder)
         return y if heard is None else g.where(heard, y)
     if heard is None:
-        last = g.constant(-1, whole=True)
-        h = g.mean(h, keep=False) if kind == "pool" else g.add("Gather", h, last, options={"axis": 1})
-        return g.linear(h, decoder)
+        if kind == "pool":
+            return g.linear(g.mean(h, keep=False), decoder)
+        return g.linear(g.add("Gather", h, g.constant(-1, whole=True), options={"axis": 1}), decoder)
     ends = g.add("Unsqueeze", "lengths", g.constant([1], whole=True))  # (batch, 1)
     if kind == "pool":
         count = g.add("Cast", ends, options={"to": onnx_package().TensorProto.FLOAT})
