@@ -29,6 +29,7 @@ CHECKS = {
     SktimeForecaster: [
         "test_predict_interval",
         "test_update_predict_single",
+        "test__y_remember_data",
         "test_fit_does_not_overwrite_hyper_params",
         "test_random_tags",
     ],

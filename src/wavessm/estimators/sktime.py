@@ -126,6 +126,7 @@ class SktimeForecaster(BaseForecaster):
         "property:randomness": "derandomized",
     }
     _config = {"remember_data": False}  # noqa: RUF012  it remembers by itself, in `seen_` and `known_`
+    _y = _X = None  # what sktime remembers where that is switched on
 
     def __init__(self, estimator: WaveSSMForecaster | None = None, random_state: Any = None) -> None:
         self.estimator = estimator
