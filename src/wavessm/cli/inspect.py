@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wavessm.checks import whole
+from wavessm.cli.bar import Bar
 from wavessm.cli.evaluate import positional
 from wavessm.cli.parse import parse
 from wavessm.errors import DataError, OptionError, WaveSSMError
@@ -74,7 +75,18 @@ def explained(subject: Subject, given: Options) -> tuple[Saliency | None, np.nda
         except WaveSSMError as reason:
             print(f"saliency left out, give --signals FILE: {reason}")
             return None, None
-    return attribute(subject.model, x, lengths, None, given.method), x.numpy()
+    return case_by_case(subject, x, lengths, given.method), x.numpy()
+
+
+def case_by_case(subject: Subject, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
+    """The shares of all cases, with a bar: long signals take a while."""
+    bar, parts = Bar("explaining", "{} cases".format), []
+    bar(0, len(x))
+    for at in range(len(x)):
+        end = None if lengths is None else lengths[at : at + 1]
+        parts.append(attribute(subject.model, x[at : at + 1], end, None, method))
+        bar(at + 1, len(x))
+    return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:

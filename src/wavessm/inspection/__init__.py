@@ -1,4 +1,4 @@
-"""Stage 9n: what a trained model has learned, as numbers and as figures.
+"""Stage 9o: what a trained model has learned, as numbers and as figures.
 
     subject = open_subject(model)              a SequenceModel, a fitted estimator, a run folder or a model folder
     time_scales(layer, length)                 steps, decays and reach of every channel, in samples

@@ -25,7 +25,7 @@ from wavessm.models import SequenceModel
 from wavessm.registry import unknown_name
 
 METHODS = ("integrated", "gradient", "occlusion")
-STEPS = 32
+STEPS = 16
 """Points of the Gauss-Legendre rule along the path from the baseline."""
 
 
