@@ -49,7 +49,8 @@ class Options:
     jobs: int = 1
     """Runs side by side."""
     memory_gib: float = 0.0
-    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit; inf: none, and no dry runs."""
+    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit. inf
+    sets none and makes no dry runs."""
     out: Path = Path("runs/sweep")
     """Folder of the sweep."""
     csv: Path | None = None
