@@ -382,3 +382,15 @@ def test_compiles_without_graph_breaks(kind):
     torch.testing.assert_close(y, layer(x))
     gradients = torch.autograd.grad(y.sum(), layer.C)[0], torch.autograd.grad(layer(x).sum(), layer.C)[0]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+@pytest.mark.parametrize("family", ["morlet", "gauss", "mexhat", "dpss", "db6"])
+def test_white_noise_moves_every_mode_alike(family, measure):
+    layer = ws.WaveSSM(1, 32, family=family, measure=measure, structure="diagonal")
+    decay = layer.log_decay[0].exp()
+    turning = layer.frequency.shape[1]
+    drive = torch.cat(
+        [layer.B[0, :turning].square().sum(-1), layer.B[0, turning:].flatten()[: len(decay) - turning] ** 2]
+    )
+    torch.testing.assert_close(drive / (2 * decay), torch.full_like(decay, 0.5))
