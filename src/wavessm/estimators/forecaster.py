@@ -267,13 +267,14 @@ class WaveSSMForecaster(BaseEstimator):
         for at, track in enumerate(tracks):
             if track.length < self.context_:
                 raise DataError(f"series {at} has {track.length} steps, expected the context of {self.context_}.")
-        if (covariates is None) != (self.known_ is None) and not (covariates is None and h == 0):
-            came, had = ("no", "had") if covariates is None else ("some", "had no")
-            raise OptionError(f"{came} covariates came, but fit {had} covariates; give those of the next {h} steps.")
+        if covariates is None and self.known_ is not None:
+            of = f"the next {h} steps" if series is None else f"the series and of the next {h} steps"
+            raise OptionError(f"no covariates came, but fit had covariates; give those of {of}.")
         if covariates is None:
-            return tracks, form, scales, self.known_ if series is None else None
+            return tracks, form, scales, None
+        if self.known_ is None:
+            raise OptionError("some covariates came, but fit had no covariates; leave them out or fit with them.")
         rows = [h if series is None else track.length + h for track in tracks]
-        assert self.known_ is not None
         tables = read_covariates(covariates, tracks, form, rows, self.known_[0].shape[1])
         if series is None:
             tables = [np.concatenate(pair) for pair in zip(self.known_, tables, strict=True)]
