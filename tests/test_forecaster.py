@@ -136,9 +136,9 @@ def test_covariates_known_beforehand_move_the_forecast():
     longer = model.predict(6, covariates=np.array([[0.0], [1.0], [0.0], [1.0], [1.0], [0.0]]))
     np.testing.assert_allclose(longer[:4], ahead, rtol=1e-5)
     assert longer[4] - longer[5] > 2
-    with pytest.raises(ws.OptionError, match="no covariates came, .* of the next 4 steps"):
+    with pytest.raises(ws.OptionError, match=r"no covariates came, .* of the next 4 steps"):
         model.predict()
-    with pytest.raises(ws.OptionError, match="no covariates came, .* of the series and of the next 0 steps"):
+    with pytest.raises(ws.OptionError, match=r"no covariates came, .* of the series and of the next 0 steps"):
         model.backtest(series)
     assert model.backtest(series, covariates=promotion).mae < 1
     with pytest.raises(ws.OptionError, match="fit had no covariates; leave them out"):
