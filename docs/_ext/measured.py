@@ -1,0 +1,238 @@
+"""What was measured, on the site: tables are made from the CSV files under results/ whenever the site is built.
+
+    {measured} engine/cuda.csv      the words of results/README.md on this file, and the command that made it
+    {measured-table} FILE           its numbers: all of them, some columns, some rows, or one quantity across two
+    {runs}                          results/runs.csv through `wavessm report`'s own tables, where it exists
+    {measured-rest}                 sections of results/README.md that no page asks for by name
+
+Each directive becomes Markdown, which Sphinx then reads, so the functions here return plain text.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+Rows = list[dict[str, str]]
+
+
+# -- words ------------------------------------------------------------------------------------------------------
+
+
+def sections(readme: str) -> dict[str, str]:
+    """Heading → text of the second-level sections.
+
+    >>> sections("# All\\n\\n## `a.csv`\\n\\nOne.\\n\\n## b\\n\\nTwo.\\n")
+    {'`a.csv`': 'One.', 'b': 'Two.'}
+    """
+    parts = re.split(r"^## (.+)$", readme, flags=re.MULTILINE)
+    return {head.strip(): text.strip() for head, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def section_of(name: str, readme: str) -> str | None:
+    """The text of the section whose heading names a file or folder."""
+    for head, text in sections(readme).items():
+        if f"`{name}`" in head:
+            return text
+    return None
+
+
+def made_by(path: Path) -> str:
+    """The line with command, versions and machine that stands beside a CSV; empty if there is none."""
+    for note in (path.with_suffix(".md"), path.parent / "PROVENANCE.md"):
+        if note.is_file():
+            return " ".join(note.read_text(encoding="utf-8").split())
+    return ""
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, where: str = "") -> Rows:
+    """The rows of a CSV for which every `column=value` of a comma-separated list holds; values may be a|b."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for condition in filter(None, (part.strip() for part in where.split(","))):
+        column, _, wanted = condition.partition("=")
+        rows = [row for row in rows if row[column] in wanted.split("|")]
+    if not rows:
+        raise ValueError(f"{path.name}: no row with {where}")
+    return rows
+
+
+def shown(value: str, digits: int | None) -> str:
+    """A cell: nothing for NaN, numbers to so many significant digits, a bar that does not end the cell.
+
+    >>> shown("nan", None), shown("0.123456", 3), shown("1024", 3), shown("a|b", 3)
+    ('', '0.123', '1024', 'a\\\\|b')
+    """
+    if value == "nan":
+        return ""
+    if digits and re.fullmatch(r"-?\d*\.\d+(e[-+]?\d+)?", value):
+        return f"{float(value):.{digits}g}"
+    return value.replace("|", "\\|")
+
+
+def markdown(rows: Rows, columns: list[str], digits: int | None = None) -> str:
+    """A table; columns of numbers stand to the right."""
+
+    def numeric(column: str) -> bool:
+        return all(re.fullmatch(r"(-?[\d.]+(e[-+]?\d+)?|nan|inf|)", row[column]) for row in rows)
+
+    head = "| " + " | ".join(column.replace("_", " ") for column in columns) + " |"
+    rule = "|" + "|".join("---:" if numeric(column) else "---" for column in columns) + "|"
+    body = ["| " + " | ".join(shown(row[column], digits) for column in columns) + " |" for row in rows]
+    return "\n".join([head, rule, *body])
+
+
+def across(rows: Rows, down: str, over: str, value: str) -> Rows:
+    """One quantity in a table of two: a row for each value of `down`, a column for each of `over`.
+
+    >>> across([{"n": "8", "f": "a", "y": "1"}, {"n": "8", "f": "b", "y": "2"}], "n", "f", "y")
+    [{'n': '8', 'a': '1', 'b': '2'}]
+    """
+    columns = dict.fromkeys(row[over] for row in rows)
+    made: dict[str, dict[str, str]] = {}
+    for row in rows:
+        cells = made.setdefault(row[down], {down: row[down], **dict.fromkeys(columns, "")})
+        if cells[row[over]]:
+            raise ValueError(f"two values of {value} for {down}={row[down]}, {over}={row[over]}: add a where")
+        cells[row[over]] = row[value]
+    return list(made.values())
+
+
+# -- runs -------------------------------------------------------------------------------------------------------
+
+
+def runs_page(source: Path, plots: Path) -> str:
+    """`runs.csv` as Markdown: a section a task, a table a quantity, a plot, and the commands of all its runs."""
+    from wavessm.report.runs import Cell, collect, paper, read_runs
+    from wavessm.report.tables import HEAD, plot, table, title
+
+    rows, published = read_runs(source), paper()
+    results = collect(rows)
+    failed = sum(row["status"] != "ok" for row in rows)
+    parts = [f"{len(rows)} rows, {failed} of them failed runs. ± is the standard deviation over seeds."]
+    for task in dict.fromkeys(cell.task for cell in sorted(results)):
+        of_task: dict[Cell, dict] = {cell: made for cell, made in results.items() if cell.task == task}
+        plots.mkdir(parents=True, exist_ok=True)
+        parts += [f"### {task}", f"![{task}]({plot(of_task, published, plots / f'{task}.png')})"]
+        for cell, made in sorted(of_task.items()):
+            lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, made, published)]
+            parts += [f"**{title(cell)}**", markdown(lines, HEAD)]
+        commands = dict.fromkeys(row["command"] for row in rows if row["task"] == task and row["command"])
+        if commands:
+            fence = "\n".join(["```sh", *commands, "```"])
+            parts += [f"<details><summary>The {len(commands)} commands</summary>", fence, "</details>"]
+    return "\n\n".join(parts)
+
+
+# -- directives -------------------------------------------------------------------------------------------------
+
+
+class FromResults(SphinxDirective):
+    """Markdown made from files under results/, read where the directive stands."""
+
+    has_content = False
+    optional_arguments = 1
+    final_argument_whitespace = True
+
+    @property
+    def results(self) -> Path:
+        return Path(self.env.srcdir, self.config.measured_folder)
+
+    def use(self, path: Path) -> Path:
+        """A file whose change makes the page new."""
+        self.env.note_dependency(str(path))
+        return path
+
+    def readme(self) -> str:
+        return self.use(self.results / "README.md").read_text(encoding="utf-8")
+
+    def link(self, path: Path) -> str:
+        """A path as pages write it, relative to the page."""
+        return os.path.relpath(path, Path(self.env.doc2path(self.env.docname)).parent)
+
+    def run(self) -> list[nodes.Node]:
+        try:
+            text = self.text()
+        except (OSError, ValueError, KeyError) as reason:
+            raise self.error(f"{self.name}: {reason}") from reason
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+
+class Measured(FromResults):
+    required_arguments = 1
+
+    def text(self) -> str:
+        name = self.arguments[0]
+        words = section_of(name, self.readme())
+        if words is None:
+            raise ValueError(f"results/README.md has no section `{name}`")
+        path = self.results / name
+        if path.suffix != ".csv" or not path.is_file():
+            return words
+        made = made_by(path)
+        picture = path.with_suffix(".png")
+        parts = [words, f"`results/{name}`. {made}"]
+        return "\n\n".join(parts + ([f"![{name}]({self.link(picture)})"] if picture.is_file() else []))
+
+
+class Table(FromResults):
+    required_arguments = 1
+    option_spec: ClassVar = {
+        "columns": directives.unchanged,
+        "where": directives.unchanged,
+        "digits": directives.positive_int,
+        "across": directives.unchanged,
+    }
+
+    def text(self) -> str:
+        path = self.use(self.results / self.arguments[0])
+        rows = read(path, self.options.get("where", ""))
+        if "across" in self.options:  # down, over, value
+            rows = across(rows, *(part.strip() for part in self.options["across"].split(",")))
+        chosen = [part.strip() for part in self.options.get("columns", "").split(",") if part.strip()]
+        return markdown(rows, chosen or list(rows[0]), self.options.get("digits"))
+
+
+class Runs(FromResults):
+    def text(self) -> str:
+        path = self.results / "runs.csv"
+        if not path.is_file():
+            return "`results/runs.csv` is not there yet: the runs are being made."
+        plots = Path(self.env.doctreedir) / "plots"
+        text = runs_page(self.use(path), plots)
+        return text.replace(f"]({plots}", f"]({self.link(plots)}")
+
+
+class Rest(FromResults):
+    def text(self) -> str:
+        pages = [path.read_text(encoding="utf-8") for path in Path(self.env.srcdir).glob("*.md")]
+        named = set(re.findall(r"^```\{measured\} (\S+)$", "\n".join(pages), re.MULTILINE))
+        rest = [
+            f"### {head}\n\n{text}"
+            for head, text in sections(self.readme()).items()
+            if not named & set(re.findall(r"`([^`]+)`", head))
+        ]
+        return "\n\n".join(rest)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_config_value("measured_folder", "../results", "env", (str,))
+    for name, kind in {"measured": Measured, "measured-table": Table, "runs": Runs, "measured-rest": Rest}.items():
+        app.add_directive(name, kind)
+    return {"parallel_read_safe": True}
