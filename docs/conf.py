@@ -8,6 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent / "src")]
 
+from docutils import nodes  # noqa: E402
+from sphinx.application import Sphinx  # noqa: E402
+
 import wavessm  # noqa: E402
 
 project = "wavessm"
@@ -17,7 +20,6 @@ version = release = wavessm.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "commands",
     "docstrings",
@@ -25,29 +27,34 @@ extensions = [
     "measured",
 ]
 exclude_patterns = ["_ext", "_static", "figures"]
-suppress_warnings = ["toc.empty_glob"]  # a toctree may leave room for pages to come
+
+highlight_language = "text"  # of fences without a name
 
 # Markdown: headings can be linked to, formulas stand between dollars or in ```math as on GitHub.
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3
-myst_dmath_double_inline = True
+myst_update_mathjax = False  # formulas are MathML
 
 # The reference: docstrings in the order of the source, names as short as they are unambiguous.
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "exclude-members": "set_score_request, set_fit_request, set_predict_request"}
+autodoc_default_options = {
+    "members": True,
+    "exclude-members": "set_score_request, set_fit_request, set_predict_request",
+}
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 add_module_names = False
 
-# With -n every name in a signature has to lead somewhere. Other libraries' names cannot, without their inventories;
-# `word` in a docstring is a link where it can be one.
+# With -n every dotted name in a signature has to lead somewhere. Other libraries' names cannot, without their
+# inventories; `word` in a docstring is a link where it can be one.
 OTHERS = r"(torch|numpy|np|npt|nn|collections|pathlib|typing|sklearn|pandas|lightning|tyro|argparse|types|scipy)\..*"
-BUILTIN = r"(optional|Array|Real|Complex|States|Tensor|Path|Any|Callable|Sequence|Mapping|Iterator|Iterable|NDArray|ArrayLike|Literal|Self)"
-nitpick_ignore_regex = [("py:obj", ".*"), ("py:(class|data|exc|attr)", OTHERS), ("py:(class|data)", BUILTIN)]
+nitpick_ignore_regex = [("py:obj", ".*"), ("py:(class|data|exc|attr)", OTHERS), ("py:(class|data)", r"\w+")]
+
+smartquotes_action = "qe"  # two hyphens begin an option
 
 html_theme = "furo"
 html_title = "wavessm"
@@ -61,3 +68,14 @@ html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "native"
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+def strip_blocks(app: Sphinx, doctree: nodes.document) -> None:
+    """Snippets end with an empty line for doctest's sake; the page does not show it."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip()
+        block[:] = [nodes.Text(block.rawsource)]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-read", strip_blocks)

@@ -1,9 +1,9 @@
 """The house's docstrings as reStructuredText, which Sphinx reads. They are plain text with four habits:
 
-`word`                          a name, linked where it is documented
-name    what it is              lines in two columns: a legend, made a list of definitions
-indented lines                  formulas and tables, kept as they are
->>> and what follows            examples, kept as they are
+    `word`                names, linked where they are documented
+    name    what it is    lines in two columns are a legend and become a list of definitions
+    indented lines        formulas and tables, kept as they are
+    examples              after prompts, kept as they are
 
 Signs that reStructuredText would take for markup are escaped, so a docstring never has to think of it.
 """
@@ -57,7 +57,7 @@ def definitions(part: list[str]) -> list[str] | None:
     """A legend as a list of definitions, or None if the lines are not one. Its first line says where words begin.
 
     >>> definitions(["atoms    (N, L) samples", "a, b, c  points,", "         evenly spaced"])
-    ['.. rst-class:: legend', '', '``atoms``', '   (N, L) samples', '', '``a, b, c``', '   points,', '   evenly spaced', '']
+    ['.. rst-class:: legend', '', '``atoms``', '   (N, L) samples', '', '``a, b, c``', '   points,', '   evenly...', '']
     >>> definitions(["No legend at all."])
     """
     first = LEGEND.match(part[0])
@@ -108,7 +108,9 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 def shorten(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
     """NumPy spells its aliases out when a signature is evaluated; their names say more."""
-    return tuple(part and NUMPY_ARRAY.sub(r"NDArray[\1]", ARRAY_LIKE.sub("ArrayLike", part)) for part in (signature, returns))
+    return tuple(
+        part and NUMPY_ARRAY.sub(r"NDArray[\1]", ARRAY_LIKE.sub("ArrayLike", part)) for part in (signature, returns)
+    )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def to_mathml(latex: str, display: bool = False) -> str:
-    """LaTeX as a `math` element.
+    """LaTeX as a `math` element. What the converter does not know, such as an environment, is an error.
 
     >>> to_mathml("x^2").startswith('<math')
     True
@@ -21,7 +21,11 @@ def to_mathml(latex: str, display: bool = False) -> str:
     """
     from latex2mathml.converter import convert
 
-    return convert(latex.strip(), display="block" if display else "inline")
+    known = latex.strip().replace("{aligned}", "{align*}")  # GitHub knows the first, the converter the second
+    made = convert(known, display="block" if display else "inline")
+    if "<mi>&</mi>" in made or "<mtext>\\" in made or "<mi>\\" in made:
+        raise ValueError(f"no MathML for {latex!r}: write it in commands that latex2mathml knows")
+    return made
 
 
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:

@@ -101,6 +101,7 @@ def across(rows: Rows, down: str, over: str, value: str) -> Rows:
     >>> across([{"n": "8", "f": "a", "y": "1"}, {"n": "8", "f": "b", "y": "2"}], "n", "f", "y")
     [{'n': '8', 'a': '1', 'b': '2'}]
     """
+    rows = [row for row in rows if row[value] != "nan"]
     columns = dict.fromkeys(row[over] for row in rows)
     made: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -109,6 +110,15 @@ def across(rows: Rows, down: str, over: str, value: str) -> Rows:
             raise ValueError(f"two values of {value} for {down}={row[down]}, {over}={row[over]}: add a where")
         cells[row[over]] = row[value]
     return list(made.values())
+
+
+def commands(rows: Rows, hidden: bool = False) -> str:
+    """The commands of a table's rows, once each; hidden until they are asked for if they may be many."""
+    typed = dict.fromkeys(row["command"] for row in rows if row["command"])
+    fence = "\n".join(["```text", *typed, "```"]) if typed else ""
+    if not typed or not hidden:
+        return fence
+    return f"<details><summary>Made by {len(typed)} commands</summary>\n\n{fence}\n\n</details>"
 
 
 # -- runs -------------------------------------------------------------------------------------------------------
@@ -130,10 +140,7 @@ def runs_page(source: Path, plots: Path) -> str:
         for cell, made in sorted(of_task.items()):
             lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, made, published)]
             parts += [f"**{title(cell)}**", markdown(lines, HEAD)]
-        commands = dict.fromkeys(row["command"] for row in rows if row["task"] == task and row["command"])
-        if commands:
-            fence = "\n".join(["```sh", *commands, "```"])
-            parts += [f"<details><summary>The {len(commands)} commands</summary>", fence, "</details>"]
+        parts.append(commands([row for row in rows if row["task"] == task], hidden=True))
     return "\n\n".join(parts)
 
 
@@ -183,9 +190,11 @@ class Measured(FromResults):
         if words is None:
             raise ValueError(f"results/README.md has no section `{name}`")
         path = self.results / name
-        if path.suffix != ".csv" or not path.is_file():
+        if (path / "README.md").is_file():  # a folder that says more itself
+            return self.use(path / "README.md").read_text(encoding="utf-8").partition("\n")[2]
+        if not path.is_file():
             return words
-        made = made_by(path)
+        made = made_by(self.use(path))
         picture = path.with_suffix(".png")
         parts = [words, f"`results/{name}`. {made}"]
         return "\n\n".join(parts + ([f"![{name}]({self.link(picture)})"] if picture.is_file() else []))
@@ -198,6 +207,7 @@ class Table(FromResults):
         "where": directives.unchanged,
         "digits": directives.positive_int,
         "across": directives.unchanged,
+        "commands": directives.flag,
     }
 
     def text(self) -> str:
@@ -206,7 +216,8 @@ class Table(FromResults):
         if "across" in self.options:  # down, over, value
             rows = across(rows, *(part.strip() for part in self.options["across"].split(",")))
         chosen = [part.strip() for part in self.options.get("columns", "").split(",") if part.strip()]
-        return markdown(rows, chosen or list(rows[0]), self.options.get("digits"))
+        made = markdown(rows, chosen or list(rows[0]), self.options.get("digits"))
+        return f"{made}\n\n{commands(rows)}" if "commands" in self.options else made
 
 
 class Runs(FromResults):
@@ -215,14 +226,15 @@ class Runs(FromResults):
         if not path.is_file():
             return "`results/runs.csv` is not there yet: the runs are being made."
         plots = Path(self.env.doctreedir) / "plots"
-        text = runs_page(self.use(path), plots)
+        words = section_of(path.name, self.readme()) or ""
+        text = f"{words}\n\n{runs_page(self.use(path), plots)}"
         return text.replace(f"]({plots}", f"]({self.link(plots)}")
 
 
 class Rest(FromResults):
     def text(self) -> str:
         pages = [path.read_text(encoding="utf-8") for path in Path(self.env.srcdir).glob("*.md")]
-        named = set(re.findall(r"^```\{measured\} (\S+)$", "\n".join(pages), re.MULTILINE))
+        named = {"runs.csv"} | set(re.findall(r"^```\{measured\} (\S+)$", "\n".join(pages), re.MULTILINE))
         rest = [
             f"### {head}\n\n{text}"
             for head, text in sections(self.readme()).items()

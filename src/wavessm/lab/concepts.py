@@ -1,8 +1,8 @@
 """Three pictures behind the words of the documentation: measures, a memory that streams, and the modes of an operator.
 
-    measures   the same atoms over the past at three times: stretched (scaled) or sliding (translated)
-    memory     an ECG streamed into N numbers: the state as it fills, and what Morlet and Legendre recall of it
-    modes      eigenvalues of −A; κ(V) is the condition number of its eigenvectors
+measures   the same atoms over the past at three times: stretched (scaled) or sliding (translated)
+memory     an ECG streamed into N numbers: the state as it fills, and what Morlet and Legendre recall of it
+modes      eigenvalues of −A; κ(V) is the condition number of its eigenvectors
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def streamed_memory(n: int = 64) -> Drawing:
         figure, axes = plt.subplots(3, 1, figsize=(9.4, 6), sharex=True, height_ratios=[1.2, 1, 1])
         size = np.abs(states) / np.abs(states).max()
         axes[0].imshow(size.T**0.5, aspect="auto", cmap="magma", origin="lower", extent=(0, 1, 0, n))
-        axes[0].set(title="the state as the signal streams in (Morlet, by centre; brighter: larger)", ylabel="coordinate")
+        axes[0].set(
+            title="the state as the signal streams in (Morlet, by centre; brighter: larger)", ylabel="coordinate"
+        )
         for axis, family in zip(axes[1:], recalled, strict=True):
             axis.plot(t, x, color="0.75", linewidth=2.2)
             axis.plot(t, recalled[family], color=COLOURS[family])
