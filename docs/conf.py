@@ -41,10 +41,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "set_score_request, set_fit_request, set_predict_request",
+    "exclude-members": "set_score_request, set_fit_request, set_predict_request, extra_repr",
 }
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 add_module_names = False
@@ -54,7 +55,7 @@ add_module_names = False
 OTHERS = r"(torch|numpy|np|npt|nn|collections|pathlib|typing|sklearn|pandas|lightning|tyro|argparse|types|scipy)\..*"
 nitpick_ignore_regex = [("py:obj", ".*"), ("py:(class|data|exc|attr)", OTHERS), ("py:(class|data)", r"\w+")]
 
-smartquotes_action = "qe"  # two hyphens begin an option
+smartquotes = False  # names in quotes and options with two hyphens stay as they are typed
 
 html_theme = "furo"
 html_title = "wavessm"

@@ -1,7 +1,10 @@
-"""The commands of `wavessm` as a list, from the table that the command line itself prints."""
+"""The commands of `wavessm` with their help, as the command line itself prints it."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from typing import TYPE_CHECKING
 
 from docutils import nodes
@@ -11,16 +14,37 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 
+def help_of(command: str) -> str:
+    """What `wavessm COMMAND --help` prints.
+
+    >>> help_of("report").splitlines()[0].startswith("usage: wavessm report")
+    True
+    """
+    from wavessm.cli import main
+
+    said, width = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "88"
+    try:
+        with contextlib.redirect_stdout(said):
+            main([command, "--help"])
+    finally:
+        os.environ.pop("COLUMNS") if width is None else os.environ.update(COLUMNS=width)
+    return said.getvalue().strip()
+
+
 class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         from wavessm.cli import COMMANDS
 
-        entries = nodes.definition_list()
+        made: list[nodes.Node] = []
         for name, about in COMMANDS.items():
-            term = nodes.term("", "", nodes.literal("", f"wavessm {name}"))
-            words = nodes.paragraph("", f"{about[0].upper()}{about[1:]}.")
-            entries += nodes.definition_list_item("", term, nodes.definition("", words))
-        return [entries]
+            section = nodes.section(ids=[f"wavessm-{name}"], names=[f"wavessm-{name}"])
+            section += nodes.title("", f"wavessm {name}")
+            section += nodes.paragraph("", f"{about[0].upper()}{about[1:]}.")
+            text = help_of(name)
+            section += nodes.literal_block(text, text, language="text")
+            made.append(section)
+        return made
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
