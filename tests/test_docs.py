@@ -175,6 +175,8 @@ def test_shell_lines_of_the_guides_run(tmp_path, monkeypatch, capsys):
                     continue
                 assert obey(line, monkeypatch) == 0, f"{name}.md: {line}"
     said = capsys.readouterr().out
+    accuracy = float(re.search(r"accuracy {4,}(\d\.\d+)", said)[1])
+    assert accuracy > 0.8, "a third would be chance"
     assert (tmp_path / "predictions.png").exists()
     assert len((tmp_path / "stream.csv").read_text().splitlines()) == 3
     assert len((tmp_path / "next.csv").read_text().splitlines()) == 25
