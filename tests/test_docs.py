@@ -142,7 +142,8 @@ def test_runs_appear_beside_the_papers_numbers_with_plot_and_commands(tmp_path):
         assert cell in text, cell
     assert command in text
     assert len(list((site / "_images").glob("*.png"))) == 2, "a plot for each of the two tasks"
-    assert {"ptbxl-super-diag", "forecast"} <= Page(text).ids
+    order = [text.index(words) for words in ('id="runs"', "Words on runs.", "8 rows", 'id="forecast"', "Other words.")]
+    assert order == sorted(order), "each under its heading"
 
 
 # -- the sources --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ Each directive becomes Markdown, which Sphinx then reads, so the functions here 
 from __future__ import annotations
 
 import csv
+import html
 import os
 import re
 from pathlib import Path
@@ -22,6 +23,8 @@ from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+
+    from wavessm.report.runs import Cell, Result, Variant
 
 Rows = list[dict[str, str]]
 
@@ -112,36 +115,61 @@ def across(rows: Rows, down: str, over: str, value: str) -> Rows:
     return list(made.values())
 
 
-def commands(rows: Rows, hidden: bool = False) -> str:
-    """The commands of a table's rows, once each; hidden until they are asked for if they may be many."""
-    typed = dict.fromkeys(row["command"] for row in rows if row["command"])
-    fence = "\n".join(["```text", *typed, "```"]) if typed else ""
-    if not typed or not hidden:
-        return fence
-    return f"<details><summary>Made by {len(typed)} commands</summary>\n\n{fence}\n\n</details>"
+def commands(rows: Rows) -> str:
+    """The commands of a table's rows, once each."""
+    return "\n".join(["```text", *dict.fromkeys(row["command"] for row in rows if row["command"]), "```"])
+
+
+def folded(summary: str, text: str) -> str:
+    """Markdown that is shown when its summary is opened."""
+    return f"<details><summary>{html.escape(summary)}</summary>\n\n{text}\n\n</details>"
 
 
 # -- runs -------------------------------------------------------------------------------------------------------
 
 
-def runs_page(source: Path, plots: Path) -> str:
-    """`runs.csv` as Markdown: a section a task, a table a quantity, a plot, and the commands of all its runs."""
-    from wavessm.report.runs import Cell, collect, paper, read_runs
-    from wavessm.report.tables import HEAD, plot, table, title
+def runs_page(source: Path, plots: Path) -> dict[str, str]:
+    """`runs.csv` as Markdown by task: tables for each quantity, a plot, and the commands of all its runs.
+
+    The words before the first task stand under the empty name.
+    """
+    from wavessm.report.runs import collect, paper, read_runs
+    from wavessm.report.tables import plot
 
     rows, published = read_runs(source), paper()
-    results = collect(rows)
+    results = sorted(
+        collect(rows).items(), key=lambda item: (item[0]._replace(horizon=""), len(item[0].horizon), item[0])
+    )
     failed = sum(row["status"] != "ok" for row in rows)
-    parts = [f"{len(rows)} rows, {failed} of them failed runs. ± is the standard deviation over seeds."]
-    for task in dict.fromkeys(cell.task for cell in sorted(results)):
-        of_task: dict[Cell, dict] = {cell: made for cell, made in results.items() if cell.task == task}
-        plots.mkdir(parents=True, exist_ok=True)
-        parts += [f"### {task}", f"![{task}]({plot(of_task, published, plots / f'{task}.png')})"]
-        for cell, made in sorted(of_task.items()):
-            lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, made, published)]
-            parts += [f"**{title(cell)}**", markdown(lines, HEAD)]
-        parts.append(commands([row for row in rows if row["task"] == task], hidden=True))
-    return "\n\n".join(parts)
+    made = {"": f"{len(rows)} rows, {failed} of them failed runs. ± is the standard deviation over seeds."}
+    plots.mkdir(parents=True, exist_ok=True)
+    for task in dict.fromkeys(cell.task for cell, _ in results):
+        of_task = [(cell, found) for cell, found in results if cell.task == task]
+        parts = []
+        for group in dict.fromkeys((cell.dataset, cell.variables) for cell, _ in of_task):
+            cells = {cell: found for cell, found in of_task if (cell.dataset, cell.variables) == group}
+            name = "-".join(filter(None, (task, *group)))
+            picture = f"![{name}]({plot(cells, published, plots / f'{name}.png')})"
+            for cell, found in cells.items():
+                said, text = of_cell(cell, found, published)
+                parts.append(folded(said, text) if len(of_task) > 4 else f"**{said}**\n\n{text}")
+            parts.append(folded(f"Plot of {', '.join(filter(None, group))}", picture) if len(of_task) > 4 else picture)
+        parts.append(folded("The commands", commands([row for row in rows if row["task"] == task])))
+        made[task] = "\n\n".join(parts)
+    return made
+
+
+def of_cell(cell: Cell, found: dict[Variant, Result], published: dict[Cell, dict[Variant, float]]) -> tuple[str, str]:
+    """One quantity: our best beside the paper's in a line, and the whole table."""
+    from wavessm.report.runs import HIGHER_IS_BETTER
+    from wavessm.report.tables import HEAD, table, title
+
+    lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, found, published)]
+    said = f"{title(cell)}: {lines[0]['ours']} by {lines[0]['variant']}"
+    theirs = [float(line["paper"]) for line in lines if line["paper"]]
+    if theirs:
+        said += f"; best of the paper {(max if HIGHER_IS_BETTER[cell.metric] else min)(theirs):g}"
+    return said, markdown(lines, HEAD)
 
 
 # -- directives -------------------------------------------------------------------------------------------------
@@ -172,32 +200,41 @@ class FromResults(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         try:
-            text = self.text()
+            parts = self.parts()
         except (OSError, ValueError, KeyError) as reason:
             raise self.error(f"{self.name}: {reason}") from reason
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        made: list[nodes.Node] = []
+        for name, text in parts.items():
+            within: list[nodes.Node] = self.parse_text_to_nodes(text)
+            if name:
+                section = nodes.section(ids=[nodes.make_id(name)], names=[name])
+                section += [nodes.title("", name.replace("`", "")), *within]
+                within = [section]
+            made += within
+        return made
 
-    def text(self) -> str:
+    def parts(self) -> dict[str, str]:
+        """Markdown by the heading it stands under; without one under the empty name."""
         raise NotImplementedError
 
 
 class Measured(FromResults):
     required_arguments = 1
 
-    def text(self) -> str:
+    def parts(self) -> dict[str, str]:
         name = self.arguments[0]
         words = section_of(name, self.readme())
         if words is None:
             raise ValueError(f"results/README.md has no section `{name}`")
         path = self.results / name
         if (path / "README.md").is_file():  # a folder that says more itself
-            return self.use(path / "README.md").read_text(encoding="utf-8").partition("\n")[2]
+            return {"": self.use(path / "README.md").read_text(encoding="utf-8").partition("\n")[2]}
         if not path.is_file():
-            return words
+            return {"": words}
         made = made_by(self.use(path))
         picture = path.with_suffix(".png")
         parts = [words, f"`results/{name}`. {made}"]
-        return "\n\n".join(parts + ([f"![{name}]({self.link(picture)})"] if picture.is_file() else []))
+        return {"": "\n\n".join(parts + ([f"![{name}]({self.link(picture)})"] if picture.is_file() else []))}
 
 
 class Table(FromResults):
@@ -210,37 +247,37 @@ class Table(FromResults):
         "commands": directives.flag,
     }
 
-    def text(self) -> str:
+    def parts(self) -> dict[str, str]:
         path = self.use(self.results / self.arguments[0])
         rows = read(path, self.options.get("where", ""))
         if "across" in self.options:  # down, over, value
             rows = across(rows, *(part.strip() for part in self.options["across"].split(",")))
         chosen = [part.strip() for part in self.options.get("columns", "").split(",") if part.strip()]
         made = markdown(rows, chosen or list(rows[0]), self.options.get("digits"))
-        return f"{made}\n\n{commands(rows)}" if "commands" in self.options else made
+        return {"": f"{made}\n\n{commands(rows)}" if "commands" in self.options else made}
 
 
 class Runs(FromResults):
-    def text(self) -> str:
+    def parts(self) -> dict[str, str]:
         path = self.results / "runs.csv"
         if not path.is_file():
-            return "`results/runs.csv` is not there yet: the runs are being made."
+            return {"": "`results/runs.csv` is not there yet: the runs are being made."}
         plots = Path(self.env.doctreedir) / "plots"
+        made = runs_page(self.use(path), plots)
         words = section_of(path.name, self.readme()) or ""
-        text = f"{words}\n\n{runs_page(self.use(path), plots)}"
-        return text.replace(f"]({plots}", f"]({self.link(plots)}")
+        made[""] = f"{words}\n\n{made['']}"
+        return {task: text.replace(f"]({plots}", f"]({self.link(plots)}") for task, text in made.items()}
 
 
 class Rest(FromResults):
-    def text(self) -> str:
+    def parts(self) -> dict[str, str]:
         pages = [path.read_text(encoding="utf-8") for path in Path(self.env.srcdir).glob("*.md")]
         named = {"runs.csv"} | set(re.findall(r"^```\{measured\} (\S+)$", "\n".join(pages), re.MULTILINE))
-        rest = [
-            f"### {head}\n\n{text}"
+        return {
+            head: text
             for head, text in sections(self.readme()).items()
             if not named & set(re.findall(r"`([^`]+)`", head))
-        ]
-        return "\n\n".join(rest)
+        }
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
