@@ -129,6 +129,9 @@ def test_runs_appear_beside_the_papers_numbers_with_plot_and_commands(tmp_path):
     (results / "README.md").write_text(
         "# Measured\n\n## `runs.csv`\n\nWords on runs.\n\n## `other.csv`\n\nOther words.\n"
     )
+    (results / "tuned").mkdir()
+    (results / "tuned/README.md").write_text("# Tuned\n\nHow it was.\n\n## Tried\n\nThis.\n")
+    (results / "tuned/tried.csv").write_text("rate,score\n0.1,0.70312\n")
     command = "wavessm train ptbxl-super-diag --family db6 --seed 0"
     written(results / "runs.csv", [{**RUNS[0], "command": command}, *RUNS[1:]])
     (source / "conf.py").write_text(
@@ -142,7 +145,8 @@ def test_runs_appear_beside_the_papers_numbers_with_plot_and_commands(tmp_path):
         assert cell in text, cell
     assert command in text
     assert len(list((site / "_images").glob("*.png"))) == 2, "a plot for each of the two tasks"
-    order = [text.index(words) for words in ('id="runs"', "Words on runs.", "8 rows", 'id="forecast"', "Other words.")]
+    order = [text.index(words) for words in ('id="runs"', "Words on runs.", "8 rows", 'id="forecast"', "Other words.",
+                                           'id="tuned"', "<strong>Tried</strong>", "0.7031<")]  # fmt: skip
     assert order == sorted(order), "each under its heading"
 
 

@@ -3,7 +3,7 @@
     {measured} engine/cuda.csv      the words of results/README.md on this file, and the command that made it
     {measured-table} FILE           its numbers: all of them, some columns, some rows, or one quantity across two
     {runs}                          results/runs.csv through `wavessm report`'s own tables, where it exists
-    {measured-rest}                 sections of results/README.md that no page asks for by name
+    {measured-rest}                 what no page asks for by name: sections of results/README.md, folders with their own
 
 Each directive becomes Markdown, which Sphinx then reads, so the functions here return plain text.
 """
@@ -48,6 +48,12 @@ def section_of(name: str, readme: str) -> str | None:
         if f"`{name}`" in head:
             return text
     return None
+
+
+def folder_words(folder: Path) -> tuple[str, str]:
+    """Title and text of a folder's README; its headings become bold lines."""
+    title, _, text = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
+    return title.removeprefix("# "), re.sub(r"^#+ (.+)$", r"**\1**", text, flags=re.MULTILINE)
 
 
 def made_by(path: Path) -> str:
@@ -96,6 +102,12 @@ def markdown(rows: Rows, columns: list[str], digits: int | None = None) -> str:
     rule = "|" + "|".join("---:" if numeric(column) else "---" for column in columns) + "|"
     body = ["| " + " | ".join(shown(row[column], digits) for column in columns) + " |" for row in rows]
     return "\n".join([head, rule, *body])
+
+
+def small_table(path: Path, most: int = 40) -> str:
+    """A CSV under its name, or nothing where it is too long to be read."""
+    rows = read(path)
+    return f"`{path.parent.name}/{path.name}`\n\n{markdown(rows, list(rows[0]), 4)}" if len(rows) <= most else ""
 
 
 def across(rows: Rows, down: str, over: str, value: str) -> Rows:
@@ -223,12 +235,13 @@ class Measured(FromResults):
 
     def parts(self) -> dict[str, str]:
         name = self.arguments[0]
+        path = self.results / name
+        if (path / "README.md").is_file():  # a folder that speaks for itself
+            self.use(path / "README.md")
+            return {"": folder_words(path)[1]}
         words = section_of(name, self.readme())
         if words is None:
             raise ValueError(f"results/README.md has no section `{name}`")
-        path = self.results / name
-        if (path / "README.md").is_file():  # a folder that says more itself
-            return {"": self.use(path / "README.md").read_text(encoding="utf-8").partition("\n")[2]}
         if not path.is_file():
             return {"": words}
         made = made_by(self.use(path))
@@ -273,11 +286,17 @@ class Rest(FromResults):
     def parts(self) -> dict[str, str]:
         pages = [path.read_text(encoding="utf-8") for path in Path(self.env.srcdir).glob("*.md")]
         named = {"runs.csv"} | set(re.findall(r"^```\{measured\} (\S+)$", "\n".join(pages), re.MULTILINE))
-        return {
+        rest = {
             head: text
             for head, text in sections(self.readme()).items()
             if not named & set(re.findall(r"`([^`]+)`", head))
         }
+        for note in sorted(self.results.glob("*/README.md")):
+            if f"{note.parent.name}/" not in named:
+                title, text = folder_words(self.use(note).parent)
+                tables = [small_table(self.use(path)) for path in sorted(note.parent.glob("*.csv"))]
+                rest[title] = "\n\n".join([text, *filter(None, tables)])
+        return rest
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
