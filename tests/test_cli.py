@@ -80,7 +80,7 @@ def test_every_command_of_the_newcomers_path_runs(tmp_path, monkeypatch, capsys)
 
 def test_make_knows_the_printed_targets():
     targets = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "test", "docs"]
     planned = subprocess.run(
         ["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout

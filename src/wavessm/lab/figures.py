@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wavessm.errors import OptionError, WaveSSMError
-from wavessm.lab import atoms, budget, frame_bounds, jacobian, matrices, windows
+from wavessm.lab import atoms, budget, concepts, frame_bounds, jacobian, matrices, windows
 from wavessm.lab.drawing import STYLE, Drawing
 from wavessm.lab.record import provenance, pyplot, write_csv
 from wavessm.registry import Registry
@@ -33,6 +33,9 @@ _STUDIES: dict[str, Study] = {
     "legendre-morlet": atoms.legendre_against_morlet,
     "atoms": atoms.atoms_at_three_scales,
     "matrices": matrices.transition_matrices,
+    "measures": concepts.two_measures,
+    "memory": concepts.streamed_memory,
+    "modes": concepts.modes_of_operators,
     "conditioning": frame_bounds.condition_numbers,
     "lemma": frame_bounds.lemma_on_norms,
     "jacobian": jacobian.jacobian_of_morlet,
@@ -48,7 +51,7 @@ for _name, _study in _STUDIES.items():
     FIGURES.register(_name, _study)
 
 SECTIONS = {
-    "Atoms and operators": ("legendre-morlet", "atoms", "matrices"),
+    "Atoms and operators": ("legendre-morlet", "atoms", "matrices", "measures", "memory", "modes"),
     "Conditioning": ("conditioning", "lemma"),
     "What each coordinate hears": ("jacobian", "jacobian-families", "localisation", "overlap", "windows"),
     "Step functions on a budget": ("steps-errors", *budget.RECONSTRUCTIONS),
@@ -104,7 +107,8 @@ def gallery_page(captions: dict[str, str]) -> str:
     lines = [
         "# Gallery",
         "",
-        "Every figure and study of the paper, made by this library. Made anew, with PDFs and the numbers as CSV, by",
+        "The figures and studies of the paper and a few of our own, made by this library. Made anew, with PDFs and the",
+        "numbers as CSV, by",
         "",
         "```",
         "python -m wavessm.lab.figures --out runs/figures --gallery docs",
