@@ -21,7 +21,7 @@ import torch
 from wavessm.data.source import DataSet
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training.loader import Stretch, Whole
+from wavessm.training.loader import Whole
 from wavessm.training.recipes import Recipe
 from wavessm.training.run import pick_device, require_extra, stepper
 
@@ -104,8 +104,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
 
 def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> float:
     """Seconds of a training step: the median of a few, after those in which things settle."""
-    batches = iter(Stretch(data.train, recipe.batch_size, recipe.seed, 0, 10**9))
-    step = stepper(model, data, recipe, batches)
+    step = stepper(model, data, recipe)
     times: list[float] = []
     for _ in range(5 if device.type == "cuda" else 1):
         _timed(step, device)
