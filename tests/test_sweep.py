@@ -106,6 +106,7 @@ def test_a_file_says_what_a_line_says(tmp_path):
         (["--variants", "morlet"], "no tasks"),
         (["--tasks", "window-kopie"], "did you mean 'window-copy'"),
         (["--tasks", "window-copy:ETTh1"], "no data sets to choose from"),
+        (["--tasks", "forecast:ETTh9"], "unknown forecasting set 'ETTh9': did you mean"),
         (["--tasks", "window-copy", "--seeds", "0,x"], "expected whole numbers"),
         (["--tasks", "window-copy", "--variants", "a:b:c:d"], "expected family, family:measure"),
         (["--tasks", "window-copy", "--vary", "lr"], "as in windows=2,4"),
