@@ -25,16 +25,16 @@ class ListOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CheckOptions:
-    name: str
-    """Name of a set, as listed."""
+    name: str = ""
+    """Name of a set, as listed; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FetchOptions:
-    name: str
-    """Name of a set, as listed."""
+    name: str = ""
+    """Name of a set, as listed; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     timeout: float = 30.0
@@ -47,8 +47,8 @@ class FetchOptions:
 
 @dataclasses.dataclass(frozen=True)
 class GenerateOptions:
-    name: str
-    """listops, pathfinder or pathx."""
+    name: str = ""
+    """listops, pathfinder or pathx; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     count: int = 0
