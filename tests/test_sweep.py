@@ -436,15 +436,16 @@ def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_
     before: list[dict[str, str]] = []
 
     def kill_once(board):
-        if not killed and (desk.run(long) / "metrics.csv").exists():
-            before.extend(rows_of(desk.run(long) / "metrics.csv"))
+        path = desk.run(long) / "metrics.csv"
+        if not killed and path.exists() and len(rows_of(path)) > 2:
+            before.extend(rows_of(path)[:-1])  # the last may be newer than the checkpoint
             killed.extend(workers_on(desk.log(long)))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 
     OnRay(board, 2, 0).run(kill_once)
     assert len(killed) == 1
-    assert 0 < len(before) < 150
+    assert 1 < len(before) < 149
     rows = results.read(desk.csv)
     assert {row["command"] for row in rows} == {long.command, second.command}
     assert [row["status"] for row in rows] == ["ok", "ok"]
