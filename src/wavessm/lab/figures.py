@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from wavessm.errors import OptionError, WaveSSMError
 from wavessm.lab import atoms, budget, concepts, frame_bounds, jacobian, matrices, windows
@@ -121,8 +122,15 @@ def gallery_page(captions: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose mistakes are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; see --help.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="wavessm figures", description="Every figure of the paper from our own code.")
+    parser = _Parser(prog="wavessm figures", description="Every figure of the paper from our own code.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="figures by name or pattern; all if none is given")
     parser.add_argument("--out", type=Path, default=Path("runs/figures"), metavar="DIR", help="folder for the files")
     parser.add_argument("--gallery", type=Path, metavar="DOCS", help="also write DOCS/gallery.md and its pictures")
@@ -133,11 +141,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `wavessm figures`; 0, or 2 where an argument is wrong."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         names = select(options.names)
         if options.gallery is not None and len(names) < len(FIGURES.names()):
-            raise OptionError("wavessm figures: --gallery shows the whole set; leave out the names.")
+            raise OptionError("--gallery shows the whole set; leave out the names.")
         if options.list:
             print("\n".join(names))
             return 0
@@ -147,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             captions[name] = make(name, options.out, None if options.gallery is None else options.gallery / "figures")
             print(f"{name} ({time.perf_counter() - start:.1f} s): {captions[name]}", flush=True)
     except WaveSSMError as error:
-        print(error, file=sys.stderr)
+        print(f"wavessm figures: {error}", file=sys.stderr)
         return 2
     made = provenance("python -m wavessm.lab.figures", arguments)
     (options.out / "PROVENANCE.md").write_text(f"Made by {made}.\n", encoding="utf-8")
