@@ -12,18 +12,17 @@ from torch import Tensor
 
 from wavessm.checks import whole
 from wavessm.cli.bar import Bar
-from wavessm.cli.evaluate import positional
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import parse, run_first
 from wavessm.errors import DataError, OptionError, WaveSSMError
 from wavessm.inspection import Saliency, Subject, attribute, open_subject, write_figures
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    source: Path
+    run: Path
     """Run folder of `wavessm train`, or model folder of `wavessm export --format pretrained`."""
     out: Path | None = None
-    """Folder for the figures; `inspect` inside the source if not given."""
+    """Folder for the figures; `inspect` inside that folder if not given."""
     signals: Path | None = None
     """Signals to explain, a .npy file (cases, length, channels) in the data's units; else test cases of the run."""
     cases: int = 4
@@ -42,12 +41,12 @@ ABOUT = "Learned time scales, modes, kernels, what each coordinate holds of the 
 
 
 def main(arguments: list[str]) -> int:
-    given = parse(Options, None, positional(arguments, "source"), "wavessm inspect SOURCE", ABOUT)
+    given = parse(Options, None, run_first(arguments, "inspect"), "wavessm inspect RUN", ABOUT)
     whole(given.cases, "cases", least=0)
-    out = given.out or given.source / "inspect"
+    out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
-    subject = open_subject(given.source, given.hz, given.length, given.checkpoint)
+    subject = open_subject(given.run, given.hz, given.length, given.checkpoint)
     shares, signals = explained(subject, given)
     for name, caption in write_figures(subject, out, shares, signals).items():
         print(f"{out / name}.png: {caption}")
@@ -71,7 +70,7 @@ def explained(subject: Subject, given: Options) -> tuple[Saliency | None, np.nda
         x, lengths = subject.hear(values.transpose(0, 2, 1))
     else:
         try:
-            x, lengths = cases_of_run(given.source, given.cases)
+            x, lengths = cases_of_run(given.run, given.cases)
         except WaveSSMError as reason:
             print(f"saliency left out, give --signals FILE: {reason}")
             return None, None
