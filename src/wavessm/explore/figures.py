@@ -1,0 +1,174 @@
+"""Stage 13g: pictures of a frame and its operator, as plain dictionaries in Plotly's format.
+
+Arrays travel as packed float32, so that a picture is made and sent in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wavessm.explore.study import Study
+
+Figure = dict[str, Any]
+
+COLOURS = {"left": "#1f6fb4", "right": "#c2410c"}
+"""Of the two sides of the page."""
+INK, GREY, LINE = "#1f2933", "#8593a1", "#e4e9ee"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+HEAT = [[0, "#ffffff"], [0.15, "#dbe9f5"], [0.4, "#8fbcdf"], [0.7, "#2f7ab8"], [1, "#0b2f57"]]
+SIGNED = [[0, "#0b4f8a"], [0.25, "#7db3dc"], [0.5, "#ffffff"], [0.75, "#f0a27c"], [1, "#a8320a"]]
+
+
+def packed(values: npt.ArrayLike) -> dict[str, str]:
+    """An array as Plotly reads it fastest: float32, base64."""
+    array = np.ascontiguousarray(values, dtype="<f4")
+    shape = {} if array.ndim == 1 else {"shape": ", ".join(str(size) for size in array.shape)}
+    return {"dtype": "f4", "bdata": base64.b64encode(array.tobytes()).decode(), **shape}
+
+
+def axis(title: str, **more: Any) -> Figure:
+    """An axis with its title and a quiet grid."""
+    return {"title": {"text": title, "standoff": 6}, "gridcolor": LINE, "zerolinecolor": LINE, "linecolor": LINE,
+            "ticks": "outside", "tickcolor": LINE, "automargin": True, **more}  # fmt: skip
+
+
+def figure(data: list[Figure], x: Figure, y: Figure, **layout: Any) -> Figure:
+    """Traces on two axes in the style of the page."""
+    usual = {
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "margin": {"l": 52, "r": 14, "t": 10, "b": 42},
+        "plot_bgcolor": "#fff",
+        "paper_bgcolor": "#fff",
+        "hoverlabel": {"font": {"family": FONT, "size": 12}},
+        "showlegend": False,
+        "uirevision": "same",
+        "xaxis": x,
+        "yaxis": y,
+    }
+    return {"data": data, "layout": {**usual, **layout}}
+
+
+def empty(text: str = "") -> Figure:
+    """No picture, and why."""
+    note = {"text": text, "showarrow": False, "font": {"color": GREY}, "xref": "paper", "yref": "paper"}
+    return figure([], {"visible": False}, {"visible": False}, annotations=[{**note, "x": 0.5, "y": 0.5}])
+
+
+def bar(title: str, **more: Any) -> Figure:
+    """A colour bar."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 10, "outlinewidth": 0, "len": 0.9, **more}
+
+
+# -- the frame ------------------------------------------------------------------------------------------------
+
+
+def atoms(study: Study, colour: str) -> Figure:
+    """A few atoms, slow ones on top, before and after tightening."""
+    s = np.linspace(0, 1, 400)
+    placed, tight = study.frame.evaluate(s)[study.shown], study.tight.evaluate(s)[study.shown]
+    traces = []
+    for row, (before, after) in enumerate(zip(placed, tight, strict=True)):
+        for values, style in ((before, {"color": "#b6c0ca", "width": 1.2}), (after, {"color": colour, "width": 1.8})):
+            size = np.abs(values).max() or 1.0
+            traces.append({"x": packed(s), "y": packed(0.42 * values / size - row), "line": style, "mode": "lines",
+                           "name": "tight" if style["color"] == colour else "as placed",
+                           "legendgroup": style["color"], "showlegend": row == 0, "hoverinfo": "skip"})  # fmt: skip
+    names = [f"{study.tight.frequencies[k]:.1f}" for k in study.shown]
+    ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.6 - len(names), 0.95]}
+    legend = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
+    return figure(traces, axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
+                  axis("frequency (cycles per window)", **ticks, zeroline=False), showlegend=True, legend=legend,
+                  margin={"l": 52, "r": 14, "t": 30, "b": 42})  # fmt: skip
+
+
+def coverage(study: Study, colour: str) -> Figure:
+    """Which times and frequencies the atoms hold, with a dot for each of them."""
+    s, f, held = study.coverage
+    heat = {"type": "heatmap", "x": packed(s), "y": packed(f), "z": packed(held), "zmin": 0, "zmax": 1.5,
+            "colorscale": HEAT, "zsmooth": "best", "colorbar": bar("numbers per detail", tickvals=[0, 0.5, 1, 1.5]),
+            "hovertemplate": "place %{x:.2f}<br>%{y:.1f} cycles<br>%{z:.2f}<extra></extra>"}  # fmt: skip
+    dots = {"x": packed(study.tight.centres), "y": packed(study.tight.frequencies), "mode": "markers",
+            "marker": {"size": 5, "color": colour, "line": {"color": "#fff", "width": 0.8}},
+            "customdata": list(range(study.frame.n)),
+            "hovertemplate": "coordinate %{customdata}<br>place %{x:.2f}<br>%{y:.1f} cycles<extra></extra>"}  # fmt: skip
+    edges = [float(np.log10(f[0])), float(np.log10(f[-1]))]
+    return figure([heat, dots], axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
+                  axis("frequency (cycles per window)", type="log", range=edges, dtick="D2"))  # fmt: skip
+
+
+# -- the operator ---------------------------------------------------------------------------------------------
+
+
+def matrix(study: Study, colour: str) -> Figure:
+    """A, coloured by sign and the root of the size."""
+    A = study.operator.A
+    peak = float(np.abs(A).max())
+    heat = {"type": "heatmap", "z": packed(np.sign(A) * np.sqrt(np.abs(A) / peak)), "zmin": -1, "zmax": 1,
+            "colorscale": SIGNED, "hovertemplate": "row %{y}, column %{x}<extra></extra>",
+            "colorbar": bar(f"entry / {peak:.3g}", tickvals=[-1, -0.5, 0, 0.5, 1],
+                            ticktext=["−1", "−¼", "0", "¼", "1"])}  # fmt: skip
+    y = axis("coordinate", autorange="reversed", scaleanchor="x", constrain="domain", showgrid=False)
+    return figure([heat], axis("coordinate", constrain="domain", showgrid=False), y)
+
+
+def eigenvalues(study: Study, colour: str) -> Figure:
+    """The modes of −A in the complex plane."""
+    lam = study.modes.lam
+    dots = {"x": packed(lam.real), "y": packed(lam.imag / (2 * np.pi)), "mode": "markers",
+            "marker": {"size": 7, "color": colour, "opacity": 0.75, "line": {"color": "#fff", "width": 0.8}},
+            "hovertemplate": "decay %{x:.3g}<br>%{y:.3g} cycles<extra></extra>"}  # fmt: skip
+    edge = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": GREY, "width": 1}}
+    return figure([dots], axis("Re λ (decay per unit of time)"), axis("Im λ / 2π (cycles per unit of time)"),
+                  shapes=[edge])  # fmt: skip
+
+
+def kernel(study: Study, colour: str) -> Figure:
+    """The response of a few coordinates to one impulse."""
+    lags, responses = study.kernel
+    traces = []
+    names = []
+    for row, k in enumerate(study.shown):
+        size = np.abs(responses[k]).max() or 1.0
+        names.append(str(k))
+        traces.append({"x": packed(lags), "y": packed(0.45 * responses[k] / size - row), "mode": "lines",
+                       "line": {"color": colour, "width": 1.6}, "hoverinfo": "skip"})  # fmt: skip
+    ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.5 - len(names), 0.6]}
+    unit = "Δ·lag" if study.choice.measure == "scaled" else "windows"
+    return figure(traces, axis(f"time since the impulse ({unit})"), axis("coordinate", **ticks, zeroline=False))
+
+
+def jacobian(study: Study, colour: str) -> Figure:
+    """What each coordinate hears of the past, row by row in units of its largest entry."""
+    J = study.jacobian[study.order]
+    share = np.abs(J) / np.maximum(np.abs(J).max(axis=1, keepdims=True), 1e-300)
+    heat = {"type": "heatmap", "z": packed(share), "x": packed((np.arange(J.shape[1]) + 0.5) / J.shape[1]),
+            "zmin": 0, "zmax": 1, "colorscale": HEAT, "colorbar": bar("|∂h/∂x| / largest of the row"),
+            "hovertemplate": "place %{x:.2f}<extra></extra>"}  # fmt: skip
+    y = axis("coordinate, in order of place", autorange="reversed", showgrid=False)
+    return figure([heat], axis("place in the past (0 oldest, 1 now)", range=[0, 1], showgrid=False), y)
+
+
+def numbers(study: Study, view: str) -> list[tuple[str, str]]:
+    """What is worth a number: (name, value) pairs."""
+    frame, tight = study.frame, study.tight
+    lower, upper = frame.bounds()
+    if view == "frame":
+        return [
+            ("κ before tightening", f"{frame.condition_number():.3g}"),
+            ("κ after", f"{tight.condition_number():.4f}"),
+            ("frame bounds", f"{lower:.2g} to {upper:.2g}"),
+            ("rank", f"{frame.rank()} of {frame.n}"),
+            ("frequencies", f"{tight.frequencies.min():.1f} to {tight.frequencies.max():.1f} cycles"),
+        ]
+    condition = study.modes.condition_number
+    return [
+        ("κ of the eigenvectors", f"{condition:.2g}"),
+        ("form of a layer", "diagonal" if condition <= 1e8 else "DPLR"),
+        ("identity residual", f"{study.operator.identity_residual():.0e}"),
+        ("slowest decay", f"{-study.modes.lam.real.max():.2g}"),
+        ("median spread", f"{study.spread:.3f} (uniform 0.29)"),
+    ]
