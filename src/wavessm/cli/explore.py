@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from wavessm.cli.parse import parse
-from wavessm.errors import MissingExtraError, OptionError
+from wavessm.errors import OptionError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +49,12 @@ def make_server(given: Options):  # type: ignore[no-untyped-def]
             raise OptionError(f"{folder}: no such folder; give folders with runs or signals, or none.")
     if not 0 <= given.port <= 65535:
         raise OptionError(f"port is {given.port}, expected 0 to 65535.")
-    try:
-        from werkzeug.serving import make_server as listen
-
-        from wavessm.explore.app import make_app
-    except ImportError as reason:
-        if isinstance(reason, MissingExtraError):
-            raise
-        raise MissingExtraError("the page needs Dash: pip install 'wavessm[explore]'.") from reason
+    from wavessm.explore.app import make_app  # says which extra is missing, if one is
     from wavessm.explore.shelf import Shelf, default_keep
 
     app = make_app(Shelf(folders, given.keep or default_keep()))
+    from werkzeug.serving import make_server as listen
+
     try:
         return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=_quiet())
     except (OSError, SystemExit) as reason:
@@ -71,6 +66,8 @@ def _quiet():  # type: ignore[no-untyped-def]
     from werkzeug.serving import WSGIRequestHandler
 
     class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"  # one connection for many requests
+
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             if isinstance(code, int) and code >= 500:
                 print(f"wavessm explore: {code} for {self.path}", file=sys.stderr)

@@ -5,3 +5,10 @@ follows from a family), `stream.py` (a signal in its memory), `runs.py`; then wh
 `stream_figures.py`, `run_figures.py`), the lines that make it (`lines.py`), the page (`page.py`) and its callbacks
 (`app.py`). Only the last two know Dash; figures are plain dictionaries in Plotly's format.
 """
+
+from wavessm.errors import MissingExtraError
+
+try:
+    import dash  # noqa: F401
+except ImportError as reason:
+    raise MissingExtraError("the page needs Dash: pip install 'wavessm[explore]'.") from reason

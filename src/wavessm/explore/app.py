@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dash import Dash, Input, Output, State as Kept, html, no_update
+from dash import Dash, Input, Output, html, no_update
+from dash import State as Kept
 from flask import Response, abort, request
 
 from wavessm.errors import DataError, WaveSSMError
@@ -74,7 +75,7 @@ def one_line(reason: BaseException) -> str:
 
 def draw_side(shelf: Shelf, side: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures, numbers and message of one side; what belongs to another view stays as it is."""
-    answer = dict.fromkeys((*NAMES, "moving", "numbers", "title", "message", "link"), no_update)
+    answer: dict[str, Any] = dict.fromkeys((*NAMES, "moving", "numbers", "title", "message", "link"), no_update)
     try:
         state = state_of(values)
         if side == "left":
@@ -94,7 +95,7 @@ def draw_side(shelf: Shelf, side: str, values: Mapping[str, Any]) -> dict[str, A
         return {**answer, "title": f"{found.label}, N = {found.frame.n}, {state.measure}", "message": ""}
     except EXPECTED as reason:
         blank = {name: figures.empty("nothing to show: see the message above") for name in NAMES}
-        return {**answer, **blank, "moving": None, "numbers": [], "message": one_line(reason)}
+        return {**answer, **blank, "moving": None, "numbers": [], "title": "", "message": one_line(reason)}
 
 
 def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:

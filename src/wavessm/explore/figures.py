@@ -20,6 +20,7 @@ COLOURS = {"left": "#1f6fb4", "right": "#c2410c"}
 INK, GREY, LINE = "#1f2933", "#8593a1", "#e4e9ee"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 HEAT = [[0, "#ffffff"], [0.15, "#dbe9f5"], [0.4, "#8fbcdf"], [0.7, "#2f7ab8"], [1, "#0b2f57"]]
+HOVER = "coordinate %{customdata}<br>place %{x:.2f}<br>%{y:.1f} cycles<extra></extra>"
 SIGNED = [[0, "#0b4f8a"], [0.25, "#7db3dc"], [0.5, "#ffffff"], [0.75, "#f0a27c"], [1, "#a8320a"]]
 
 
@@ -32,15 +33,23 @@ def packed(values: npt.ArrayLike) -> dict[str, str]:
 
 def axis(title: str, **more: Any) -> Figure:
     """An axis with its title and a quiet grid."""
-    return {"title": {"text": title, "standoff": 6}, "gridcolor": LINE, "zerolinecolor": LINE, "linecolor": LINE,
-            "ticks": "outside", "tickcolor": LINE, "automargin": True, **more}  # fmt: skip
+    return {"title": {"text": title, "standoff": 6, "font": {"size": 12}}, "gridcolor": LINE, "zerolinecolor": LINE,
+            "linecolor": LINE, "ticks": "outside", "tickcolor": LINE, **more}  # fmt: skip
+
+
+def octaves(low: float, high: float) -> Figure:
+    """A logarithmic axis of frequency with a tick every octave or two."""
+    powers = range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)
+    ticks = [2.0**k for k in powers][:: 1 if len(powers) <= 9 else 2]
+    return axis("frequency (cycles per window)", type="log", range=[float(np.log10(low)), float(np.log10(high))],
+                tickvals=ticks, ticktext=[{0.25: "¼", 0.5: "½"}.get(tick, f"{tick:g}") for tick in ticks])  # fmt: skip
 
 
 def figure(data: list[Figure], x: Figure, y: Figure, **layout: Any) -> Figure:
     """Traces on two axes in the style of the page."""
     usual = {
         "font": {"family": FONT, "size": 12, "color": INK},
-        "margin": {"l": 52, "r": 14, "t": 10, "b": 42},
+        "margin": {"l": 58, "r": 14, "t": 10, "b": 42},
         "plot_bgcolor": "#fff",
         "paper_bgcolor": "#fff",
         "hoverlabel": {"font": {"family": FONT, "size": 12}},
@@ -60,7 +69,13 @@ def empty(text: str = "") -> Figure:
 
 def bar(title: str, **more: Any) -> Figure:
     """A colour bar."""
-    return {"title": {"text": title, "side": "right"}, "thickness": 10, "outlinewidth": 0, "len": 0.9, **more}
+    return {
+        "title": {"text": title, "side": "right", "font": {"size": 12}},
+        "thickness": 10,
+        "outlinewidth": 0,
+        "len": 0.9,
+        **more,
+    }
 
 
 # -- the frame ------------------------------------------------------------------------------------------------
@@ -77,12 +92,12 @@ def atoms(study: Study, colour: str) -> Figure:
             traces.append({"x": packed(s), "y": packed(0.42 * values / size - row), "line": style, "mode": "lines",
                            "name": "tight" if style["color"] == colour else "as placed",
                            "legendgroup": style["color"], "showlegend": row == 0, "hoverinfo": "skip"})  # fmt: skip
-    names = [f"{study.tight.frequencies[k]:.1f}" for k in study.shown]
+    names = [f"{study.pitch[k]:.1f}" for k in study.shown]
     ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.6 - len(names), 0.95]}
     legend = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
     return figure(traces, axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
                   axis("frequency (cycles per window)", **ticks, zeroline=False), showlegend=True, legend=legend,
-                  margin={"l": 52, "r": 14, "t": 30, "b": 42})  # fmt: skip
+                  margin={"l": 58, "r": 14, "t": 30, "b": 42})  # fmt: skip
 
 
 def coverage(study: Study, colour: str) -> Figure:
@@ -91,13 +106,11 @@ def coverage(study: Study, colour: str) -> Figure:
     heat = {"type": "heatmap", "x": packed(s), "y": packed(f), "z": packed(held), "zmin": 0, "zmax": 1.5,
             "colorscale": HEAT, "zsmooth": "best", "colorbar": bar("numbers per detail", tickvals=[0, 0.5, 1, 1.5]),
             "hovertemplate": "place %{x:.2f}<br>%{y:.1f} cycles<br>%{z:.2f}<extra></extra>"}  # fmt: skip
-    dots = {"x": packed(study.tight.centres), "y": packed(study.tight.frequencies), "mode": "markers",
-            "marker": {"size": 5, "color": colour, "line": {"color": "#fff", "width": 0.8}},
+    dots = {"x": packed(study.tight.centres), "y": packed(study.pitch), "mode": "markers",
+            "marker": {"size": 6, "color": "#fff", "line": {"color": colour, "width": 1.2}},
             "customdata": list(range(study.frame.n)),
-            "hovertemplate": "coordinate %{customdata}<br>place %{x:.2f}<br>%{y:.1f} cycles<extra></extra>"}  # fmt: skip
-    edges = [float(np.log10(f[0])), float(np.log10(f[-1]))]
-    return figure([heat, dots], axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
-                  axis("frequency (cycles per window)", type="log", range=edges, dtick="D2"))  # fmt: skip
+            "hovertemplate": HOVER}  # fmt: skip
+    return figure([heat, dots], axis("place in the window (0 oldest, 1 now)", range=[0, 1]), octaves(f[0], f[-1]))
 
 
 # -- the operator ---------------------------------------------------------------------------------------------
@@ -159,10 +172,16 @@ def numbers(study: Study, view: str) -> list[tuple[str, str]]:
     if view == "frame":
         return [
             ("κ before tightening", f"{frame.condition_number():.3g}"),
-            ("κ after", f"{tight.condition_number():.4f}"),
+            ("κ after", f"{np.linalg.cond(tight.gram()):.4f}"),
             ("frame bounds", f"{lower:.2g} to {upper:.2g}"),
             ("rank", f"{frame.rank()} of {frame.n}"),
-            ("frequencies", f"{tight.frequencies.min():.1f} to {tight.frequencies.max():.1f} cycles"),
+            ("frequencies", f"{study.pitch.min():.1f} to {study.pitch.max():.1f} cycles"),
+        ]
+    if view == "memory":
+        return [
+            ("numbers that hold the past", str(frame.n)),
+            ("κ before tightening", f"{frame.condition_number():.3g}"),
+            ("median width of a coordinate", f"{np.median(tight.spreads):.3f} of the window (uniform 0.29)"),
         ]
     condition = study.modes.condition_number
     return [

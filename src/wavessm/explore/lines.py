@@ -55,7 +55,7 @@ def _make(state: State, family: str) -> str:
         return f'ws.Frame(np.loadtxt({str(path)!r}, delimiter=","{skip}))'
     given = [f"{family!r}", f"n={state.n}"]
     if is_tiled(family):
-        given += [f"{name}={value:.6g}" for name, value in (("f_min", state.low), ("f_max", state.high)) if value]
+        given += [f"{name}={value!r}" for name, value in (("f_min", state.low), ("f_max", state.high)) if value]
     return f"ws.make_frame({', '.join(given)})"
 
 
@@ -106,7 +106,7 @@ def _memory(state: State, shelf: Shelf) -> str:
     for family in sides(state):
         found = study(choice_of(state, family, shelf))
         masked[_name(family)] = [int(k) for k in mask_of(state, found).nonzero()[0]]
-    window = "" if state.measure == "scaled" else f", window={state.window:.6g} * len(x)"
+    window = "" if state.measure == "scaled" else f", window={state.window!r} * len(x)"
     head = _head(state).replace("frames = {", f"{_signal(state)}\nmasked = {masked!r}\nframes = {{", 1)
     return f"""{head}
     memory = ws.OnlineMemory(ws.make_operator(frame.tighten(), measure={state.measure!r}){window})

@@ -86,7 +86,10 @@ def family_options(shelf: Shelf, *chosen: str) -> list[dict[str, str]]:
     """Names to choose from: the paper's, the bases, PyWavelets', then files of atoms that are in use."""
     names = [*PAPER_FAMILIES, *BASES, *(name for name in families() if name not in (*PAPER_FAMILIES, *BASES))]
     own = [name for name in chosen if name.startswith(FILE)]
-    return [*_options(names), *({"label": f"own: {name.rpartition('/')[2]}", "value": name} for name in dict.fromkeys(own))]
+    return [
+        *_options(names),
+        *({"label": f"own: {name.rpartition('/')[2]}", "value": name} for name in dict.fromkeys(own)),
+    ]
 
 
 def signal_options(shelf: Shelf, *chosen: str) -> list[dict[str, str]]:
@@ -152,23 +155,24 @@ def _upload(name: str, kinds: str) -> dcc.Upload:
                       children=html.Div(["Drop a file or ", html.U("choose"), f" ({kinds})"]))  # fmt: skip
 
 
-def _slider(name: str, low: float, high: float, step: float, value: float, marks: Any, drag: bool = False) -> dcc.Slider:
-    return dcc.Slider(id=name, min=low, max=high, step=step, value=value, marks=marks, allow_direct_input=False,
+def _slider(name: str, span: tuple[float, float], step: float, value: float, marks: Any, drag: bool = False) -> Any:
+    return dcc.Slider(id=name, min=span[0], max=span[1], step=step, value=value, marks=marks, allow_direct_input=False,
                       updatemode="drag" if drag else "mouseup",
                       tooltip={"placement": "bottom", "always_visible": False})  # fmt: skip
 
 
-def _controls(shelf: Shelf, usual: State) -> html.Aside:
+def _controls(shelf: Shelf, usual: State) -> html.Details:
     three = ("frame", "operator", "memory")
     octaves = {k: _cycles(k) for k in range(int(LOWEST), int(HIGHEST) + 1, 2)}
     runs = _options(shelf.runs())
-    return html.Aside(
+    return html.Details(
         [
+            html.Summary("Choose"),
             _field("Family", dcc.Dropdown(id="family", options=family_options(shelf), value=usual.family,
                                           clearable=False), *three),
             _field("Compare with", dcc.Dropdown(id="other", options=family_options(shelf), value=None,
                                                 placeholder="nothing"), *three),
-            _field("Coordinates N", _slider("n", 8, 256, 8, usual.n, {k: str(k) for k in (8, 64, 128, 192, 256)}),
+            _field("Coordinates N", _slider("n", (8, 256), 8, usual.n, {k: str(k) for k in (8, 64, 128, 192, 256)}),
                    *three),
             _field("Measure", dcc.RadioItems(id="measure", value=usual.measure, className="choice", options=[
                 {"label": "scaled: the whole past", "value": "scaled"},
@@ -178,26 +182,29 @@ def _controls(shelf: Shelf, usual: State) -> html.Aside:
                               value=["auto"], className="choice"),
                 dcc.RangeSlider(id="range", min=LOWEST, max=HIGHEST, step=0.25, value=[-1, 4], marks=octaves,
                                 allow_direct_input=False, disabled=True)]), *three),
-            _field("Own atoms", _upload("atoms-upload", ".npy, .csv"), *three, hint="one atom a row, the last sample now"),
-            html.Hr(className=_only("memory")),
-            _field("Signal", dcc.Dropdown(id="signal", options=signal_options(shelf), value=usual.signal,
-                                          clearable=False), "memory", "runs"),
-            _field("Own signal", _upload("signal-upload", ".csv, .wav, .npy"), "memory", "runs"),
-            _field("Channel", dcc.Dropdown(id="channel", options=[0], value=0, clearable=False), "memory"),
-            _field("Window, share of the signal", _slider("window", 0.05, 1, 0.05, usual.window,
-                                                          {0.05: "0.05", 0.5: "0.5", 1: "1"}), "memory", extra="translated"),
-            _field("Mask coordinates, in order of place (%)", dcc.RangeSlider(
-                id="mask", min=0, max=100, step=1, value=list(usual.mask), allow_direct_input=False, updatemode="drag",
-                marks={0: "old", 50: "50", 100: "new"}), "memory"),
-            _field("and these", dcc.Input(id="also", value="", debounce=True, placeholder="3, 17-20"), "memory",
-                   hint="or click a dot"),
+            _field("Own atoms", _upload("atoms-upload", ".npy, .csv"), *three,
+                   hint="one atom a row, the last sample now"),
             _field("Run", dcc.Dropdown(id="run", options=runs, value=None,
                                        placeholder=f"{len(runs)} found" if runs else "none found"), "runs",
                    hint="" if runs else "start the command with a folder that holds runs"),
             _field("Predict", dcc.RadioItems(id="predict", value="", className="choice", options=[
                 {"label": "nothing", "value": ""}, {"label": "cases of the test split", "value": "test"},
                 {"label": "the chosen signal", "value": "signal"}]), "runs"),
+            html.Hr(className=_only("memory", "runs")),
+            _field("Signal", dcc.Dropdown(id="signal", options=signal_options(shelf), value=usual.signal,
+                                          clearable=False), "memory", "runs"),
+            _field("Own signal", _upload("signal-upload", ".csv, .wav, .npy"), "memory", "runs"),
+            _field("Channel", dcc.Dropdown(id="channel", options=[0], value=0, clearable=False), "memory"),
+            _field("Window, share of the signal", _slider("window", (0.05, 1), 0.05, usual.window,
+                                                          {0.05: "0.05", 0.5: "0.5", 1: "1"}), "memory",
+                   extra="translated"),
+            _field("Mask coordinates, in order of place (%)", dcc.RangeSlider(
+                id="mask", min=0, max=100, step=1, value=list(usual.mask), allow_direct_input=False, updatemode="drag",
+                marks={0: "old", 50: "50", 100: "new"}), "memory"),
+            _field("and these", dcc.Input(id="also", value="", debounce=True, placeholder="3, 17-20"), "memory",
+                   hint="or click a dot"),
         ],
+        open=True, className="aside",
     )  # fmt: skip
 
 
@@ -208,7 +215,7 @@ def _cycles(power: float) -> str:
 def _stage() -> html.Section:
     time = html.Div(
         [html.Button("Play", id="play", className="button", n_clicks=0),
-         _slider("time", 0, 1, 1 / 63, 1.0, {0: "start", 1: "end"}, drag=True)],
+         _slider("time", (0, 1), 1 / 63, 1.0, {0: "start", 1: "end"}, drag=True)],
         className=f"time {_only('memory')}",
     )  # fmt: skip
     runs = html.Div(
@@ -216,14 +223,18 @@ def _stage() -> html.Section:
          html.Div([_panel(f"run-{name}", *text, "runs") for name, text in RUN_PANELS.items()], className="panels")],
         className=_only("runs"),
     )  # fmt: skip
-    return html.Section([time, html.Div([_side(side) for side in SIDES], className=f"sides {_only('frame', 'operator', 'memory')}"), runs])
+    return html.Section(
+        [
+            time,
+            html.Div([_side(side) for side in SIDES], className=f"sides {_only('frame', 'operator', 'memory')}"),
+            runs,
+        ]
+    )
 
 
 def _side(side: str) -> html.Div:
     panels = [
-        _panel(f"{name}-{side}", *text, view)
-        for view, members in PANELS.items()
-        for name, text in members.items()
+        _panel(f"{name}-{side}", *text, view) for view, members in PANELS.items() for name, text in members.items()
     ]
     return html.Div(
         [html.H2(id=f"title-{side}"), html.Div(id=f"numbers-{side}", className="numbers"),
@@ -234,6 +245,9 @@ def _side(side: str) -> html.Div:
 
 
 def _panel(name: str, title: str, caption: str, *views: str) -> html.Div:
-    graph = dcc.Graph(id=name, responsive=True, className="graph",
+    graph = dcc.Graph(id=name, responsive=True, style={"height": "100%"},
                       config={"displaylogo": False, "displayModeBar": False, "doubleClick": "reset"})  # fmt: skip
-    return html.Div([html.H3(title), graph, html.P(caption)], className=f"panel {name.split('-')[0]} {_only(*views)}")
+    return html.Div(
+        [html.H3(title), html.Div(graph, className="graph"), html.P(caption)],
+        className=f"panel {name.split('-')[0]} {_only(*views)}",
+    )

@@ -9,7 +9,7 @@ from wavessm.explore.runs import Opened, Predictions
 
 BLUE, ORANGE = COLOURS["left"], COLOURS["right"]
 ON_TOP = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-ROOM = {"l": 56, "r": 14, "t": 34, "b": 42}
+ROOM = {"l": 62, "r": 14, "t": 34, "b": 42}
 
 
 def loss(opened: Opened) -> Figure:
@@ -46,26 +46,23 @@ def scales(opened: Opened) -> Figure:
         return empty("no state-space layers in this run")
     rate = opened.run.info.rate
     unit, factor = ("samples", 1.0) if rate is None else ("seconds", 1 / rate)
-    traces = []
-    for what, colour, values in (
-        ("1/Δ, a dot a channel", BLUE, [layer.dt**-1 for layer in opened.scales]),
-        ("1/(Δ·decay) of the modes", ORANGE, [layer.memory for layer in opened.scales]),
-    ):
-        points = what.startswith("1/Δ")
-        for k, found in enumerate(values):
-            found = found if len(found) <= 2000 else found[:: len(found) // 2000 + 1]
-            traces.append(
-                {"type": "box", "x": [opened.scales[k].layer] * len(found), "y": packed(found * factor), "name": what,
-                 "legendgroup": what, "showlegend": k == 0, "offsetgroup": what, "boxpoints": "all" if points else False,
-                 "jitter": 0.6, "pointpos": 0, "marker": {"color": colour, "size": 4, "opacity": 0.6},
-                 "line": {"width": 0 if points else 1.4}, "fillcolor": "rgba(0,0,0,0)" if points else None,
-                 "hoverinfo": "y"}
-            )  # fmt: skip
+    steps, modes = "1/Δ, a dot a channel", "1/(Δ·decay) of the modes"
+    traces: list[Figure] = [{"x": [None], "y": [None], "mode": "markers", "name": steps, "marker": {"color": BLUE}}]
+    for k, layer in enumerate(opened.scales):
+        some = layer.memory[:: len(layer.memory) // 2000 + 1]
+        dots = {"boxpoints": "all", "jitter": 0.6, "pointpos": 0, "line": {"width": 0}, "fillcolor": "rgba(0,0,0,0)"}
+        for name, values, colour, style in ((steps, 1 / layer.dt, BLUE, dots), (modes, some, ORANGE, {})):
+            traces.append({"type": "box", "x": [layer.layer] * len(values), "y": packed(values * factor), "name": name,
+                           "offsetgroup": name, "showlegend": k == 0 and name == modes, "hoverinfo": "y",
+                           "marker": {"color": colour, "size": 4, "opacity": 0.6}, "boxpoints": False,
+                           **style})  # fmt: skip
     config = opened.run.model
-    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": factor / config.dt_max, "y1": factor / config.dt_min,
-            "fillcolor": "rgba(31,111,180,.07)", "line": {"width": 0}, "layer": "below"}  # fmt: skip
-    return figure(traces, axis(""), axis(f"time scale ({unit})", type="log", exponentformat="power"), shapes=[band],
-                  boxmode="group", showlegend=True, legend=ON_TOP, margin=ROOM)  # fmt: skip
+    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": factor / config.dt_max,
+            "y1": factor / config.dt_min, "fillcolor": "rgba(31,111,180,.07)", "line": {"width": 0},
+            "layer": "below"}  # fmt: skip
+    y = axis(f"time scale ({unit})", type="log", exponentformat="power", dtick=1)
+    return figure(traces, axis("", type="category"), y, shapes=[band], boxmode="group", showlegend=True, legend=ON_TOP,
+                  margin=ROOM)  # fmt: skip
 
 
 def predictions(found: Predictions) -> Figure:
@@ -115,7 +112,9 @@ def _regression(found: Predictions) -> Figure:
     shapes = []
     if found.true is not None:
         low, high = float(found.true.min()), float(found.true.max())
-        shapes = [{"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": {"color": GREY, "dash": "dot"}}]
+        shapes = [
+            {"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": {"color": GREY, "dash": "dot"}}
+        ]
     return figure(traces, axis(title), axis("predicted"), shapes=shapes, showlegend=len(found.names) > 1,
                   legend=ON_TOP, margin=ROOM)  # fmt: skip
 

@@ -35,7 +35,7 @@ CASES = 24
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """One layer: its steps Δ (channels,), and how many samples its modes remember, 1 / (Δ·decay) (channels · modes,)."""
+    """One layer: its steps Δ (channels,) and the samples its modes remember, 1 / (Δ·decay) (channels · modes,)."""
 
     layer: str
     dt: Array
@@ -113,7 +113,7 @@ def _scales(path: Path) -> tuple[Scales, ...]:
     if not path.exists():
         return ()
     weights = checkpoint.load(path)["model"]
-    found = []
+    found: list[Scales] = []
     for name in weights:
         if name.endswith("log_dt"):
             place = name.removesuffix("log_dt")
@@ -163,9 +163,9 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
     if info.kind == "forecast":
         columns = _columns(run)
         context = batch.x[0][:, columns] if max(columns) < batch.x.shape[-1] else None
-        units = [None if values is None else info.restore(values).double().numpy()
-                 for values in (output[0], batch.y[0], context)]  # fmt: skip
-        return Predictions(info.kind, info.columns, units[0], units[1], units[2])
+        before = None if context is None else info.restore(context).double().numpy()
+        said, true = info.restore(output[0]), info.restore(batch.y[0])
+        return Predictions(info.kind, info.columns, said.double().numpy(), true.double().numpy(), before)
     if info.kind == "regression":
         names = info.columns or tuple(f"y{k}" for k in range(output.shape[1]))
         said, true = info.restore(output), info.restore(batch.y)

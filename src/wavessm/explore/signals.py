@@ -46,13 +46,13 @@ def signal_of(shelf: Shelf, name: str, channel: int = 0) -> Heard:
         return _from_file(path, channel, path.stat().st_mtime_ns)
     if name not in BUILT_IN:
         raise unknown_name("signal", name, BUILT_IN)
-    return Heard(name, _built_in(name))
+    return _built_in(name)
 
 
 @lru_cache(maxsize=16)
-def _built_in(name: str) -> Array:
-    """(1024,) the electrocardiogram of PyWavelets, or a classical test signal."""
-    return ecg().values if name == "ecg" else next(s.values for s in classical(LONGEST) if s.name == name)
+def _built_in(name: str) -> Heard:
+    """The electrocardiogram of PyWavelets, or a classical test signal: 1,024 samples."""
+    return Heard(name, ecg().values if name == "ecg" else next(s.values for s in classical(LONGEST) if s.name == name))
 
 
 @lru_cache(maxsize=16)
@@ -68,7 +68,8 @@ def _from_file(path: Path, channel: int, time: int) -> Heard:
 def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
     """A recording (length, channels), its rate and the names of its channels; finite and long enough."""
     if is_bare_table(path):
-        values, rate, names = _numbers(path), None, ()
+        values, rate = _numbers(path), None
+        names: tuple[str, ...] = ()
     else:
         if path.suffix.lower() == ".npy":
             _check_npy(path)

@@ -66,9 +66,9 @@ class State:
         _between("time", self.time, 0, 1)
         _between("mask", self.mask[0], 0, self.mask[1])
         _between("mask", self.mask[1], self.mask[0], 100)
-        for name, value in (("low", self.low), ("high", self.high)):
-            if value is not None:
-                _between(name, value, 1e-3, 1e4)
+        for name, frequency in (("low", self.low), ("high", self.high)):
+            if frequency is not None:
+                _between(name, frequency, 1e-3, 1e4)
         coordinates(self.also)
         return self
 
@@ -88,9 +88,9 @@ class State:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> State:
         """From the controls of the page; a control that is empty stands for its default."""
-        usual = {field.name: field.default for field in dataclasses.fields(cls)}
-        given = {name: usual[name] if value is None else _like(name, value, usual[name]) for name, value in values.items()}
-        return cls(**given).check()
+        usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
+        given = {name: _like(name, value, usual[name]) for name, value in values.items() if value is not None}
+        return cls(**{**usual, **given}).check()
 
     @classmethod
     def from_link(cls, search: str | None) -> tuple[State, str]:
@@ -100,7 +100,7 @@ class State:
         (State(view='frame', ..., n=32, measure='scaled', ...), "link: unknown measure 'scald': did you mean...")
         """
         state, complaint = cls(), ""
-        usual = {field.name: field.default for field in dataclasses.fields(cls)}
+        usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, text in parse_qsl((search or "").removeprefix("?"), keep_blank_values=True):
             try:
                 if name not in usual:
@@ -114,8 +114,8 @@ class State:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
-        return "-".join(f"{part:g}" for part in value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return "-".join(f"{part:.12g}" for part in value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _like(name: str, value: Any, usual: Any) -> Any:

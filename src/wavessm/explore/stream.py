@@ -1,6 +1,6 @@
 """Stage 13e: a signal in its memory: the state and the reconstruction at so many moments, with coordinates masked.
 
-    F  moments, P  points of a reconstruction, N  coordinates
+F  moments, P  points of a reconstruction, N  coordinates
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _stream(choice: Choice, signal: Heard, window: float) -> Stream:
         memory = found.memory(window * length)
         states = states_at(memory, signal.values, heard)
         atoms = memory.reconstruct(np.eye(found.operator.n), grid=POINTS).numpy()
-    begin = np.zeros(len(heard)) if memory.window is None else heard - memory.window
+    begin = (heard - (heard if memory.window is None else memory.window)).astype(float)
     return Stream(found, signal, heard, states, atoms, begin)
 
 

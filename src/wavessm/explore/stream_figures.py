@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.explore.figures import GREY, HEAT, INK, Figure, axis, bar, figure, packed
+from wavessm.explore.figures import GREY, HEAT, HOVER, INK, Figure, axis, bar, figure, octaves, packed
 from wavessm.explore.stream import POINTS, Stream
 
 MASKED = "#111827"
@@ -41,24 +41,22 @@ def heard_and_held(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -
     ]  # fmt: skip
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
     return figure(traces, axis(title, range=[0, len(values) * step]), axis("signal", range=[low - room, high + room]),
-                  showlegend=True, legend=legend, margin={"l": 52, "r": 14, "t": 34, "b": 42},
+                  showlegend=True, legend=legend, margin={"l": 58, "r": 14, "t": 34, "b": 42},
                   yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})  # fmt: skip
 
 
 def lights(stream: Stream, masked: npt.NDArray[np.bool_]) -> Figure:
     """A dot for every coordinate at its place and frequency; page.js makes it grow with what it holds."""
-    tight = stream.study.tight
-    dots = {"x": packed(tight.centres), "y": packed(tight.frequencies), "mode": "markers",
+    tight, pitch = stream.study.tight, stream.study.pitch
+    dots = {"x": packed(tight.centres), "y": packed(pitch), "mode": "markers",
             "customdata": list(range(len(masked))),
             "marker": {"size": [], "color": [], "colorscale": [[0, "#dbe3ea"], *HEAT[2:]], "cmin": 0,
                        "cmax": 1, "symbol": ["x-thin-open" if gone else "circle" for gone in masked.tolist()],
                        "line": {"color": [MASKED if gone else "#fff" for gone in masked.tolist()], "width": 1},
                        "colorbar": bar("|h| / largest")},
-            "hovertemplate": "coordinate %{customdata}<br>place %{x:.2f}<br>%{y:.1f} cycles<extra></extra>"}  # fmt: skip
-    top = float(tight.frequencies.max())
-    return figure([dots], axis("place in the window (0 oldest, 1 now)", range=[-0.02, 1.02]),
-                  axis("frequency (cycles per window)", type="log", dtick="D2",
-                       range=[np.log10(max(0.05, 0.8 * float(tight.frequencies.min()))), np.log10(1.3 * top)]))  # fmt: skip
+            "hovertemplate": HOVER}  # fmt: skip
+    low, high = 0.8 * float(pitch.min()), 1.3 * float(pitch.max())
+    return figure([dots], axis("place in the window (0 oldest, 1 now)", range=[-0.02, 1.02]), octaves(low, high))
 
 
 def history(stream: Stream) -> Figure:

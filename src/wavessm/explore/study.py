@@ -97,7 +97,7 @@ class Study:
 
     @cached_property
     def order(self) -> npt.NDArray[np.intp]:
-        """(N,) coordinates from the oldest to the newest place; polynomials and sinusoids, which have none, as they are."""
+        """(N,) coordinates from the oldest to the newest place; polynomials and sinusoids as they are."""
         if self.choice.family in BASES and self.choice.family != "gabor":
             return np.arange(self.frame.n)
         return np.argsort(self.tight.centres, kind="stable")
@@ -105,11 +105,27 @@ class Study:
     @cached_property
     def shown(self) -> npt.NDArray[np.intp]:
         """A few atoms from slow to fast, in different places."""
-        by_frequency = np.argsort(self.tight.frequencies, kind="stable")
+        by_frequency = np.argsort(self.pitch, kind="stable")
         bands = np.array_split(by_frequency, min(SHOWN, self.frame.n))
-        places = np.linspace(0.2, 0.8, 3)
+        places = (0.25, 0.5, 0.75)
         centres = self.tight.centres
         return np.array([band[np.argmin(np.abs(centres[band] - places[k % 3]))] for k, band in enumerate(bands)])
+
+    @cached_property
+    def _spectra(self) -> tuple[Array, Array]:
+        """f (F,) in cycles per window, evenly in octaves, and |φ̂_n(f)|² of the tight atoms. (N, F)"""
+        top = max(4.0, 1.6 * float(self.tight.frequencies.max()))
+        f = np.geomspace(0.25, min(top, len(self.tight.grid) / 4), CELLS[1])
+        weighted = self.tight.atoms * self.tight.weights
+        phase = 2 * np.pi * np.outer(self.tight.grid, f)
+        return f, (weighted @ np.cos(phase)) ** 2 + (weighted @ np.sin(phase)) ** 2
+
+    @cached_property
+    def pitch(self) -> Array:
+        """(N,) median frequency of each tight atom: half of its energy lies below. In cycles per window."""
+        f, power = self._spectra
+        below = np.cumsum(power * f, axis=1)  # on a logarithmic scale df is in proportion to f
+        return f[np.argmax(below >= below[:, -1:] / 2, axis=1)]
 
     @cached_property
     def coverage(self) -> tuple[Array, Array, Array]:
@@ -117,13 +133,8 @@ class Study:
 
         Where every detail of a signal is held, c is 1: so many numbers for so much time and frequency.
         """
-        times, count = CELLS
-        s = (np.arange(times) + 0.5) / times
-        top = max(4.0, 1.6 * float(self.tight.frequencies.max()))
-        f = np.geomspace(0.25, min(top, len(self.tight.grid) / 4), count)
-        weighted = self.tight.atoms * self.tight.weights
-        phase = 2 * np.pi * np.outer(self.tight.grid, f)
-        power = (weighted @ np.cos(phase)) ** 2 + (weighted @ np.sin(phase)) ** 2  # (N, F)
+        f, power = self._spectra
+        s = (np.arange(CELLS[0]) + 0.5) / CELLS[0]
         return s, f, power.T @ self.tight.evaluate(s) ** 2
 
     @cached_property
@@ -145,7 +156,8 @@ class Study:
         for _ in range(LAGS):
             columns.append(state)
             state = step.apply(state)
-        return np.arange(LAGS) * (horizon / LAGS), np.stack(columns, axis=1) / (horizon / LAGS)
+        lags = np.linspace(0, horizon, LAGS, endpoint=False)
+        return lags, np.stack(columns, axis=1) / (horizon / LAGS)
 
     def memory(self, window: float) -> OnlineMemory:
         """A memory; `window` in samples counts under the translated measure only."""
