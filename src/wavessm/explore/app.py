@@ -20,7 +20,7 @@ from wavessm.explore import figures, page, run_figures, runs, stream_figures
 from wavessm.explore.lines import lines_of
 from wavessm.explore.shelf import LARGEST, Shelf
 from wavessm.explore.signals import read_atoms, read_file, signal_of
-from wavessm.explore.state import FILE, State
+from wavessm.explore.state import FILE, USUAL_SPAN, State
 from wavessm.explore.stream import mask_of, stream_of
 from wavessm.explore.study import choice_of, study
 
@@ -48,7 +48,7 @@ def state_of(values: Mapping[str, Any]) -> State:
     given = {name: values[name] for name in page.CONTROLS}
     given["other"], given["run"] = given["other"] or "", given["run"] or ""
     if not values["auto"]:
-        given["low"], given["high"] = (round(2.0**power, 4) for power in values["range"])
+        given["low"], given["high"] = (float(f"{2.0**power:.6g}") for power in values["range"])
     return State.from_values({**given, "time": values.get("time")})
 
 
@@ -56,10 +56,9 @@ def values_of(state: State) -> dict[str, Any]:
     """The controls that stand for a state."""
     given = {name: getattr(state, name) for name in page.CONTROLS}
     given |= {"other": state.other or None, "run": state.run or None, "mask": list(state.mask), "time": state.time}
-    fixed = state.low is not None or state.high is not None
-    span = [state.low or 0.5, state.high or 16.0]
-    given["auto"] = [] if fixed else ["auto"]
-    given["range"] = [float(np.clip(np.log2(f), page.LOWEST, page.HIGHEST).round(4)) for f in span]
+    span = [state.low or USUAL_SPAN[0], state.high or USUAL_SPAN[1]]
+    given["auto"] = ["auto"] if state.low is None else []
+    given["range"] = [float(np.clip(np.log2(f), page.LOWEST, page.HIGHEST)) for f in span]
     return given
 
 

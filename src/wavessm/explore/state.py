@@ -19,6 +19,8 @@ VIEWS = {"frame": "Frame", "operator": "Operator", "memory": "Memory", "runs": "
 MOST_ATOMS = 256
 FILE = "file:"
 """Before a path, where a family or a signal is the content of a file."""
+USUAL_SPAN = (0.5, 16.0)
+"""f_min and f_max where only the other one is given."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class State:
                 state = dataclasses.replace(state, **{name: value}).check()
             except WaveSSMError as reason:
                 complaint = complaint or f"link: {reason}"
+        if (state.low is None) != (state.high is None):
+            state = dataclasses.replace(state, low=state.low or USUAL_SPAN[0], high=state.high or USUAL_SPAN[1])
         return state, complaint
 
 
@@ -153,7 +157,7 @@ def coordinates(text: str) -> list[int]:
         if not part:
             continue
         first, dash, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > 9:
+        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > 20:
             raise OptionError(f"coordinates: {part!r} is no index; write them as in '3, 17-20'.")
         found.update(range(int(first), min(int(last or first), MOST_ATOMS) + 1))
     return sorted(found)
