@@ -49,7 +49,7 @@ def state_of(values: Mapping[str, Any]) -> State:
     given["other"], given["run"] = given["other"] or "", given["run"] or ""
     if not values["auto"]:
         given["low"], given["high"] = (float(f"{2.0**power:.6g}") for power in values["range"])
-    return State.from_values({**given, "time": values.get("time")})
+    return State.from_values(given)
 
 
 def values_of(state: State) -> dict[str, Any]:
@@ -95,6 +95,14 @@ def draw_side(shelf: Shelf, side: str, values: Mapping[str, Any]) -> dict[str, A
     except EXPECTED as reason:
         blank = {name: figures.empty("nothing to show: see the message above") for name in NAMES}
         return {**answer, **blank, "moving": None, "numbers": [], "title": "", "message": one_line(reason)}
+
+
+def show_lines(shelf: Shelf, link: str) -> str:
+    """The lines behind a link, or a comment that says why there are none."""
+    try:
+        return lines_of(State.from_link(link)[0], shelf)
+    except EXPECTED as reason:
+        return f"# {one_line(reason)}"
 
 
 def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:
@@ -226,18 +234,9 @@ def _connect(app: Dash, shelf: Shelf) -> None:
     def run(values: dict[str, Any]) -> dict[str, Any]:
         return draw_run(shelf, values)
 
-    @app.callback(
-        Output("lines", "children"),
-        Output("lines-box", "className"),
-        inputs={"clicks": Input("lines-button", "n_clicks"), "values": {**_inputs(), "time": Input("time", "value")}},
-    )
-    def lines(clicks: int, values: dict[str, Any]) -> tuple[Any, str]:
-        if not clicks or clicks % 2 == 0:
-            return no_update, "lines hidden"
-        try:
-            return lines_of(state_of(values), shelf), "lines"
-        except EXPECTED as reason:
-            return f"# {one_line(reason)}", "lines"
+    @app.callback(Output("lines", "children"), Input("asked", "data"), prevent_initial_call=True)
+    def lines(link: str) -> str:
+        return show_lines(shelf, link)
 
     controls = {name: Output(name, "value") for name in (*page.CONTROLS, "auto", "range", "time")}
     lists = {"families": Output("family", "options"), "signals": Output("signal", "options"),
@@ -306,6 +305,8 @@ def _connect_browser(app: Dash) -> None:
             Output("time", "value", allow_duplicate=True), Input("play", "n_clicks"), Input("tick", "n_intervals"),
             Kept("time", "value"), Kept("tick", "disabled"), prevent_initial_call=True)  # fmt: skip
     browser("link", Output("copy-link", "content"), Input("link", "data"), Input("time", "value"))
+    browser("ask", Output("asked", "data"), Output("lines-box", "className"), Input("lines-button", "n_clicks"),
+            Input("link", "data"), Input("time", "value"))  # fmt: skip
     for name in ("atoms", "signal"):
         browser("weigh", Output(f"{name}-file", "data"), Input(f"{name}-upload", "contents"),
                 Kept(f"{name}-upload", "filename"), Kept("largest", "data"), prevent_initial_call=True)  # fmt: skip

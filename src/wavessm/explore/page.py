@@ -110,6 +110,7 @@ def layout(shelf: Shelf) -> html.Div:
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="link", data=""),
             dcc.Store(id="no-link"),
+            dcc.Store(id="asked"),
             dcc.Store(id="largest", data=LARGEST),
             dcc.Store(id="atoms-file"),
             dcc.Store(id="signal-file"),

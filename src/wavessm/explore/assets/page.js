@@ -64,6 +64,11 @@
     return text;
   }
 
+  function whole(link, time) {
+    if (time === null || time === undefined || time >= 1) return link || "";
+    return (link ? link + "&" : "?") + "time=" + Number(time.toFixed(4));
+  }
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     explore: {
       show: function (data, time) {
@@ -82,12 +87,13 @@
         const next = Math.min(1, time + 1 / 63);
         return next >= 1 ? [true, "Play", 1] : [none, none, next];
       },
+      ask: function (clicks, link, time) {
+        const none = window.dash_clientside.no_update;
+        return clicks % 2 ? [whole(link, time), "lines"] : [none, "lines hidden"];
+      },
       link: function (link, time) {
         if (link === null || link === undefined) return window.dash_clientside.no_update;
-        let search = link;
-        if (time !== null && time !== undefined && time < 1) {
-          search += (search ? "&" : "?") + "time=" + Number(time.toFixed(4));
-        }
+        const search = whole(link, time);
         window.history.replaceState(null, "", window.location.pathname + search);
         return window.location.origin + window.location.pathname + search;
       },
