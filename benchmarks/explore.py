@@ -49,7 +49,9 @@ class Caller:
     def ask(self, state: State) -> int:
         """The bytes of an answer."""
         values = values_of(state)
-        outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in self.key[2:-2].split("...")]
+        outputs = [
+            dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in self.key[2:-2].split("...")
+        ]
         inputs = [{**part, "value": values[part["id"]]} for part in self.about["inputs"]]
         body = {"output": self.key, "outputs": outputs, "inputs": inputs, "state": [], "changedPropIds": []}
         answer = self.client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")

@@ -369,7 +369,9 @@ def test_an_uploaded_signal_is_streamed_and_its_lines_run(shelf, monkeypatch, na
 
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_uploaded_atoms_make_a_frame_and_its_lines_run(shelf, monkeypatch, kind):
-    content = npy(bumps()) if kind == "npy" else "\n".join(",".join(map(repr, row.tolist())) for row in bumps()).encode()
+    content = (
+        npy(bumps()) if kind == "npy" else "\n".join(",".join(map(repr, row.tolist())) for row in bumps()).encode()
+    )
     found, message = upload(shelf, f"../my bumps.{kind}", content, "atoms")
     assert message == ""
     path = Path(found.removeprefix(FILE))

@@ -12,9 +12,6 @@ from PIL import Image
 
 pytest.importorskip("dash", reason="needs the extra explore")
 pytest.importorskip("selenium", reason="needs Selenium, of the extra dev")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-if not (CHROMIUM and DRIVER):
-    pytest.skip("needs Debian's chromium and chromium-driver", allow_module_level=True)
 
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
@@ -23,7 +20,10 @@ from selenium.webdriver.chrome.service import Service
 from wavessm.cli.explore import Options, make_server
 from wavessm.explore.shelf import LARGEST
 
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PATIENCE = 60
+
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
 
 
 class Page:
@@ -62,7 +62,9 @@ class Page:
 
     def choose(self, control, value):
         self.find(f"#{control}").click()
-        search = self.until(lambda: self.find(".dash-dropdown-content input[type=search], .dash-dropdown-search"), "list")
+        search = self.until(
+            lambda: self.find(".dash-dropdown-content input[type=search], .dash-dropdown-search"), "list"
+        )
         search.send_keys(value)
         options = lambda: [o for o in self.driver.find_elements("css selector", ".dash-dropdown-option")  # noqa: E731
                            if o.text.strip() == value]  # fmt: skip
@@ -188,6 +190,10 @@ def test_masked_coordinates_take_their_stretch_with_them(page, tmp_path):
     assert 20 < last < 80
     page.driver.save_screenshot(str(tmp_path / "memory.png"))
     assert colours(tmp_path / "memory.png") > 100
+    dot = page.driver.find_elements("css selector", "#lights-left .scatterlayer .point")[40]
+    page.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
+    ActionChains(page.driver).move_to_element(dot).pause(0.3).click().perform()
+    page.until(lambda: page.link().get("also") == "40", "the clicked coordinate")
 
 
 def test_uploads_good_and_bad(page, tmp_path):

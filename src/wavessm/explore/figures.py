@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavessm.explore.study import Study
+from wavessm.structure import MAX_CONDITION
 
 Figure = dict[str, Any]
 
@@ -135,8 +136,13 @@ def eigenvalues(study: Study, colour: str) -> Figure:
             "marker": {"size": 7, "color": colour, "opacity": 0.75, "line": {"color": "#fff", "width": 0.8}},
             "hovertemplate": "decay %{x:.3g}<br>%{y:.3g} cycles<extra></extra>"}  # fmt: skip
     edge = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": GREY, "width": 1}}
+    condition = study.modes.condition_number
+    text = f"κ of the eigenvectors is {condition:.0e}:<br>these dots are mostly rounding, use the DPLR form"
+    warning = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.02, "y": 0.98,
+               "xanchor": "left", "yanchor": "top", "align": "left", "font": {"color": "#8a2d06"},
+               "bgcolor": "rgba(255,255,255,.8)", "visible": condition > MAX_CONDITION}  # fmt: skip
     return figure([dots], axis("Re λ (decay per unit of time)"), axis("Im λ / 2π (cycles per unit of time)"),
-                  shapes=[edge])  # fmt: skip
+                  shapes=[edge], annotations=[warning])  # fmt: skip
 
 
 def kernel(study: Study, colour: str) -> Figure:
@@ -186,7 +192,7 @@ def numbers(study: Study, view: str) -> list[tuple[str, str]]:
     condition = study.modes.condition_number
     return [
         ("κ of the eigenvectors", f"{condition:.2g}"),
-        ("form of a layer", "diagonal" if condition <= 1e8 else "DPLR"),
+        ("form of a layer", "diagonal" if condition <= MAX_CONDITION else "DPLR"),
         ("identity residual", f"{study.operator.identity_residual():.0e}"),
         ("slowest decay", f"{-study.modes.lam.real.max():.2g}"),
         ("median spread", f"{study.spread:.3f} (uniform 0.29)"),

@@ -60,7 +60,10 @@ def scales(opened: Opened) -> Figure:
     band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": factor / config.dt_max,
             "y1": factor / config.dt_min, "fillcolor": "rgba(31,111,180,.07)", "line": {"width": 0},
             "layer": "below"}  # fmt: skip
-    y = axis(f"time scale ({unit})", type="log", exponentformat="power", dtick=1)
+    every = np.concatenate([part for layer in opened.scales for part in (1 / layer.dt, layer.memory)])
+    ends = factor * np.array([min(every.min(), 1 / config.dt_max), max(every.max(), 1 / config.dt_min)])
+    span = [float(np.log10(ends[0])) - 0.2, float(np.log10(ends[1])) + 0.2]
+    y = axis(f"time scale ({unit})", type="log", exponentformat="power", dtick=1, range=span)
     return figure(traces, axis("", type="category"), y, shapes=[band], boxmode="group", showlegend=True, legend=ON_TOP,
                   margin=ROOM)  # fmt: skip
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,8 @@ LARGEST = 16 * 2**20
 KEPT = 64
 """Uploads that are kept; the oldest go first."""
 LISTED = 200
-DEPTH = 5
+DEPTH, VISITED = 5, 5000
+"""How deep, and how many folders, are looked through for runs and signals."""
 SIGNALS = (".csv", ".wav", ".npy")
 
 
@@ -75,21 +77,23 @@ class Shelf:
 
     def runs(self) -> list[str]:
         """Run folders under the given ones, up to a few levels down."""
-        return [str(folder) for folder, names in self._walk() if "run.json" in names][:LISTED]
+        found = (str(folder) for folder, names in self._walk() if "run.json" in names)
+        return list(islice(found, LISTED))
 
     def signals(self) -> list[str]:
         """Files that may hold a signal and are no part of a run."""
-        return [
+        found = (
             str(folder / name)
             for folder, names in self._walk()
             if "run.json" not in names
             for name in sorted(names)
             if Path(name).suffix.lower() in SIGNALS
-        ][:LISTED]
+        )
+        return list(islice(found, LISTED))
 
     def _walk(self) -> Iterator[tuple[Path, list[str]]]:
         for top in self.folders:
-            for folder, below, names in os.walk(top):
+            for folder, below, names in islice(os.walk(top), VISITED):
                 depth = len(Path(folder).relative_to(top).parts)
                 below[:] = sorted(name for name in below if not name.startswith(".")) if depth < DEPTH else []
                 yield Path(folder), names
