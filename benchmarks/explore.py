@@ -4,13 +4,16 @@
 
 `server.csv`: every change of a control at N = 64 and 128, answered from nothing (all caches of frames, operators and
 streams emptied before each) and once more. Both the elapsed and the processor's milliseconds: medians of `--repeats`.
-`browser.csv` (with Chromium and Selenium): from setting the control to the last plot drawn, in headless Chromium.
+`browser.csv` (with Chromium and Selenium): from setting the control to the last plot drawn, in headless Chromium, with the
+processor's milliseconds of the page's main thread and of the server beside it. On a machine that has nothing else to do,
+elapsed and processor's time are about the same; the load average of the run is in the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import threading
@@ -93,6 +96,7 @@ def server_rows(repeats: int) -> list[dict[str, Any]]:
                                 "cold_processor_ms": processor,
                                 "warm_ms": statistics.median(part[0] for part in warm),
                                 "kib": caller.ask(state) / 1024,
+                                "load_average": os.getloadavg()[0],
                             }
                         )
     return rows
@@ -119,6 +123,12 @@ dash_clientside.set_props(control, {value: value});
 """
 
 
+def busy(driver: Any) -> float:
+    """Milliseconds the page's main thread has computed so far."""
+    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1e3 * next(part["value"] for part in found if part["name"] == "TaskDuration")
+
+
 def browser_rows(repeats: int) -> list[dict[str, Any]]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -133,15 +143,29 @@ def browser_rows(repeats: int) -> list[dict[str, Any]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         driver.set_script_timeout(20)
+        driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
         try:
             for view, control, value in CHANGES:
                 found = []
                 for _ in range(repeats):
-                    forget()
                     driver.get(f"http://127.0.0.1:{server.port}/?view={view}&n={64 if control == 'n' else 128}")
-                    time.sleep(2.5)
-                    found.append(driver.execute_async_script(SCRIPT, control, value, GRAPHS[view]))
-                rows.append({"view": view, "change": f"{control} = {value}", "shown_ms": statistics.median(found)})
+                    time.sleep(4)
+                    if control in ("n", "family"):  # else what is there already may help, as it would a user
+                        forget()
+                    before, served = busy(driver), time.process_time()
+                    elapsed = driver.execute_async_script(SCRIPT, control, value, GRAPHS[view])
+                    found.append((elapsed, busy(driver) - before, 1e3 * (time.process_time() - served)))
+                shown, page, answered = (statistics.median(part) for part in zip(*found, strict=True))
+                rows.append(
+                    {
+                        "view": view,
+                        "change": f"{control} = {value}",
+                        "shown_ms": shown,
+                        "page_processor_ms": page,
+                        "server_processor_ms": answered,
+                        "load_average": os.getloadavg()[0],
+                    }
+                )
         finally:
             driver.quit()
             server.shutdown()

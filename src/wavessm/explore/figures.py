@@ -91,14 +91,11 @@ def atoms(study: Study, colour: str) -> Figure:
         for values, style in ((before, {"color": "#b6c0ca", "width": 1.2}), (after, {"color": colour, "width": 1.8})):
             size = np.abs(values).max() or 1.0
             traces.append({"x": packed(s), "y": packed(0.42 * values / size - row), "line": style, "mode": "lines",
-                           "name": "tight" if style["color"] == colour else "as placed",
-                           "legendgroup": style["color"], "showlegend": row == 0, "hoverinfo": "skip"})  # fmt: skip
+                           "hoverinfo": "skip"})  # fmt: skip
     names = [f"{study.pitch[k]:.1f}" for k in study.shown]
     ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.6 - len(names), 0.95]}
-    legend = {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
     return figure(traces, axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
-                  axis("frequency (cycles per window)", **ticks, zeroline=False), showlegend=True, legend=legend,
-                  margin={"l": 58, "r": 14, "t": 30, "b": 42})  # fmt: skip
+                  axis("frequency (cycles per window)", **ticks, zeroline=False))  # fmt: skip
 
 
 def coverage(study: Study, colour: str) -> Figure:

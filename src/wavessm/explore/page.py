@@ -53,8 +53,8 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "memory": {
         "held": (
             "The signal and what the memory holds of it",
-            "Drag the time or press Play: N numbers carry the coloured line. Mask coordinates and see which stretch of "
-            "the past goes (shaded: the share that is lost).",
+            "Grey is the signal, the coloured line what N numbers give back of it: drag the time or press Play. Mask "
+            "coordinates: the dotted line is what is left, the shade the share of each moment that is lost.",
         ),
         "lights": (
             "Coordinates that light up",
@@ -71,10 +71,14 @@ RUN_PANELS = {
     "score": ("Validation", "The score that selects the model; the dotted line is the step that was kept."),
     "scales": (
         "Learned time scales",
-        "A dot is the window 1/Δ of a channel; boxes show how long modes remember. The band is where Δ started: what "
-        "left it was learned.",
+        "A blue dot is the window 1/Δ of a channel, a box how long modes remember, 1/(Δ·decay). The band is where Δ "
+        "started: what left it was learned.",
     ),
-    "said": ("Predictions", "Ask for cases of the test split, or for the signal chosen on the page Memory."),
+    "said": (
+        "Predictions",
+        "Cases of the test split, or the chosen signal. Of a forecast, grey is what was and came, colour what was "
+        "said; of classes, dark is likely and circles are true.",
+    ),
 }
 CONTROLS = ("view", "family", "other", "n", "measure", "signal", "channel", "window", "mask", "also", "run", "predict")
 """Controls whose value goes into the state as it is."""

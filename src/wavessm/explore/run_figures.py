@@ -8,8 +8,7 @@ from wavessm.explore.figures import COLOURS, GREY, HEAT, Figure, axis, bar, empt
 from wavessm.explore.runs import Opened, Predictions
 
 BLUE, ORANGE = COLOURS["left"], COLOURS["right"]
-ON_TOP = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-ROOM = {"l": 62, "r": 14, "t": 34, "b": 42}
+INSIDE = {"x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,.7)"}
 
 
 def loss(opened: Opened) -> Figure:
@@ -26,7 +25,7 @@ def score(opened: Opened) -> Figure:
                 "line": {"color": GREY, "width": 1, "dash": "dot"}}  # fmt: skip
         note = {"x": best, "y": 1, "yref": "paper", "text": "best", "showarrow": False, "yanchor": "bottom",
                 "font": {"color": GREY}}  # fmt: skip
-        drawn["layout"] |= {"shapes": [line], "annotations": [note], "margin": {**ROOM, "t": 22}}
+        drawn["layout"] |= {"shapes": [line], "annotations": [note], "margin": {"l": 58, "r": 14, "t": 22, "b": 42}}
     return drawn
 
 
@@ -47,13 +46,13 @@ def scales(opened: Opened) -> Figure:
     rate = opened.run.info.rate
     unit, factor = ("samples", 1.0) if rate is None else ("seconds", 1 / rate)
     steps, modes = "1/Δ, a dot a channel", "1/(Δ·decay) of the modes"
-    traces: list[Figure] = [{"x": [None], "y": [None], "mode": "markers", "name": steps, "marker": {"color": BLUE}}]
-    for k, layer in enumerate(opened.scales):
+    traces: list[Figure] = []
+    for layer in opened.scales:
         some = layer.memory[:: len(layer.memory) // 2000 + 1]
         dots = {"boxpoints": "all", "jitter": 0.6, "pointpos": 0, "line": {"width": 0}, "fillcolor": "rgba(0,0,0,0)"}
         for name, values, colour, style in ((steps, 1 / layer.dt, BLUE, dots), (modes, some, ORANGE, {})):
             traces.append({"type": "box", "x": [layer.layer] * len(values), "y": packed(values * factor), "name": name,
-                           "offsetgroup": name, "showlegend": k == 0 and name == modes, "hoverinfo": "y",
+                           "offsetgroup": name, "hoverinfo": "y",
                            "marker": {"color": colour, "size": 4, "opacity": 0.6}, "boxpoints": False,
                            **style})  # fmt: skip
     config = opened.run.model
@@ -64,8 +63,7 @@ def scales(opened: Opened) -> Figure:
     ends = factor * np.array([min(every.min(), 1 / config.dt_max), max(every.max(), 1 / config.dt_min)])
     span = [float(np.log10(ends[0])) - 0.2, float(np.log10(ends[1])) + 0.2]
     y = axis(f"time scale ({unit})", type="log", exponentformat="power", dtick=1, range=span)
-    return figure(traces, axis("", type="category"), y, shapes=[band], boxmode="group", showlegend=True, legend=ON_TOP,
-                  margin=ROOM)  # fmt: skip
+    return figure(traces, axis("", type="category"), y, shapes=[band], boxmode="group")
 
 
 def predictions(found: Predictions) -> Figure:
@@ -82,27 +80,27 @@ def predictions(found: Predictions) -> Figure:
         case, label = np.nonzero(found.true)
         traces.append({"x": [found.names[k] for k in label], "y": case.tolist(), "mode": "markers", "name": "true",
                        "marker": {"symbol": "circle-open", "size": 9, "color": ORANGE, "line": {"width": 2}},
-                       "hoverinfo": "skip", "showlegend": True})  # fmt: skip
+                       "hoverinfo": "skip"})  # fmt: skip
     y = axis("case", autorange="reversed", showgrid=False, dtick=max(1, len(found.said) // 12))
-    return figure(traces, axis("class", type="category", showgrid=False), y, legend=ON_TOP, margin=ROOM,
-                  showlegend=found.true is not None)  # fmt: skip
+    return figure(traces, axis("class", type="category", showgrid=False), y)
 
 
 def _forecast(found: Predictions) -> Figure:
     steps = np.arange(1, len(found.said) + 1)
     traces = []
     for k, name in enumerate(found.names[:3]):
-        line = {"mode": "lines", "legendgroup": name, "hoverinfo": "skip"}
+        line = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
         if found.context is not None:
             past = found.context[-4 * len(steps) :, k]
-            traces.append({"x": packed(np.arange(1 - len(past), 1)), "y": packed(past), **line, "showlegend": False,
+            traces.append({"x": packed(np.arange(1 - len(past), 1)), "y": packed(past), **line,
                            "line": {"color": "#b6c0ca", "width": 1.3}})  # fmt: skip
         if found.true is not None:
-            traces.append({"x": packed(steps), "y": packed(found.true[:, k]), "name": f"{name}, true", **line,
+            traces.append({"x": packed(steps), "y": packed(found.true[:, k]), **line,
                            "line": {"color": GREY, "width": 1.6}})  # fmt: skip
-        traces.append({"x": packed(steps), "y": packed(found.said[:, k]), "name": f"{name}, forecast", **line,
+        traces.append({"x": packed(steps), "y": packed(found.said[:, k]), **line, "name": name,
+                       "showlegend": True,
                        "line": {"color": (BLUE, ORANGE, "#2a7d4f")[k], "width": 2}})  # fmt: skip
-    return figure(traces, axis("steps from now"), axis("value"), showlegend=True, legend=ON_TOP, margin=ROOM)
+    return figure(traces, axis("steps from now"), axis("value"), showlegend=True, legend=INSIDE)
 
 
 def _regression(found: Predictions) -> Figure:
@@ -119,7 +117,7 @@ def _regression(found: Predictions) -> Figure:
             {"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": {"color": GREY, "dash": "dot"}}
         ]
     return figure(traces, axis(title), axis("predicted"), shapes=shapes, showlegend=len(found.names) > 1,
-                  legend=ON_TOP, margin=ROOM)  # fmt: skip
+                  legend=INSIDE)  # fmt: skip
 
 
 def numbers(opened: Opened) -> list[tuple[str, str]]:

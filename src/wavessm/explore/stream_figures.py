@@ -39,9 +39,7 @@ def heard_and_held(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -
         {"x": [], "y": [], "name": "share lost", "yaxis": "y2", **line, "visible": bool(masked.any()),
          "fill": "tozeroy", "fillcolor": "rgba(17,24,39,.13)", "line": {"width": 0}},
     ]  # fmt: skip
-    legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
     return figure(traces, axis(title, range=[0, len(values) * step]), axis("signal", range=[low - room, high + room]),
-                  showlegend=True, legend=legend, margin={"l": 58, "r": 14, "t": 34, "b": 42},
                   yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})  # fmt: skip
 
 
