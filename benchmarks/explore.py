@@ -4,9 +4,9 @@
 
 `server.csv`: every change of a control at N = 64 and 128, answered from nothing (all caches of frames, operators and
 streams emptied before each) and once more. Both the elapsed and the processor's milliseconds: medians of `--repeats`.
-`browser.csv` (with Chromium and Selenium): from setting the control to the last plot drawn, in headless Chromium, with the
-processor's milliseconds of the page's main thread and of the server beside it. On a machine that has nothing else to do,
-elapsed and processor's time are about the same; the load average of the run is in the table.
+`browser.csv` (with Chromium and Selenium): from setting the control to the last plot drawn, in headless Chromium, with
+the processor's milliseconds of the page's main thread and of the server. Where nothing else runs, elapsed and
+processor's time are about the same; the load average is in the table.
 """
 
 from __future__ import annotations

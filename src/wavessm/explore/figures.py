@@ -21,7 +21,7 @@ COLOURS = {"left": "#1f6fb4", "right": "#c2410c"}
 INK, GREY, LINE = "#1f2933", "#8593a1", "#e4e9ee"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 HEAT = [[0, "#ffffff"], [0.15, "#dbe9f5"], [0.4, "#8fbcdf"], [0.7, "#2f7ab8"], [1, "#0b2f57"]]
-HOVER = "coordinate %{customdata}<br>place %{x:.2f}<br>%{y:.1f} cycles<extra></extra>"
+HOVER = "coordinate %{customdata}<br>place %{x:.2f}<br>%{text} cycles<extra></extra>"
 SIGNED = [[0, "#0b4f8a"], [0.25, "#7db3dc"], [0.5, "#ffffff"], [0.75, "#f0a27c"], [1, "#a8320a"]]
 
 
@@ -39,11 +39,23 @@ def axis(title: str, **more: Any) -> Figure:
 
 
 def octaves(low: float, high: float) -> Figure:
-    """A logarithmic axis of frequency with a tick every octave or two."""
+    """An axis of frequency in octaves: what is drawn on it is log₂ of cycles per window, evenly spaced and so fast."""
     powers = range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)
-    ticks = [2.0**k for k in powers][:: 1 if len(powers) <= 9 else 2]
-    return axis("frequency (cycles per window)", type="log", range=[float(np.log10(low)), float(np.log10(high))],
-                tickvals=ticks, ticktext=[{0.25: "¼", 0.5: "½"}.get(tick, f"{tick:g}") for tick in ticks])  # fmt: skip
+    ticks = list(powers)[:: 1 if len(powers) <= 9 else 2]
+    names = [{-2: "¼", -1: "½"}.get(power, f"{2.0**power:g}") for power in ticks]
+    return axis("frequency (cycles per window)", range=[float(np.log2(low)), float(np.log2(high))], tickvals=ticks,
+                ticktext=names)  # fmt: skip
+
+
+def stacked(x: npt.ArrayLike, rows: npt.ArrayLike, size: float) -> Figure:
+    """Curves (rows, points) below each other as one line with gaps, each as high as `size` at its largest."""
+    values = np.asarray(rows, float)
+    peaks = np.abs(values).max(axis=1, keepdims=True)
+    lifted = size * values / np.where(peaks > 0, peaks, 1.0) - np.arange(len(values))[:, None]
+    gap = np.full((len(values), 1), np.nan)
+    times = np.concatenate([np.broadcast_to(x, values.shape), gap], axis=1)
+    return {"x": packed(times.ravel()), "y": packed(np.concatenate([lifted, gap], axis=1).ravel()), "mode": "lines",
+            "hoverinfo": "skip"}  # fmt: skip
 
 
 def figure(data: list[Figure], x: Figure, y: Figure, **layout: Any) -> Figure:
@@ -85,13 +97,10 @@ def bar(title: str, **more: Any) -> Figure:
 def atoms(study: Study, colour: str) -> Figure:
     """A few atoms, slow ones on top, before and after tightening."""
     s = np.linspace(0, 1, 400)
-    placed, tight = study.frame.evaluate(s)[study.shown], study.tight.evaluate(s)[study.shown]
-    traces = []
-    for row, (before, after) in enumerate(zip(placed, tight, strict=True)):
-        for values, style in ((before, {"color": "#b6c0ca", "width": 1.2}), (after, {"color": colour, "width": 1.8})):
-            size = np.abs(values).max() or 1.0
-            traces.append({"x": packed(s), "y": packed(0.42 * values / size - row), "line": style, "mode": "lines",
-                           "hoverinfo": "skip"})  # fmt: skip
+    traces = [
+        {**stacked(s, study.frame.evaluate(s)[study.shown], 0.42), "line": {"color": "#b6c0ca", "width": 1.2}},
+        {**stacked(s, study.tight.evaluate(s)[study.shown], 0.42), "line": {"color": colour, "width": 1.8}},
+    ]
     names = [f"{study.pitch[k]:.1f}" for k in study.shown]
     ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.6 - len(names), 0.95]}
     return figure(traces, axis("place in the window (0 oldest, 1 now)", range=[0, 1]),
@@ -101,12 +110,12 @@ def atoms(study: Study, colour: str) -> Figure:
 def coverage(study: Study, colour: str) -> Figure:
     """Which times and frequencies the atoms hold, with a dot for each of them."""
     s, f, held = study.coverage
-    heat = {"type": "heatmap", "x": packed(s), "y": packed(f), "z": packed(held), "zmin": 0, "zmax": 1.5,
-            "colorscale": HEAT, "zsmooth": "best", "colorbar": bar("numbers per detail", tickvals=[0, 0.5, 1, 1.5]),
-            "hovertemplate": "place %{x:.2f}<br>%{y:.1f} cycles<br>%{z:.2f}<extra></extra>"}  # fmt: skip
-    dots = {"x": packed(study.tight.centres), "y": packed(study.pitch), "mode": "markers",
+    heat = {"type": "heatmap", "x": packed(s), "y": packed(np.log2(f)), "z": packed(held), "zmin": 0, "zmax": 1.5,
+            "colorscale": HEAT, "zsmooth": "fast", "colorbar": bar("numbers per detail", tickvals=[0, 0.5, 1, 1.5]),
+            "hoverinfo": "skip"}  # fmt: skip
+    dots = {"x": packed(study.tight.centres), "y": packed(np.log2(study.pitch)), "mode": "markers",
             "marker": {"size": 6, "color": "#fff", "line": {"color": colour, "width": 1.2}},
-            "customdata": list(range(study.frame.n)),
+            "customdata": list(range(study.frame.n)), "text": [f"{f:.1f}" for f in study.pitch],
             "hovertemplate": HOVER}  # fmt: skip
     return figure([heat, dots], axis("place in the window (0 oldest, 1 now)", range=[0, 1]), octaves(f[0], f[-1]))
 
@@ -145,13 +154,8 @@ def eigenvalues(study: Study, colour: str) -> Figure:
 def kernel(study: Study, colour: str) -> Figure:
     """The response of a few coordinates to one impulse."""
     lags, responses = study.kernel
-    traces = []
-    names = []
-    for row, k in enumerate(study.shown):
-        size = np.abs(responses[k]).max() or 1.0
-        names.append(str(k))
-        traces.append({"x": packed(lags), "y": packed(0.45 * responses[k] / size - row), "mode": "lines",
-                       "line": {"color": colour, "width": 1.6}, "hoverinfo": "skip"})  # fmt: skip
+    traces = [{**stacked(lags, responses[study.shown], 0.45), "line": {"color": colour, "width": 1.6}}]
+    names = [str(k) for k in study.shown]
     ticks = {"tickvals": [-row for row in range(len(names))], "ticktext": names, "range": [0.5 - len(names), 0.6]}
     unit = "Δ·lag" if study.choice.measure == "scaled" else "windows"
     return figure(traces, axis(f"time since the impulse ({unit})"), axis("coordinate", **ticks, zeroline=False))

@@ -46,8 +46,8 @@ def heard_and_held(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -
 def lights(stream: Stream, masked: npt.NDArray[np.bool_]) -> Figure:
     """A dot for every coordinate at its place and frequency; page.js makes it grow with what it holds."""
     tight, pitch = stream.study.tight, stream.study.pitch
-    dots = {"x": packed(tight.centres), "y": packed(pitch), "mode": "markers",
-            "customdata": list(range(len(masked))),
+    dots = {"x": packed(tight.centres), "y": packed(np.log2(pitch)), "mode": "markers",
+            "customdata": list(range(len(masked))), "text": [f"{f:.1f}" for f in pitch],
             "marker": {"size": [], "color": [], "colorscale": [[0, "#dbe3ea"], *HEAT[2:]], "cmin": 0,
                        "cmax": 1, "symbol": ["x-thin-open" if gone else "circle" for gone in masked.tolist()],
                        "line": {"color": [MASKED if gone else "#fff" for gone in masked.tolist()], "width": 1},
