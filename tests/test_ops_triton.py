@@ -8,7 +8,16 @@ import torch
 
 from test_ops import MODAL, dense_problem, modal, outputs_and_gradients, problem, two_way
 from wavessm.errors import OptionError
-from wavessm.ops import Engine, run_dense, run_modes, triton_kernels, triton_scan, triton_tables, triton_turn
+from wavessm.ops import (
+    Engine,
+    run_dense,
+    run_modes,
+    triton_gate,
+    triton_kernels,
+    triton_scan,
+    triton_tables,
+    triton_turn,
+)
 from wavessm.ops.modes import Modes, flags, sample
 from wavessm.ops.tables import Dense, diagonal_tables
 from wavessm.ops.triton_scan import Settings
@@ -189,7 +198,7 @@ def test_tables_equal_those_of_the_torch_path(turning, real):
     _, parameters, D, _ = problem(1, 3, turning, real, 5, directions=2)
     modes = Modes(*on_device(parameters))
     want = diagonal_tables(sample(modes, 1.5), 32)
-    K, E, C, decay = triton_tables.make_tables(modes, D.float().to(DEVICE), 1.5, 32)
+    K, E, C, decay, _ = triton_tables.make_tables(modes, D.float().to(DEVICE), 1.5, 32)
     direct = torch.zeros_like(want.K)
     direct[0, :, 0] = D
     c, (first, second) = flags(turning, decay.shape[-1], want.decay), want.decay.unbind(-1)
@@ -201,6 +210,21 @@ def test_tables_equal_those_of_the_torch_path(turning, real):
     }
     for name, (a, b) in pairs.items():
         assert (a - b).abs().max() < 1e-6 * b.abs().max(), name
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_gate_does_as_torch_would(whole):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, 61, 2 * 19), (2 * 19,), (3, 1, 19), (3, 61, 19), (3, 61, 19)
+    p, bias, factors, around, seed = (torch.randn(*shape, generator=generator).to(DEVICE) for shape in shapes)
+    leaves = [t.requires_grad_() for t in ((p, bias, around) if whole else (p, bias))]
+    want = torch.nn.functional.glu(p + bias, dim=-1)
+    want = around + factors * want if whole else want
+    got = triton_gate.gate(p, bias, *((factors, around) if whole else (None, None)))
+    for a, b in zip(
+        (got, *torch.autograd.grad(got, leaves, seed)), (want, *torch.autograd.grad(want, leaves, seed)), strict=True
+    ):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("factors", [True, False])

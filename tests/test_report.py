@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import wavessm as ws
 from wavessm.cli import main
 from wavessm.report.compare import counterpart, verdict
+from wavessm.report.paired import differences, pack
 from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
 from wavessm.report.tables import write_report
 
@@ -45,6 +47,7 @@ def test_the_papers_tables_are_all_there():
     assert sum(cell.task.startswith("ptbxl") for cell in published) == 5
     cell = Cell("forecast", "ETTh1", "24", "uni", "mse")
     assert counterpart(cell, Variant("wavessm", "legs", "", "dplr", "best"), published) == 0.061
+    assert counterpart(cell, Variant("S4-LegS", "", "scaled", "dplr", "best"), published) == 0.061
     assert counterpart(cell, Variant("last value", "", "", "", ""), published) is None
     assert counterpart(cell._replace(horizon="25"), Variant("wavessm", "legs", "", "", ""), published) is None
 
@@ -93,3 +96,26 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
         write_report(written(path, []), tmp_path)
     assert main(["report", "--runs", str(tmp_path / "nowhere.csv")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_paired_differences_leave_out_what_the_cases_do_to_both(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.random((400, 3)) < 0.4
+    shared = labels + random.normal(size=labels.shape)
+    runs = {"a": shared, "same": 2 * shared + 1, "worse": shared + random.normal(size=labels.shape)}
+    for name, scores in runs.items():
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "test.npy", np.concatenate([scores, labels], axis=1))
+    pack({name: tmp_path / name for name in runs}, tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as file:
+        outputs = {name: file[name].astype(float) for name in runs}
+        rows = {row["run"]: row for row in differences(outputs, file["labels"], "a", resamples=100)}
+    assert rows["a"]["difference"] == rows["a"]["high"] == 0
+    assert abs(rows["same"]["difference"]) < 1e-3
+    assert rows["worse"]["high"] < 0
+    assert rows["worse"]["better_in"] == 0
+    with pytest.raises(ws.WaveSSMError, match="did you mean 'worse'"):
+        differences(outputs, labels, "wors")
+    np.save(tmp_path / "a" / "test.npy", np.concatenate([shared, ~labels], axis=1))
+    with pytest.raises(ws.WaveSSMError, match="test cases of same are not those"):
+        pack({name: tmp_path / name for name in runs}, tmp_path / "p.npz")

@@ -236,6 +236,20 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
             assert json.loads((job / "run.json").read_text())["environment"]["command"] == row["command"]
 
 
+def test_a_signal_to_the_whole_group_fails_no_run(tmp_path):
+    out = tmp_path / "s"
+    line = [sys.executable, "-m", "wavessm", "sweep", "--tasks", "window-copy", "--seeds", "0,1", "--jobs", "2"]
+    line += ["--out", str(out), "--quiet", "--", *TINY, "--steps", "1000000", "--validations", "0.1"]
+    sweep = subprocess.Popen(line, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("*/metrics.csv"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(sweep.pid, signal.SIGTERM)
+    assert sweep.wait(60) == 130
+    assert results.read(out / "runs.csv") == []
+    assert len(list(out.glob("*/last.ckpt"))) == 2
+
+
 def test_ctrl_c_lets_runs_save_and_leaves_them_for_later(tmp_path, capsys):
     out = tmp_path / "s"
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, time_mask
-from wavessm.ops import activate
+from wavessm.ops import activate, gate
 from wavessm.registry import unknown_name
 
 NORMS = ("layer", "batch")
@@ -122,8 +122,7 @@ class ResidualBlock(nn.Module):
         """y like x, and the layer's state if asked for."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask) if self.prenorm else x
-        z, after = self.mix(z, state, return_state, rate, lengths)
-        y = x + z
+        y, after = self.mix(z, state, return_state, rate, lengths, around=x)
         y = y if self.prenorm else self.norm(y, mask)
         return (y, after) if after is not None else y
 
@@ -134,12 +133,13 @@ class ResidualBlock(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
+        around: Tensor | None = None,  # (batch, length, d_model)
     ) -> tuple[Tensor, Tensor | None]:
-        """The block without its norm and the path around it: layer, GELU and gated projection, with dropout."""
+        """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
         out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
         z = activate(z, self.dropout.factors(z), self.dropout.factors(z), self.layer.engine)
-        return self.dropout(F.glu(self.project(z), dim=-1)), after
+        return gate(z, self.project, self.dropout.factors(z), around, self.layer.engine), after
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state."""

@@ -82,13 +82,12 @@ def initial_modes(family: str, measure: str | None, d_state: int, structure: str
 def _diagonal(operator: Operator) -> Initial:
     form = operator.to_diagonal()
     kept, weight = _turning_first(*form.one_of_each_pair)
-    none = np.zeros((0, len(kept)), complex)
-    # The length of an eigenvector is free. Taking all modes to be driven alike keeps a layer's products of B and C near
-    # one; unit eigenvectors would make them as large as the condition number, to cancel in the sum.
-    B = form.B[kept]
-    size = np.linalg.norm(operator.B) / np.sqrt(operator.n)
-    scale = size / np.maximum(np.abs(B), 1e-12 * size)
-    return Initial(_floored(form.lam[kept]), B * scale, none, (form.V[:, kept] / scale).T, weight, "diagonal")
+    lam, B, none = _floored(form.lam[kept]), form.B[kept], np.zeros((0, len(kept)), complex)
+    # The length of an eigenvector is free. Unit ones would make products of B and C as large as the condition number,
+    # to cancel in the sum; and modes driven alike would let the slow ones drown the rest. Here white noise gives every
+    # mode the variance |B|² / (−2 Re λ) = ½, which is the mean over LegS's coordinates too.
+    scale = np.sqrt(-lam.real) / np.maximum(np.abs(B), 1e-12 * np.abs(B).max())
+    return Initial(lam, B * scale, none, (form.V[:, kept] / scale).T, weight, "diagonal")
 
 
 def _dplr(operator: Operator) -> Initial:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import Initial, initial_modes
-from wavessm.ops import Engine, dplr, modes, run_dense, run_modes
+from wavessm.ops import Engine, dplr, modes, run_dense, run_modes, use_triton
 from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
 
 
@@ -137,13 +137,20 @@ class WaveSSM(nn.Module):
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
-        work = u.to(torch.promote_types(u.dtype, torch.float32)) if u.dtype != torch.float64 else u
+        work = u if self._takes(u) else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
             y, last = self._run(work, state, return_state, _rate(rate))
         y = y.transpose(1, 2).to(x.dtype)
         if mask is not None:
             y = y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
+
+    def _takes(self, u: Tensor) -> bool:
+        """Whether the scan reads u as it is: bfloat16, where its own arithmetic is no finer."""
+        size = (
+            {"dense": 2 * self.n_slots, "slots": 0} if self.structure == "dplr" else {"dense": 0, "slots": self.n_slots}
+        )
+        return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, **size)
 
     def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
         if self.structure == "diagonal":

@@ -10,6 +10,7 @@ keep them: `sampled(model)` is a copy whose layers do.
 from __future__ import annotations
 
 import copy
+import math
 from typing import cast
 
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, check_sample, check_signals
 from wavessm.ops import Engine, dplr, guarded, modes
-from wavessm.ops.scan import Prepared, prepare, scan
+from wavessm.ops.kept import Kept, keep, walk
 
-CHUNK = 32
-"""Samples in a product: small enough for the tables of a layer to stay in a core's cache."""
+CHUNK = {"diagonal": 16, "dplr": 32}
+"""Samples in a product: few enough for the tables to stay in a core's cache, more where a decay is a matrix."""
 
 
 def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
@@ -52,13 +53,13 @@ class SampledLayer(nn.Module):
         if layer.bidirectional:
             raise OptionError("SampledLayer: a bidirectional layer reads the future; use bidirectional=False.")
         self.d_model, self.n_slots, self.rate = layer.d_model, layer.n_slots, rate
-        self.dtype = layer.D.dtype
+        self.dtype, self.chunk = layer.D.dtype, CHUNK[layer.structure]
         self.engine, self.bidirectional = Engine("torch"), False
         with torch.no_grad():
             self.D = layer.D.detach().clone()
             self.system = layer.discrete(rate)
             self.stepper = self._stepper(layer, rate)
-        self._tables: dict[int, Prepared] = {}
+        self._tables: dict[int, Kept] = {}
 
     def forward(
         self,
@@ -79,15 +80,34 @@ class SampledLayer(nn.Module):
             y, state = self.step(x[:, 0], state)
             return y[:, None], state
         with torch.no_grad():
-            u = x.transpose(1, 2).to(self.dtype)
+            u = x.to(self.dtype)
             flat = None if state is None else state.flatten(2)
-            y, last = guarded(lambda finite: scan(finite, self._prepared, flat, True, CHUNK), u)
-            y = torch.addcmul(y, self.D[:, None], u).transpose(1, 2).to(x.dtype)
+            if math.isfinite(u.sum()):
+                y, last = self._walk(u, flat)
+            else:
+                y, last = guarded(lambda finite: self._turned(finite, flat), u.transpose(1, 2))
+                y = y.transpose(1, 2)
+        y = y.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
 
-    def _prepared(self, chunk: int) -> Prepared:
+    def _walk(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Whole chunks, then what is left over. u (batch, length, d_model), state (batch, d_model, R)"""
+        left = u.shape[1] % self.chunk
+        if left == u.shape[1]:
+            return walk(u, self._kept(left), state)
+        y, state = walk(u[:, : u.shape[1] - left], self._kept(self.chunk), state)
+        if not left:
+            return y, state
+        tail, state = walk(u[:, -left:], self._kept(left), state)
+        return torch.cat([y, tail], dim=1), state
+
+    def _turned(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        y, state = self._walk(u.transpose(1, 2).contiguous(), state)
+        return y.transpose(1, 2), state
+
+    def _kept(self, chunk: int) -> Kept:
         if chunk not in self._tables:
-            self._tables[chunk] = prepare(self.system, chunk, self.dtype)
+            self._tables[chunk] = keep(self.system, self.D, chunk, self.dtype)
         return self._tables[chunk]
 
     def initial_state(self, batch: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import math
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -48,7 +49,8 @@ class Options:
     jobs: int = 1
     """Runs side by side."""
     memory_gib: float = 0.0
-    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit."""
+    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit. inf
+    sets none and makes no dry runs."""
     out: Path = Path("runs/sweep")
     """Folder of the sweep."""
     csv: Path | None = None
@@ -176,10 +178,10 @@ def _on_gpu(device: str) -> bool:
 def _budget(gib: float, on_gpu: bool) -> int | None:
     if gib < 0:
         raise OptionError(f"memory_gib is {gib:g}, expected a positive number, or 0.")
+    if math.isinf(gib) or (not gib and not on_gpu):
+        return None
     if gib:
         return int(gib * 2**30)
-    if not on_gpu:
-        return None
     import torch
 
     return int(0.9 * torch.cuda.mem_get_info()[0])

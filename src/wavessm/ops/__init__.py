@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError
@@ -154,6 +154,23 @@ def activate(
     x = x.contiguous()  # elementwise gradients and products are slow on views
     z = F.gelu(x if before is None else x * before)
     return z if after is None else z * after
+
+
+def gate(
+    z: Tensor,  # (batch, length, channels)
+    project: nn.Linear,  # to twice as many
+    factors: Tensor | None = None,  # (batch, 1, channels) dropout's factors, constant over time
+    around: Tensor | None = None,  # (batch, length, channels) is added
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> Tensor:
+    """around + factors · GLU(project(z))."""
+    if project.bias is not None and use_triton(z, engine, dense=0, slots=0):
+        from wavessm.ops import triton_gate
+
+        return triton_gate.gate(F.linear(z, project.weight), project.bias, factors, around)
+    y = F.glu(project(z), dim=-1)
+    y = y if factors is None else y * factors
+    return y if around is None else around + y
 
 
 def use_triton(u: Tensor, engine: Engine, dense: int, slots: int) -> bool:

@@ -35,9 +35,9 @@ _ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
 _SUMS = {
     ("fp32", False): (64, 32, 4, 1),
     ("fp32", True): (32, 32, 4, 3),
-    ("tf32", False): (64, 64, 4, 1),
+    ("tf32", False): (64, 32, 4, 1),
     ("tf32", True): (64, 32, 4, 1),
-    ("bf16", False): (64, 64, 4, 2),
+    ("bf16", False): (64, 32, 4, 1),
     ("bf16", True): (64, 64, 8, 2),
 }
 
@@ -59,7 +59,7 @@ class Settings:
     stages_back: int = 2
     part: int = 32  # samples of the chunk in one program of the separate sums
     block: int = 32  # chunks that they take at a time
-    programs: int = 512  # that they are spread over, if the channels alone are fewer
+    programs: int = 256  # that they are spread over, if the channels alone are fewer
 
 
 def available(u: Tensor, dense: int = 0, slots: int = 0) -> str | None:
@@ -84,12 +84,16 @@ def default_settings(batch: int, channels: int, width: int, length: int, precisi
     # Signals that fill less than half a tile are cut into rows enough for whole tiles, two programs a processor.
     enough = -(-max(tile, 256 * tile // channels) // batch)
     segments = max(1, min(enough, -(-length // chunk) // 4)) if 2 * batch < tile else 1
-    warps = 8 if width > 64 or (wide and precision == "fp32") else 4
+    light = not dense and not wide and precision != "fp32"
+    warps = 2 if light else 8 if width > 64 or (wide and precision == "fp32") else 4
     part, block, warps_back, stages_back = _SUMS[precision, wide]
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
-    fused = precision == "bf16" and not dense
-    return Settings(chunk, tile, segments, warps, 3, fused, warps_back, stages_back, min(part, chunk), block)
+    elif dense and not wide and precision != "fp32":
+        block = 64
+    fused = precision == "bf16" and wide and not dense
+    programs = 512 if dense or wide else 256
+    return Settings(chunk, tile, segments, warps, 3, fused, warps_back, stages_back, min(part, chunk), block, programs)
 
 
 class Tables(NamedTuple):
@@ -309,23 +313,29 @@ class _Plan:
     ) -> Tensor:
         """du (added to what the first direction left there), the sums, and the states at the other end of the rows."""
         ends = torch.empty(self.edge_shape, device=u.device)
-        strides = u.stride(0), u.stride(1), dy.stride(0), dy.stride(1)
-        cut = self.cut
-        if cut.fused:
-            walk_back_kernel[self.grid](
-                dy, u, *tables, begin, du, kept, ends, sums, *strides[2:], *strides[:2], **self.sizes(), R=cut.tile,
-                REVERSE=reverse, ADD=not reverse, num_warps=cut.warps_back, num_stages=cut.stages_back,
-            )  # fmt: skip
-            return ends
-        met = self.states(u)
-        self.walk(dy, tables, begin, du, met, ends, reverse, add=not reverse)
-        signals = (u, dy, kept, met) if reverse else (dy, u, met, kept)  # u, g, s, a of `walk_back_kernel`
-        strides = strides if reverse else (*strides[2:], *strides[:2])
-        sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits[0])](
-            *signals, sums, *strides, self.splits[1], **self.sizes(), P=cut.part, Q=cut.block,
-            num_warps=cut.warps_back, num_stages=cut.stages_back,
+        strides = dy.stride(0), dy.stride(1), u.stride(0), u.stride(1)
+        walk_back_kernel[self.grid](
+            dy, u, *tables, begin, du, kept, ends, sums, *strides, **self.sizes(), R=self.cut.tile,
+            REVERSE=reverse, ADD=not reverse, num_warps=self.cut.warps_back, num_stages=self.cut.stages_back,
         )  # fmt: skip
         return ends
+
+    def sum(self, u: Tensor, dy: Tensor, kept: list[Tensor], met: list[Tensor], sums: Tensor) -> None:
+        """The sums of all directions, from the states of their walks and of the adjoints."""
+        if len(kept) == 2 and self.planes == 2 and self.width <= 32:  # registers hold those of both
+            self._sum(u, dy, (kept[0], met[0], met[1], kept[1]), sums)
+        else:
+            self._sum(u, dy, (kept[0], met[0], None, None), sums[0])
+            if len(kept) == 2:
+                self._sum(dy, u, (met[1], kept[1], None, None), sums[1])
+
+    def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
+        cut = self.cut
+        strides = u.stride(0), u.stride(1), g.stride(0), g.stride(1)
+        sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits[0])](
+            u, g, *states, sums, *strides, self.splits[1], **self.sizes(), P=cut.part, Q=cut.block,
+            num_warps=cut.warps_back, num_stages=cut.stages_back,
+        )  # fmt: skip
 
 
 def _forward(plan: _Plan, u: Tensor, tables: Tables, first: Tensor | None, save: bool) -> tuple[Tensor, Tensor, list]:
@@ -349,12 +359,20 @@ def _backward(
     """du, the gradient of the first state, and the sums (directions, splits, channels, …)."""
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     sums = torch.empty(len(kept), *plan.sums_shape, device=u.device)
+    met = []
     for direction, states in enumerate(kept):
         reverse = direction == 0
         begin = plan.begin(dlast if reverse else None, dy, tables.of(direction), reverse)
-        ends = plan.adjoint(dy, u, tables.of(direction), begin, du, states, sums[direction], reverse)
+        if plan.cut.fused:
+            ends = plan.adjoint(dy, u, tables.of(direction), begin, du, states, sums[direction], reverse)
+        else:
+            met.append(plan.states(u))
+            ends = torch.empty(plan.edge_shape, device=u.device)
+            plan.walk(dy, tables.of(direction), begin, du, met[-1], ends, reverse, add=not reverse)
         if direction == 0:
             dfirst = ends[:, 0]
+    if met:
+        plan.sum(u, dy, kept, met, sums)
     return du, dfirst, sums
 
 
@@ -378,23 +396,24 @@ class _Diagonal(torch.autograd.Function):
         *modal, D = parameters
         modes, ctx.channels_last = Modes(*modal), _channels_last(u)
         u, broken = heard(u) if len(modes.C) == 1 else (_rows(u), None)
-        tables = Tables(*triton_tables.make_tables(modes, D, rate, cut.chunk))
+        *made, sampled = triton_tables.make_tables(modes, D, rate, cut.chunk)
+        tables = Tables(*made)
         plan = _Plan.of(u, tables, cut, arithmetic)
         y, last, kept = _forward(plan, u, tables, first, save=any(ctx.needs_input_grad))
         if broken is not None:
             spoil(y, last, broken)
-        ctx.save_for_backward(u, *tables, *modes, *kept)
-        ctx.plan, ctx.rate, ctx.has_first = plan, rate, first is not None
+        ctx.save_for_backward(u, sampled, *tables, *modes, *kept)
+        ctx.plan, ctx.has_first = plan, first is not None
         ctx.set_materialize_grads(False)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
-        u, *saved = ctx.saved_tensors
+        u, sampled, *saved = ctx.saved_tensors
         tables, modes, kept = Tables(*saved[:4]), Modes(*saved[4:9]), saved[9:]
         dy = torch.zeros_like(u) if dy is None else _rows(dy)
         du, dfirst, sums = _backward(ctx.plan, u, dy, tables, kept, dlast)
-        dparameters = triton_tables.gradients(modes, sums, ctx.rate, ctx.plan.cut.chunk)
+        dparameters = triton_tables.gradients(modes, sampled, sums, ctx.plan.cut.chunk)
         du = turn(du).transpose(1, 2) if ctx.channels_last else du
         return du, *dparameters, dfirst if ctx.has_first else None, None, None, None
 

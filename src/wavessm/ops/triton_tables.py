@@ -19,18 +19,25 @@ if missing is None:
 SLOTS = 8
 """Slots in a program: float64 fills the registers fast."""
 
+SAMPLED = 9
+"""Numbers of a slot that `sample_kernel` stores."""
 
-def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+
+def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """K (directions, channels, M) with D in its first entry, E (channels, 2, M, slots), C (directions, channels, 2,
-    slots, M) and the decay (channels, 3, slots), float32."""
+    slots, M) and the decay (channels, 3, slots), float32; and what `gradients` needs again, float64."""
     directions, channels, slots, _ = modes.C.shape
     shapes = (directions, channels, chunk), (channels, 2, chunk, slots), (directions, channels, 2, slots, chunk)
     tables = tuple(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots)))
-    table_kernel[(channels, directions)](*_inputs(modes), D, *tables, rate, *_sizes(modes), **_options(chunk))
-    return tables  # type: ignore[return-value]
+    sampled = torch.empty(SAMPLED, channels, slots, dtype=torch.float64, device=D.device)
+    log_dt, log_decay, frequency, B, C = (parameter.contiguous() for parameter in modes)
+    sizes = _sizes(modes)
+    sample_kernel[(-(-channels * slots // 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
+    table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **_options(chunk))
+    return *tables, sampled  # type: ignore[return-value]
 
 
-def gradients(modes: Modes, sums: Tensor, rate: float, chunk: int) -> tuple[Tensor, ...]:
+def gradients(modes: Modes, sampled: Tensor, sums: Tensor, chunk: int) -> tuple[Tensor, ...]:
     """Of log_dt, log_decay, frequency, B, C and D, from the sums (directions, splits, channels, …) of a backward."""
     directions, channels, slots, _ = modes.C.shape
     copies, count = modes.log_decay.shape
@@ -40,15 +47,11 @@ def gradients(modes: Modes, sums: Tensor, rate: float, chunk: int) -> tuple[Tens
     dC, dD = torch.empty(modes.C.shape, device=sums.device), torch.empty(channels, device=sums.device)
     ddt = torch.empty(channels, blocks, device=sums.device)
     table_gradient_kernel[(channels, blocks)](
-        *_inputs(modes), sums, ddt, rows, dC, dD, rate, *_sizes(modes), sums.shape[1],
+        modes.B.contiguous(), modes.C.contiguous(), sampled, sums, ddt, rows, dC, dD, *_sizes(modes), sums.shape[1],
         DIRECTIONS=directions, **_options(chunk),
     )  # fmt: skip
     ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, turning, 2 * slots), dim=1)
     return ddt.sum(1), ddecay, dfrequency, dB.unflatten(1, (slots, 2)), dC, dD
-
-
-def _inputs(modes: Modes) -> list[Tensor]:
-    return [parameter.contiguous() for parameter in modes]
 
 
 def _sizes(modes: Modes) -> tuple[int, int, int, int, int]:
@@ -95,17 +98,20 @@ def _double(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 
 @jit
-def _sampled(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, h: tl.tensor, n: tl.tensor,
-    rate: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
-) -> tl.tensor:  # fmt: skip
-    """Δ; λ; e^z, φ(z) and φ′(z) of z = Δλ; B; the weights of both halves, and the flags c, for slots n (N, 1)."""
-    copy, ok, turns = h // per_copy, n < slots, n < turning
+def sample_kernel(
+    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, sampled: tl.tensor, rate: tl.tensor,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, N: tl.constexpr,
+) -> None:  # fmt: skip
+    """Δ, λ, e^z, Δφ(z) and Δ²φ′(z) of z = Δλ for N slots of any channels. In the kernels below every thread of a row
+    would work out the same sines."""
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    h, n = (at // slots).to(tl.int64), at % slots
+    copy, ok, turns = h // per_copy, h < channels, n < turning
     c = turns.to(tl.float64)
-    dt = tl.exp(tl.load(log_dt + h).to(tl.float64)) * rate
-    at = tl.where(turns, n, 2 * n - turning)
-    lam_0 = -tl.exp(_double(log_decay + copy * modes + at, ok))
-    beside = tl.minimum(at + 1, modes - 1)  # an empty half decays like its neighbour
+    dt = tl.exp(_double(log_dt + h, ok)) * rate
+    mode = tl.where(turns, n, 2 * n - turning)
+    lam_0 = -tl.exp(_double(log_decay + copy * modes + mode, ok))
+    beside = tl.minimum(mode + 1, modes - 1)  # an empty half decays like its neighbour
     other = -tl.exp(_double(log_decay + copy * modes + beside, ok & (n >= turning)))
     lam_1 = tl.where(turns, _double(frequency + copy * turning + n, ok & turns), other)
     z_0, z_1 = dt * lam_0, dt * lam_1
@@ -128,18 +134,33 @@ def _sampled(
     phi_0, phi_1 = tl.where(small_0, near_0, far_0), tl.where(small_1, near_1, far_1)
     steep_0, steep_1 = _mul(exp_0 - phi_0, exp_1 - phi_1, by_0, by_1, c)
     slope_0, slope_1 = tl.where(small_0, slope_0 / 2, steep_0), tl.where(small_1, slope_1 / 2, steep_1)
-    at_B = B + (copy * slots + n) * 2
-    weight_1 = tl.where(turns, 2.0, tl.where(at + 1 < modes, 1.0, 0.0)).to(tl.float64)
-    return (
-        dt, lam_0, lam_1, exp_0, exp_1, phi_0, phi_1, slope_0, slope_1,
-        _double(at_B, ok), _double(at_B + 1, ok), 1.0 + c, weight_1, c,
-    )  # fmt: skip
+    step = channels * slots
+    to = sampled + at
+    tl.store(to, dt, mask=ok)
+    tl.store(to + step, lam_0, mask=ok)
+    tl.store(to + 2 * step, lam_1, mask=ok)
+    tl.store(to + 3 * step, exp_0, mask=ok)
+    tl.store(to + 4 * step, exp_1, mask=ok)
+    tl.store(to + 5 * step, dt * phi_0, mask=ok)
+    tl.store(to + 6 * step, dt * phi_1, mask=ok)
+    tl.store(to + 7 * step, dt * dt * slope_0, mask=ok)
+    tl.store(to + 8 * step, dt * dt * slope_1, mask=ok)
+
+
+@jit
+def _flags(
+    n: tl.tensor, modes: tl.tensor, turning: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """The weights of both halves of slots n, and c."""
+    c = (n < turning).to(tl.float64)
+    beside = 2 * n - turning + 1 < modes
+    return 1.0 + c, tl.where(n < turning, 2.0, tl.where(beside, 1.0, 0.0)).to(tl.float64), c
 
 
 @jit
 def table_kernel(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor,
-    K: tl.tensor, E: tl.tensor, out: tl.tensor, decay: tl.tensor, rate: tl.tensor,
+    B: tl.tensor, C: tl.tensor, D: tl.tensor, sampled: tl.tensor,
+    K: tl.tensor, E: tl.tensor, out: tl.tensor, decay: tl.tensor,
     channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -152,11 +173,12 @@ def table_kernel(
     for first in range(0, slots, N):
         n = first + tl.arange(0, N)[:, None]
         ok = n < slots
-        dt, _, _, a_0, a_1, phi_0, phi_1, _, _, B_0, B_1, weight_0, weight_1, c = _sampled(
-            log_dt, log_decay, frequency, B, h, n, rate, per_copy, modes, turning, slots
-        )
-        at = C + (place * slots + n) * 2
-        w_0, w_1 = _mul(dt * phi_0, dt * phi_1, B_0, B_1, c)
+        weight_0, weight_1, c = _flags(n, modes, turning)
+        here, step = sampled + h * slots + n, channels * slots
+        a_0, a_1 = _double(here + 3 * step, ok), _double(here + 4 * step, ok)
+        at_B, at = B + (h // per_copy * slots + n) * 2, C + (place * slots + n) * 2
+        w_0, w_1 = _double(here + 5 * step, ok), _double(here + 6 * step, ok)
+        w_0, w_1 = _mul(w_0, w_1, _double(at_B, ok), _double(at_B + 1, ok), c)
         w_0, w_1 = _mul(weight_0 * _double(at, ok), weight_1 * _double(at + 1, ok), w_0, w_1, c)
         p_0, p_1, over_0, over_1 = _powers(a_0, a_1, l, c, BITS)
         out_0, out_1 = _mul(w_0, w_1, p_0, p_1, c)
@@ -179,8 +201,8 @@ def table_kernel(
 
 @jit
 def table_gradient_kernel(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, C: tl.tensor,
-    sums: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor, dD: tl.tensor, rate: tl.tensor,
+    B: tl.tensor, C: tl.tensor, sampled: tl.tensor,
+    sums: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor, dD: tl.tensor,
     channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, tiles: tl.tensor,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -189,11 +211,16 @@ def table_gradient_kernel(
     h, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, l = block * N + tl.arange(0, N)[:, None], tl.arange(0, M)[None, :]
     ok = n < slots
-    dt, lam_0, lam_1, a_0, a_1, phi_0, phi_1, slope_0, slope_1, B_0, B_1, weight_0, weight_1, c = _sampled(
-        log_dt, log_decay, frequency, B, h, n, rate, per_copy, modes, turning, slots
-    )
+    weight_0, weight_1, c = _flags(n, modes, turning)
+    at_n, stride = sampled + h * slots + n, channels * slots
+    dt, lam_0, lam_1 = _double(at_n, ok), _double(at_n + stride, ok), _double(at_n + 2 * stride, ok)
+    a_0, a_1 = _double(at_n + 3 * stride, ok), _double(at_n + 4 * stride, ok)
+    phi_0, phi_1 = _double(at_n + 5 * stride, ok), _double(at_n + 6 * stride, ok)  # times Δ
+    slope_0, slope_1 = _double(at_n + 7 * stride, ok), _double(at_n + 8 * stride, ok)  # times Δ²
+    at_B = B + (h // per_copy * slots + n) * 2
+    B_0, B_1 = _double(at_B, ok), _double(at_B + 1, ok)
     p_0, p_1, over_0, over_1 = _powers(a_0, a_1, l, c, BITS)
-    held_0, held_1 = _mul(dt * phi_0, dt * phi_1, B_0, B_1, c)
+    held_0, held_1 = _mul(phi_0, phi_1, B_0, B_1, c)
     size = M * slots
     width = M * M + 4 * size + 3 * slots
     g_0, g_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
@@ -245,15 +272,15 @@ def table_gradient_kernel(
     z_0 += tl.sum(l * pg_0, 1)[:, None] + M * add_0
     z_1 += tl.sum(l * pg_1, 1)[:, None] + M * add_1
     to = rows + h * (modes + turning + 2 * slots)
-    dB_0, dB_1 = _back(dt * phi_0, dt * phi_1, f_0, f_1, c)
+    dB_0, dB_1 = _back(phi_0, phi_1, f_0, f_1, c)
     tl.store(to + modes + turning + 2 * n, dB_0.to(tl.float32), mask=ok)
     tl.store(to + modes + turning + 2 * n + 1, dB_1.to(tl.float32), mask=ok)
     f_0, f_1 = _back(B_0, B_1, f_0, f_1, c)
     # Δφ(Δλ) has derivative e^z by Δ and Δ² φ′(z) by λ
     step = lam_0 * z_0 + lam_1 * z_1 + a_0 * f_0 + a_1 * f_1
-    tl.store(ddt + h * tl.num_programs(1) + block, (dt * tl.sum(tl.where(ok, step, 0.0))).to(tl.float32))
+    tl.store(ddt + h * tl.num_programs(1) + block, tl.sum(tl.where(ok, dt * step, 0.0)).to(tl.float32))
     add_0, add_1 = _back(slope_0, slope_1, f_0, f_1, c)
-    lam_g_0, lam_g_1 = dt * z_0 + dt * dt * add_0, dt * z_1 + dt * dt * add_1
+    lam_g_0, lam_g_1 = dt * z_0 + add_0, dt * z_1 + add_1
     turns = n < turning
     at = tl.where(turns, n, 2 * n - turning)
     empty = (n >= turning) & (at + 1 >= modes)

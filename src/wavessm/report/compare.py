@@ -8,26 +8,35 @@ from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
 
 WITHIN = "within noise"
 NO_SPREAD = "one seed"
+BASELINES = {"s4-legs": "legs", "s4-fout": "fout"}
+"""Models of the table of runs that have no family, and the paper's name for theirs."""
 
 
 def counterpart(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> float | None:
-    """The paper's number for the same quantity, family and measure; its S4 rows stand for every LegS or FouT.
+    """The paper's number for the same quantity, family and measure; its S4 rows stand for every LegS or FouT."""
+    found = partner(cell, variant, published)
+    return None if found is None else found[1]
+
+
+def partner(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> tuple[Variant, float] | None:
+    """The paper's variant and its number.
 
     The names of data sets differ in small things: forecasts name theirs, other tasks have one set each.
     """
+    baseline = BASELINES.get(variant.model.lower(), variant.family)
     for theirs, rows in published.items():
         if theirs._replace(dataset="") != cell._replace(dataset=""):
             continue
         if cell.task in ("forecast", "speech") and theirs.dataset != cell.dataset:
             continue
         for row, value in rows.items():
-            if variant.family in ("legs", "fout"):
-                if (row.model, row.family) == ("s4", variant.family):
-                    return value
-            elif variant.family and (row.model, row.family, row.measure) == (
-                "wavessm", variant.family, variant.measure or "scaled",
-            ):  # fmt: skip
-                return value
+            if baseline in BASELINES.values():
+                same = (row.model, row.family) == ("s4", baseline)
+            else:
+                ours = ("wavessm", variant.family, variant.measure or "scaled")
+                same = bool(variant.family) and (row.model, row.family, row.measure) == ours
+            if same:
+                return row, value
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wavessm.errors import DataError
 from wavessm.record import pyplot
-from wavessm.report.compare import counterpart, verdict
+from wavessm.report.compare import counterpart, partner, verdict
 from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs
 
 Table = list[list[str]]
@@ -45,15 +45,15 @@ def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Va
     sign = -1 if HIGHER_IS_BETTER[cell.metric] else 1
     lines, met = [], set()
     for variant, result in sorted(made.items(), key=lambda item: sign * item[1].mean):
-        number = counterpart(cell, variant, published)
-        met.add((variant.family, variant.measure))
+        found = partner(cell, variant, published)
         ours = f"{result.mean:.4f}" + ("" if math.isnan(result.spread) else f" ± {result.spread:.4f}")
-        theirs, word = ("", "") if number is None else (f"{number:g}", verdict(cell.metric, result, number))
+        theirs, word = ("", "") if found is None else (f"{found[1]:g}", verdict(cell.metric, result, found[1]))
+        met.add(None if found is None else found[0])
         lines.append([str(variant), str(len(result.values)), ours, theirs, word])
     for theirs_cell, rows in published.items():
         if theirs_cell._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs_cell.dataset):
             for variant, value in rows.items():
-                if (variant.family, variant.measure) not in met:
+                if variant not in met:
                     lines.append([str(variant), "", "", f"{value:g}", ""])
     return lines
 

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def prepare_server() -> None:
     """Let processes be forked from one that has imported everything and holds no GPU. Must come before the first."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
+
+
+def start_server() -> None:
+    """Start that process deaf to SIGTERM: sent to the whole group, as `timeout` and batch systems do, the signal would
+    end it, and with it what it knows of runs that are still saving."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def launch(work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, count: int) -> None:

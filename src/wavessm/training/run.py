@@ -176,6 +176,7 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
         return
     best = run.load_model("best").to(device)
     scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
+    np.save(run.folder / "test.npy", table.astype(np.float32))  # `metrics.compare` pairs it with another run's
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",

@@ -20,7 +20,7 @@ from wavessm.training import job as jobs
 from wavessm.training import results
 from wavessm.training.grid import Job
 from wavessm.training.job import Desk
-from wavessm.training.launch import STOPPED, prepare_server
+from wavessm.training.launch import STOPPED, prepare_server, start_server
 
 GRACE_SECONDS = 60.0
 """How long runs that are asked to stop may take to save."""
@@ -93,6 +93,7 @@ class Local:
         self.needs: dict[str, int] = {}
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
         prepare_server()
+        start_server()
         self.context = multiprocessing.get_context("forkserver")
 
     def run(self, show: Any) -> None:

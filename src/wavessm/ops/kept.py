@@ -1,0 +1,81 @@
+"""The chunked scan for streams: tables made once, few operations, no gradients.
+
+`scan.scan` serves training and both directions; a stream hears some ten milliseconds at a time, where the operations
+around the products cost as much as they do. Here a real mode takes a complex number of its own, so that one
+multiplication carries all of them over a chunk; D is part of the table; states and samples lie side by side in one
+buffer, from which one product makes the output.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wavessm.ops.modes import Sampled
+from wavessm.ops.scan import prepare
+from wavessm.ops.tables import Dense
+
+
+class Kept(NamedTuple):
+    """As `scan.Prepared`, of one direction. The state inside has W ≥ R numbers: `turned`, then real modes with a zero
+    behind each."""
+
+    into: Tensor  # (channels, M, W)
+    out: Tensor  # (channels, W + M, M), with a row of zeros if M is odd: complex views want even strides
+    decay: Tensor  # (channels, 1, W / 2) complex, or (channels, R, R) of a dense state, transposed
+    turned: int  # numbers that are halves of complex modes; all of a dense state
+
+
+def keep(system: Sampled | Dense, D: Tensor, chunk: int, dtype: torch.dtype) -> Kept:
+    """The tables of a causal system for chunks of one length; D (channels,)"""
+    into, out, decay, turning = prepare(system, chunk, dtype)
+    out[:, range(chunk), range(chunk)] += D[:, None].to(dtype)
+    samples, states, turned = out[:, :chunk], out[:, chunk:], 2 * turning
+    if isinstance(system, Dense):
+        decay, turned = decay.transpose(1, 2).contiguous(), decay.shape[-1]
+    else:
+        into, decay = _spread(into, turned), _spread(decay, turned)
+        states = _spread(states.transpose(1, 2), turned).transpose(1, 2)
+        decay = torch.view_as_complex(decay.unflatten(-1, (-1, 2)))[:, None]
+    out = F.pad(torch.cat([states, samples], dim=1), (0, 0, 0, chunk % 2))
+    return Kept(into.contiguous(), out.contiguous(), decay, turned)
+
+
+def _spread(x: Tensor, turned: int) -> Tensor:
+    """A zero behind every number from `turned` on. (..., R) → (..., W)"""
+    real = x[..., turned:]
+    return torch.cat([x[..., :turned], torch.stack([real, torch.zeros_like(real)], -1).flatten(-2)], dim=-1)
+
+
+def walk(u: Tensor, tables: Kept, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Whole chunks u (batch, chunks · M, channels) from a state (batch, channels, R): y like u, and the state after."""
+    batch, length, channels = u.shape
+    into, out, decay, turned = tables
+    _, M, W = into.shape
+    chunks = length // M
+    both = u.new_empty(channels, batch, chunks, out.shape[1])
+    both[..., W : W + M] = u.reshape(batch, chunks, M, channels).permute(3, 0, 1, 2)
+    both[..., W + M :] = 0
+    rows = both.view(channels, batch * chunks, -1)
+    heard = torch.bmm(rows[..., W : W + M], into).view(channels, batch, chunks, W)
+    first = both[:, :, 0, :W]
+    first.zero_()
+    if state is not None:
+        first[..., :turned] = state[..., :turned].transpose(0, 1)
+        first[..., turned::2] = state[..., turned:].transpose(0, 1)
+    if decay.is_complex():
+        s, h = (torch.view_as_complex(t.unflatten(-1, (-1, 2))).unbind(2) for t in (both[..., :W], heard))
+        for k in range(chunks - 1):
+            torch.addcmul(h[k], decay, s[k], out=s[k + 1])
+        last = torch.view_as_real(torch.addcmul(h[-1], decay, s[-1])).flatten(-2)
+    else:
+        s, h = both[..., :W].unbind(2), heard.unbind(2)
+        for k in range(chunks - 1):
+            s[k + 1].copy_(torch.baddbmm(h[k], s[k], decay))
+        last = torch.baddbmm(h[-1], s[-1], decay)
+    y = torch.bmm(rows, out).view(channels, batch, length).permute(1, 2, 0)
+    last = last if turned == W else torch.cat([last[..., :turned], last[..., turned::2]], dim=-1)
+    return y, last.transpose(0, 1)
