@@ -129,6 +129,18 @@ def busy(driver: Any) -> float:
     return 1e3 * next(part["value"] for part in found if part["name"] == "TaskDuration")
 
 
+def settle(driver: Any) -> None:
+    """Wait until the page has nothing left to do."""
+    time.sleep(2)
+    before = busy(driver)
+    while True:
+        time.sleep(0.5)
+        now = busy(driver)
+        if now - before < 10:
+            return
+        before = now
+
+
 def browser_rows(repeats: int) -> list[dict[str, Any]]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -149,7 +161,7 @@ def browser_rows(repeats: int) -> list[dict[str, Any]]:
                 found = []
                 for _ in range(repeats):
                     driver.get(f"http://127.0.0.1:{server.port}/?view={view}&n={64 if control == 'n' else 128}")
-                    time.sleep(4)
+                    settle(driver)
                     if control in ("n", "family"):  # else what is there already may help, as it would a user
                         forget()
                     before, served = busy(driver), time.process_time()
