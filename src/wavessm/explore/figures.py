@@ -59,10 +59,14 @@ def stacked(x: npt.ArrayLike, rows: npt.ArrayLike, size: float) -> Figure:
 
 
 def figure(data: list[Figure], x: Figure, y: Figure, **layout: Any) -> Figure:
-    """Traces on two axes in the style of the page."""
+    """Traces on two axes in the style of the page; room for a colour bar is left where there is one.
+
+    Margins are fixed: were Plotly to find them, it would draw everything twice.
+    """
+    bars = any("colorbar" in trace or "colorbar" in trace.get("marker", {}) for trace in data)
     usual = {
         "font": {"family": FONT, "size": 12, "color": INK},
-        "margin": {"l": 58, "r": 14, "t": 10, "b": 42},
+        "margin": {"l": 58, "r": 88 if bars else 14, "t": 10, "b": 42, "autoexpand": False},
         "plot_bgcolor": "#fff",
         "paper_bgcolor": "#fff",
         "hoverlabel": {"font": {"family": FONT, "size": 12}},

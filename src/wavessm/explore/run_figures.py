@@ -25,7 +25,7 @@ def score(opened: Opened) -> Figure:
                 "line": {"color": GREY, "width": 1, "dash": "dot"}}  # fmt: skip
         note = {"x": best, "y": 1, "yref": "paper", "text": "best", "showarrow": False, "yanchor": "bottom",
                 "font": {"color": GREY}}  # fmt: skip
-        drawn["layout"] |= {"shapes": [line], "annotations": [note], "margin": {"l": 58, "r": 14, "t": 22, "b": 42}}
+        drawn["layout"] |= {"shapes": [line], "annotations": [note], "margin": {**drawn["layout"]["margin"], "t": 22}}
     return drawn
 
 
