@@ -233,6 +233,17 @@ def test_every_view_has_a_link_that_brings_it_back_and_lines_of_python(page):
             assert "ws.make_frame('mexhat', n=24, f_min=1.0, f_max=6.0)" in page.text("#lines")
 
 
+def test_a_mistake_leaves_no_old_picture_behind(page):
+    page.open("?view=memory&n=32")
+    page.until(lambda: page.trace("held-left", 1), "the held line")
+    page.driver.execute_script("dash_clientside.set_props('family', {value: 'morle'})")
+    page.until(lambda: any("did you mean 'morlet'" in message for message in page.messages()), "the message")
+    page.until(lambda: page.trace("held-left", 1) is None, "an empty picture")
+    page.driver.execute_script("dash_clientside.set_props('family', {value: 'db6'})")
+    page.until(lambda: page.trace("held-left", 1), "the next picture")
+    assert page.messages() == []
+
+
 def test_nothing_is_cut_off_on_a_narrow_screen(page):
     page.driver.set_window_size(500, 900)
     try:

@@ -93,8 +93,14 @@ def draw_side(shelf: Shelf, side: str, values: Mapping[str, Any]) -> dict[str, A
             answer["numbers"] = cards(figures.numbers(found, state.view))
         return {**answer, "title": f"{found.label}, N = {found.frame.n}, {state.measure}", "message": ""}
     except EXPECTED as reason:
-        blank = {name: figures.empty("nothing to show: see the message above") for name in NAMES}
-        return {**answer, **blank, "moving": None, "numbers": [], "title": "", "message": one_line(reason)}
+        nothing = figures.empty("nothing to show: see the message above")
+        return {
+            **answer,
+            **dict.fromkeys((*NAMES, "moving"), nothing),
+            "numbers": [],
+            "title": "",
+            "message": one_line(reason),
+        }
 
 
 def show_lines(shelf: Shelf, link: str) -> str:

@@ -72,8 +72,8 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     explore: {
       show: function (data, time) {
-        const none = window.dash_clientside.no_update;
-        if (!data || !data.figures) return [none, none, none, ""];
+        if (data === undefined) throw window.dash_clientside.PreventUpdate;
+        if (!data.figures) return [data, data, data, ""];  // an empty picture that says why
         const i = Math.floor((time ?? 1) * (data.moments.length - 1) + 0.5);
         return [held(data, i), lights(data, i), history_(data, i), sentence(data, i)];
       },
