@@ -236,9 +236,12 @@ def _connect(app: Dash, shelf: Shelf) -> None:
     outputs = {name: Output(f"run-{name}", "figure") for name in page.RUN_PANELS}
     outputs |= {"numbers": Output("run-numbers", "children"), "message": Output("message-runs", "children")}
 
-    @app.callback(output=outputs, inputs={"values": _inputs()})
-    def run(values: dict[str, Any]) -> dict[str, Any]:
-        return draw_run(shelf, values)
+    mine = ("view", "run", "predict", "signal")  # a run has nothing to do with the other controls
+    others = {name: Kept(name, "value") for name in _inputs() if name not in mine}
+
+    @app.callback(output=outputs, inputs={"values": {name: _inputs()[name] for name in mine}}, state={"others": others})
+    def run(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+        return draw_run(shelf, {**others, **values})
 
     @app.callback(Output("lines", "children"), Input("asked", "data"), prevent_initial_call=True)
     def lines(link: str) -> str:
