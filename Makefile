@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint study figures bench clean
+.PHONY: setup demo test lint docs study figures bench clean
 
 setup: .venv/.ready ## a ready virtual environment in .venv
 
@@ -20,6 +20,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup ## the documentation in runs/docs; warnings are errors, no network is needed
+	$(BIN)/python -m sphinx -W --keep-going -n -q -d runs/doctrees docs runs/docs
+	@echo "open runs/docs/index.html"
 
 study: setup ## the tables and plots under results/
 	$(BIN)/python -m wavessm.lab.conditioning --out results/frames

@@ -20,6 +20,7 @@ import torch
 
 import miniatures
 from wavessm.cli import COMMANDS, main
+from wavessm.data.catalogue import ENTRIES
 from wavessm.training import checkpoint
 from wavessm.training.module import TrainingModule
 
@@ -80,7 +81,7 @@ def test_every_command_of_the_newcomers_path_runs(tmp_path, monkeypatch, capsys)
 
 def test_make_knows_the_printed_targets():
     targets = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "test", "docs"]
     planned = subprocess.run(
         ["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -128,8 +129,14 @@ MISTAKES = {
     "unknown option of a model": ("train window-copy --d-modl 3", "did you mean --d-model"),
     "option of another task": ("train window-copy --horizon 3", "unknown option --horizon"),
     "option that the task decides": ("train ptbxl-form --labels all", "unknown option --labels"),
-    "no number": ("train window-copy --lr abc", "--lr"),
-    "no choice": ("train window-copy --norm bach", "'layer', 'batch'"),
+    "no number": ("train window-copy --lr abc", "--lr is 'abc', expected a number."),
+    "no whole number": ("train window-copy --devices 1.5", "--devices is '1.5', expected a whole number."),
+    "no value": ("train window-copy --lr", "--lr needs a value."),
+    "one value too many": ("train window-copy --lr 1 2", "did not expect 2; see --help."),
+    "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch'."),
+    "nothing like it": ("train zzzz", "unknown task 'zzzz'. Known: ptbxl"),
+    "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
+    "no data folder": ("train forecast", "no data folder: give it with --root FOLDER, or set WAVESSM_DATA."),
     "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
     "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
     "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
@@ -144,7 +151,9 @@ MISTAKES = {
     "occupied folder": ("train window-copy --out {0}/a", "not an empty folder"),
     "resume of nothing": ("train --resume {0}/arrays", "not a run folder"),
     "evaluate nothing": ("evaluate {0}/arrays", "not a run folder"),
-    "evaluate without a run": ("evaluate", "--run"),
+    "evaluate without a run": ("evaluate", "which run? Give its folder first: wavessm evaluate RUN"),
+    "predict without a run": ("predict --plot x.png", "which run? Give its folder first: wavessm predict RUN"),
+    "export without a run": ("export --format onnx", "which run? Give its folder first: wavessm export RUN"),
     "unknown split": ("evaluate {0}/a --split tset", "train"),
     "rate of a forecast": ("evaluate {0}/c --every 2", "would change the task"),
     "predict nothing": ("predict {0}/a", "no files"),
@@ -155,6 +164,18 @@ MISTAKES = {
     "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
     "unknown verb of data": ("data lst", "did you mean 'list'"),
     "unknown set": ("data check ETTh9 --root {0}", "unknown data set 'ETTh9'"),
+    "unknown set before a folder": ("data check ETTh9", "unknown data set 'ETTh9'"),
+    "unknown set to fetch": ("data fetch ETTh9", "unknown data set 'ETTh9'"),
+    "no folder to fetch to": ("data fetch text", "no data folder: give it with --root FOLDER"),
+    "no set to generate": ("data generate", "generate needs the name of a set: listops, pathfinder, pathx."),
+    "no folder to list": ("data list --root {0}/nowhere", "nowhere: no such folder"),
+    "negative workers": ("data generate pathfinder --workers -1 --root {0}", "workers is -1"),
+    "unknown figure": ("figures overlop", "wavessm figures: unknown figure 'overlop': did you mean 'overlap'"),
+    "figures without a folder": (
+        "figures --out",
+        "wavessm figures: argument --out: expected one argument",
+    ),
+    "report of nothing": ("report {0}/none.csv", "none.csv: No such file"),
 }
 
 
@@ -173,6 +194,31 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
     assert captured.err.count("\n") == 1, captured.err
     assert "Traceback" not in captured.err
     assert not any(tmp_path.iterdir()), "nothing was made"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_mistake_is_one_line_in_every_terminal(encoding):
+    line = [sys.executable, "-m", "wavessm", "train", "window-copy", "--lr", "abc"]
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert done.returncode == 2
+    assert done.stderr == "wavessm train: --lr is 'abc', expected a number.\n"
+
+
+@pytest.mark.parametrize("command", ["", "train", "sweep", "data"])
+def test_a_command_alone_says_how_it_is_used(capsys, command):
+    assert main(command.split()) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith(f"usage: wavessm {command}".rstrip())
+    assert said.err == ""
+
+
+def test_sets_are_listed_without_a_folder(capsys, monkeypatch):
+    monkeypatch.delenv("WAVESSM_DATA", raising=False)
+    assert main(["data", "list"]) == 0
+    said = capsys.readouterr()
+    assert "absent" not in said.out
+    assert [line.split()[0] for line in said.out.splitlines()] == list(ENTRIES)
+    assert "--root" in said.err
 
 
 def test_a_run_of_another_version_is_refused(ready, tmp_path, capsys):

@@ -145,7 +145,7 @@ def tree(folder):
 
 def test_a_stopped_generator_goes_on_and_makes_the_same_set(tmp_path, small_batches):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    generate_pathfinder(whole, count=16, seed=4, workers=1)
+    unbroken = generate_pathfinder(whole, count=16, seed=4, workers=1)
 
     def stop(done, total):
         if done == 6:
@@ -161,9 +161,13 @@ def test_a_stopped_generator_goes_on_and_makes_the_same_set(tmp_path, small_batc
     (folder / "imgs" / ".1.abcd.partial" / "sample_0.png").write_bytes(b"half a picture")
     (folder / "imgs" / "2").mkdir()  # killed before the metadata
     (folder / "imgs" / "2" / "sample_99.png").write_bytes(b"")
-    assert generate_pathfinder(broken, count=16, seed=4, workers=1).pictures == 10
+    drawn = []
+    resumed = generate_pathfinder(broken, count=16, seed=4, workers=1, show=lambda done, total: drawn.append(done))
+    assert drawn == [6, 12, 16]
     assert tree(broken) == tree(whole)
-    assert generate_pathfinder(broken, count=16, seed=4, workers=1).lines() == ["nothing left to draw"]
+    assert resumed == unbroken, "statistics are those of the whole set"
+    assert generate_pathfinder(broken, count=16, seed=4, workers=1) == unbroken
+    assert tree(broken) == tree(whole)
 
 
 def test_another_set_is_not_mixed_in(tmp_path, small_batches):

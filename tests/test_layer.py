@@ -382,3 +382,16 @@ def test_compiles_without_graph_breaks(kind):
     torch.testing.assert_close(y, layer(x))
     gradients = torch.autograd.grad(y.sum(), layer.C)[0], torch.autograd.grad(layer(x).sum(), layer.C)[0]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+@pytest.mark.parametrize("family", ["morlet", "gauss", "mexhat", "dpss", "db6"])
+def test_white_noise_moves_every_mode_alike(family, measure):
+    layer = ws.WaveSSM(1, 32, family=family, measure=measure, structure="diagonal")
+    decay = layer.log_decay[0].exp()
+    turning = layer.frequency.shape[1]
+    real = layer.B[0, turning:].flatten()[: len(decay) - turning]
+    variance = torch.cat([layer.B[0, :turning].square().sum(-1), real.square()]) / (2 * decay)
+    driven = variance > 0.1  # translated frames can have a mode that no input reaches
+    assert driven.sum() >= len(decay) - 1
+    torch.testing.assert_close(variance[driven], torch.full_like(variance[driven], 0.5))

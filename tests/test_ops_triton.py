@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+import wavessm as ws
 from test_ops import MODAL, dense_problem, modal, outputs_and_gradients, problem, two_way
 from wavessm.errors import OptionError
 from wavessm.ops import (
@@ -247,3 +248,31 @@ def test_signals_are_turned_over():
     x = torch.randn(2, 37, 70).to(DEVICE)
     assert torch.equal(triton_turn.turn(x), x.transpose(1, 2))
     assert triton_turn.turn(x).is_contiguous()
+
+
+@pytest.mark.parametrize(("norm", "prenorm"), [("layer", True), ("batch", False)])
+def test_a_block_of_kernels_equals_one_of_torch(norm, prenorm):
+    torch.manual_seed(0)
+    block = ws.ResidualBlock(ws.WaveSSM(6, 8, bidirectional=True), norm, prenorm, dropout=0.3).to(DEVICE)
+    x = torch.randn(3, 70, 6, device=DEVICE, requires_grad=True)
+    results = []
+    for backend in ("torch", "triton"):
+        block.layer.backend = backend
+        torch.manual_seed(1)  # the same features drop
+        y = block(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *block.parameters()])))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_bfloat16_goes_into_the_scan_as_it_is():
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(3, 8, bidirectional=True, backend="triton", precision="bf16").to(DEVICE)
+    x = torch.randn(2, 90, 3, device=DEVICE).bfloat16().requires_grad_()
+    y = layer(x)
+    assert y.dtype == torch.bfloat16
+    layer.backend = "reference"
+    want = layer(x.detach().float())
+    assert (y - want).norm() < 3e-2 * want.norm()
+    (dx,) = torch.autograd.grad(y.float().square().sum(), x)
+    assert dx.dtype == torch.bfloat16

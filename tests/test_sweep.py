@@ -1,7 +1,9 @@
 """Sweeps: the grid, the table that many processes append to, and runs side by side that survive a kill."""
 
+import contextlib
 import csv
 import dataclasses
+import fcntl
 import json
 import multiprocessing
 import os
@@ -12,6 +14,8 @@ import sys
 import threading
 import time
 import types
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +25,7 @@ from wavessm.cli import sweep as command
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
 from wavessm.training import checkpoint, results
+from wavessm.training import job as jobs
 from wavessm.training.board import latest, summary, table
 from wavessm.training.grid import Grid, Job, expand
 from wavessm.training.job import Desk
@@ -101,6 +106,7 @@ def test_a_file_says_what_a_line_says(tmp_path):
         (["--variants", "morlet"], "no tasks"),
         (["--tasks", "window-kopie"], "did you mean 'window-copy'"),
         (["--tasks", "window-copy:ETTh1"], "no data sets to choose from"),
+        (["--tasks", "forecast:ETTh9"], "unknown forecasting set 'ETTh9': did you mean"),
         (["--tasks", "window-copy", "--seeds", "0,x"], "expected whole numbers"),
         (["--tasks", "window-copy", "--variants", "a:b:c:d"], "expected family, family:measure"),
         (["--tasks", "window-copy", "--vary", "lr"], "as in windows=2,4"),
@@ -380,30 +386,95 @@ def test_ray_is_an_extra(tmp_path, monkeypatch):
         OnRay(Board(Desk(tmp_path, tmp_path / "runs.csv"), []), 2, 0)
 
 
-def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, monkeypatch):
+def test_a_log_is_given_back_by_a_process_that_lives_on(tmp_path):
+    def free():
+        with (tmp_path / "log").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+            return True
+
+    with jobs.owned(tmp_path / "log"):
+        os.write(1, b"said")
+        assert not free()
+    os.write(1, b"elsewhere")
+    assert free()
+    assert (tmp_path / "log").read_text() == "said"
+
+
+def workers_on(log):
+    """Processes whose output goes to a log: Ray's own list of workers needs more than the extra."""
+    found = []
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            if output.readlink() == log:
+                found.append(int(output.parts[2]))
+    return found
+
+
+@pytest.fixture
+def local_ray(monkeypatch):
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the home folder
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_ray):
     from wavessm.training.sweep_ray import OnRay
 
-    ray.init(num_cpus=2, log_to_driver=False)
-    try:
-        job = jobs_of(1)[0]
-        long = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, steps=3000, save_seconds=0))
-        board = Board.of([long], Desk(tmp_path, tmp_path / "runs.csv"))
-        killed: list[int] = []
+    first, second = jobs_of(2)
+    long = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=150, save_seconds=0))
+    desk = Desk(tmp_path, tmp_path / "runs.csv")
+    board = Board.of([long, second], desk)
+    killed: list[int] = []
+    before: list[dict[str, str]] = []
 
-        def kill_once(board):
-            if not killed and list(tmp_path.glob("*/metrics.csv")):
-                from ray.util.state import list_workers
+    def kill_once(board):
+        path = desk.run(long) / "metrics.csv"
+        if not killed and path.exists() and len(rows_of(path)) > 2:
+            before.extend(rows_of(path)[:-1])  # the last may be newer than the checkpoint
+            killed.extend(workers_on(desk.log(long)))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
 
-                killed.extend(w.pid for w in list_workers() if w.is_alive and w.worker_type == "WORKER")
-                for pid in killed:
-                    os.kill(pid, signal.SIGKILL)
+    OnRay(board, 2, 0).run(kill_once)
+    assert len(killed) == 1
+    assert 1 < len(before) < 149
+    rows = results.read(desk.csv)
+    assert {row["command"] for row in rows} == {long.command, second.command}
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert len(board.done) == 2
+    validations = rows_of(desk.run(long) / "metrics.csv")
+    assert [int(row["step"]) for row in validations] == list(range(1, 151))
+    assert validations[: len(before)] == before, "it went on where it was, and did not begin again"
+    assert workers_on(desk.log(long)) == [], "a worker that lives on gives the log back"
 
-        OnRay(board, 1, 0).run(kill_once)
-        assert killed
-        assert [row["status"] for row in results.read(tmp_path / "runs.csv")] == ["ok"]
-    finally:
-        ray.shutdown()
+
+def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray):
+    from wavessm.training.sweep_ray import OnRay
+
+    first, second = jobs_of(2)
+    endless = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=10**6, save_seconds=1e9))
+    desk = Desk(tmp_path, tmp_path / "runs.csv")
+    board = Board.of([endless, second], desk)
+
+    def press_once(board):
+        if not board.stopped and (desk.run(endless) / "metrics.csv").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    OnRay(board, 1, 0).run(press_once)
+    assert board.stopped
+    assert [job.recipe.seed for job in board.waiting] == [1, 0]
+    assert results.read(desk.csv) == []
+    assert workers_on(desk.log(endless)) == []
+    reached = len(rows_of(desk.run(endless) / "metrics.csv"))
+    assert reached - 1 <= checkpoint.load(desk.run(endless) / "last.ckpt")["step"] <= reached + 1
 
 
 def test_names_in_the_table_are_those_of_the_vocabulary():

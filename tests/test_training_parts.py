@@ -1,6 +1,5 @@
 """The parts of training alone: recipes, schedule, loader, scores, checkpoints."""
 
-import contextlib
 import dataclasses
 import errno
 import math
@@ -13,11 +12,10 @@ from sklearn import metrics as sklearn_metrics
 
 import wavessm as ws
 from wavessm.config import ModelConfig
-from wavessm.data import Arrays, Batch, DataInfo, window_copying
+from wavessm.data import Arrays, DataInfo, window_copying
 from wavessm.tasks import TASKS, data_options, model_config
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
-from wavessm.training.graphs import CapturedStep
 from wavessm.training.loader import Stretch, Whole, order
 from wavessm.training.recipes import RECIPES, ModelOptions, Recipe, fields_of, recipe
 from wavessm.training.schedule import factor
@@ -291,64 +289,3 @@ def test_generated_training_cases_go_on_where_they_stopped():
     assert not torch.equal(next(iter(Stretch(source, 3, 0, 2, 3))).x, first)
     restore_source(source, state)
     assert torch.equal(next(iter(Stretch(source, 3, 0, 1, 2))).x, first)
-
-
-# -- captured steps -----------------------------------------------------------------------------------------------
-
-
-class FakeGraph:
-    """Records what was run while it captured, and runs it again."""
-
-    def replay(self):
-        self.captured.result.copy_(self.captured.step(self.captured.buffers))
-
-
-@pytest.fixture
-def fake_cuda(monkeypatch):
-    """Streams and graphs of CUDA that run on the CPU."""
-
-    class Stream:
-        def wait_stream(self, other):
-            pass
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
-
-
-def test_a_captured_step_sees_every_batch_through_fixed_buffers(fake_cuda):
-    seen = []
-
-    def step(batch):
-        seen.append(batch)
-        return batch.x.sum()
-
-    captured = CapturedStep(step)
-    FakeGraph.captured = captured
-    for value in range(1, 7):
-        batch = Batch(torch.full((2, 3, 1), float(value)), torch.zeros(2))
-        assert float(captured(batch)) == 6 * value
-    assert len({id(batch) for batch in seen[:3]}) == 3, "the first steps are real ones"
-    assert all(batch is captured.buffers for batch in seen[3:])
-    with pytest.raises(ws.OptionError, match="x has shape"):
-        captured(Batch(torch.zeros(1, 3, 1), torch.zeros(1)))
-    with pytest.raises(ws.OptionError, match="different lengths"):
-        captured(Batch(torch.zeros(2, 3, 1), torch.zeros(2), torch.tensor([1, 2])))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_training_by_graph_is_training_step_by_step(tmp_path):
-    import json
-
-    from wavessm.training.run import train
-
-    model = ModelOptions(d_model=16, n_layers=2, d_state=16)
-    options = {"length": 64, "d_min": 2, "d_max": 3, "cases": 32}
-    scores = []
-    for graphs in (False, True):
-        r = Recipe(model, lr=0.01, batch_size=8, steps=20, device="cuda", cuda_graphs=graphs)
-        run = train("window-copy", options, r, tmp_path / str(graphs), show=False)
-        scores.append(json.loads((run.folder / "result.json").read_text())["test_mse"])
-    assert scores[0] == pytest.approx(scores[1], rel=1e-3)

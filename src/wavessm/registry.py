@@ -18,10 +18,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     "unknown measure 'scald': did you mean 'scaled'? Known: scaled, translated."
     """
     names = list(known)
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
-    hint = f" did you mean '{close[0]}'?" if close else ""
+    lower = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)
+    hint = f": did you mean '{lower[close[0]]}'?" if close else "."
     listed = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + f", … ({len(names)} in all)"
-    return UnknownNameError(f"unknown {kind} {name!r}:{hint} Known: {listed}.")
+    return UnknownNameError(f"unknown {kind} {name!r}{hint} Known: {listed}.")
 
 
 class Registry(Generic[T]):

@@ -40,7 +40,7 @@ def data_root(given: str = "") -> Path:
     """The folder of the published sets: as given, or $WAVESSM_DATA."""
     root = given or os.environ.get(ROOT_VARIABLE, "")
     if not root:
-        raise OptionError(f"no data folder: give it after the name of the task, or set {ROOT_VARIABLE}.")
+        raise OptionError(f"no data folder: give it with --root FOLDER, or set {ROOT_VARIABLE}.")
     return Path(root)
 
 
@@ -80,7 +80,10 @@ class ForecastOptions:
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_forecast
+        from wavessm.data.forecast import SETS
 
+        if self.dataset not in SETS:
+            raise unknown_name("forecasting set", self.dataset, SETS)
         return load_forecast(
             data_root(self.root),
             self.dataset,

@@ -19,12 +19,20 @@ COMMANDS = {
     "evaluate": "scores of a trained model, with confidence intervals",
     "predict": "predictions for new files or a stream, as CSV and as a figure",
     "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
-    "data": "which data sets are there (list), and whether they are whole (check)",
+    "data": "the published data sets: list, check, fetch and generate them",
     "bench": "training speed of a model on this machine",
     "figures": "the figures and studies of the paper, each with its data",
     "explore": "a page in the browser: frames, operators, memories and runs to look at",
     "report": "a CSV of runs as tables and plots beside the paper's numbers",
 }
+
+BEGIN = """Begin with one of these:
+
+  wavessm demo                      no data needed
+  wavessm train arrays FOLDER       your own signals: X.npy and y.npy in a folder
+  wavessm train csv FILE            forecast your own table
+
+wavessm COMMAND --help explains each; wavessm --version says which version this is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,4 +71,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def overview() -> str:
     """All commands, a line each."""
     lines = [f"  {name:<10}{about}" for name, about in COMMANDS.items()]
-    return "\n".join(["usage: wavessm COMMAND [options]", "", *lines, "", "wavessm COMMAND --help explains each."])
+    return "\n".join(["usage: wavessm COMMAND [options]", "", *lines, "", BEGIN])

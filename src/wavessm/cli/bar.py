@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from wavessm.words import clock
+
 _WIDTH = 24
 
 
@@ -54,16 +56,6 @@ class Bar:
         spent, came = time.monotonic() - self.began, done - self.first
         left = f"  {clock(spent * (total - done) / came)} left" if total and came and done < total else ""
         return f"{self.text(done, total)}  {'━' * filled}{'─' * (_WIDTH - filled)}{left}"
-
-
-def clock(seconds: float) -> str:
-    """
-    >>> clock(75), clock(3700)
-    ('1:15', '1:01:40')
-    """
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def megabytes(count: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +12,7 @@ from wavessm.cli.bar import Bar, megabytes
 from wavessm.cli.parse import parse
 from wavessm.errors import OptionError
 from wavessm.registry import unknown_name
-from wavessm.tasks import data_root
+from wavessm.tasks import ROOT_VARIABLE, data_root
 
 T = TypeVar("T")
 
@@ -23,16 +25,16 @@ class ListOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CheckOptions:
-    name: str
-    """Name of a set, as listed."""
+    name: str = ""
+    """Name of a set, as listed; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FetchOptions:
-    name: str
-    """Name of a set, as listed."""
+    name: str = ""
+    """Name of a set, as listed; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     timeout: float = 30.0
@@ -45,8 +47,8 @@ class FetchOptions:
 
 @dataclasses.dataclass(frozen=True)
 class GenerateOptions:
-    name: str
-    """listops, pathfinder or pathx."""
+    name: str = ""
+    """listops, pathfinder or pathx; it may stand first without --name."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     count: int = 0
@@ -59,11 +61,14 @@ class GenerateOptions:
     """Pictures: let paths touch, as the published program does."""
 
 
-USAGE = """usage: wavessm data list [--root FOLDER]
-       wavessm data check NAME [--root FOLDER]
-       wavessm data fetch NAME [--root FOLDER] [--keep]
-       wavessm data generate listops|pathfinder|pathx [--root FOLDER] [--count N] [--seed N] [--workers N]
-                        [--as-published]"""
+USAGE = """usage: wavessm data VERB [NAME] [--root FOLDER] [options]
+
+  list              names, sizes, licences and sources of the published sets; which of them lie in FOLDER
+  check NAME        whether a set is whole: files, counts, checksums
+  fetch NAME        bring a set from its official source; goes on after a cut connection
+  generate NAME     draw listops, pathfinder or pathx by their published rules; goes on after a stop
+
+FOLDER holds all sets; without --root it is $WAVESSM_DATA. `wavessm data VERB --help` lists the options."""
 VERBS = ("list", "check", "fetch", "generate")
 GENERATED = ("listops", "pathfinder", "pathx")
 
@@ -83,24 +88,34 @@ def _named(kind: type[T], verb: str, rest: list[str], about: str) -> T:
     if rest and not rest[0].startswith("-"):
         rest = ["--name", *rest]
     if not any(word.startswith("--name") or word in ("-h", "--help") for word in rest):
-        raise OptionError(f"{verb} needs the name of a set; `wavessm data list` shows them.")
-    return parse(kind, None, rest, f"wavessm data {verb}", about)
+        which = ", ".join(GENERATED) if verb == "generate" else "`wavessm data list` shows them"
+        raise OptionError(f"{verb} needs the name of a set: {which}.")
+    return parse(kind, None, rest, f"wavessm data {verb} NAME", about)
 
 
 def _list(rest: list[str]) -> int:
     from wavessm.data import list_sets
 
     given = parse(ListOptions, None, rest, "wavessm data list", "Every set the loaders know.")
-    for row in list_sets(data_root(given.root)):
+    known = bool(given.root or os.environ.get(ROOT_VARIABLE))
+    root = data_root(given.root) if known else Path(os.devnull)  # where nothing lies
+    if known and not root.is_dir():
+        raise OptionError(f"{root}: no such folder; give the one that holds the sets with --root.")
+    for row in list_sets(root):
         there = f"{row.size / 2**20:8.1f} MiB" if row.present else "      absent"
-        print(f"{row.name:<14}{there}  {row.licence:<34}  {row.published}")
+        print(f"{row.name:<14}{there if known else '':12}  {row.licence:<34}  {row.published}")
+    if not known:
+        print(f"which of them are there? Give the folder with --root, or set {ROOT_VARIABLE}.", file=sys.stderr)
     return 0
 
 
 def _check(rest: list[str]) -> int:
     from wavessm.data import check_set
+    from wavessm.data.catalogue import ENTRIES
 
     chosen = _named(CheckOptions, "check", rest, "Files, counts and checksums of a set.")
+    if chosen.name not in ENTRIES:
+        raise unknown_name("data set", chosen.name, ENTRIES)
     findings = check_set(data_root(chosen.root), chosen.name)
     for finding in findings:
         print(f"{finding.level:<8}{finding.text}")
@@ -112,19 +127,18 @@ def _fetch(rest: list[str]) -> int:
     from wavessm.data.fetch import OFFICIAL, fetch_set
 
     given = _named(FetchOptions, "fetch", rest, "A set from its official source; goes on after a cut connection.")
-    root = data_root(given.root)
-    if given.name in OFFICIAL:
-        official = OFFICIAL[given.name]
-        print(f"{given.name}: published at {official.page}\nlicence: {official.licence}")
-        if official.url:
-            print(f"source:  {official.url}" + (f"\nnote:    {official.remark}" if official.remark else ""))
+    if given.name not in OFFICIAL:
+        raise unknown_name("data set", given.name, OFFICIAL)
+    root, official = data_root(given.root), OFFICIAL[given.name]
+    print(f"{given.name}: published at {official.page}\nlicence: {official.licence}")
+    if official.url:
+        print(f"source:  {official.url}" + (f"\nnote:    {official.remark}" if official.remark else ""))
     patience = Patience(given.timeout, given.tries)
     fetched = fetch_set(root, given.name, patience, given.keep, Bar(given.name, megabytes))
     if fetched.sha256 is None:
         print(f"{fetched.path} is there already; `wavessm data check {given.name}` looks into it.")
         return 0
-    pinned = OFFICIAL[given.name].sha256 is not None
-    print(f"SHA-256: {fetched.sha256} ({'as published' if pinned else 'none is published to compare with'})")
+    print(f"SHA-256: {fetched.sha256} ({'as published' if official.sha256 else 'none is published to compare with'})")
     print(f"ready:   {fetched.path}")
     return 0
 
@@ -139,6 +153,8 @@ def _generate(rest: list[str]) -> int:
         raise unknown_name("generated set", given.name, GENERATED)
     if given.count < 0:
         raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")
+    if given.workers < 0:
+        raise OptionError(f"generate: workers is {given.workers}, expected 0 (one a core) or more.")
     root, bar = data_root(given.root), Bar(given.name, "{:,}".format)
     Path(root).mkdir(parents=True, exist_ok=True)
     if given.name == "listops":

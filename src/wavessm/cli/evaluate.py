@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run
@@ -35,7 +35,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     about = "Scores of a trained model with 5 % and 95 % bootstrap quantiles (100 resamples of the cases)."
-    given = parse(Options, None, positional(arguments, "run"), "wavessm evaluate RUN", about)
+    given = parse(Options, None, run_first(arguments, "evaluate"), "wavessm evaluate RUN", about)
     from wavessm.training.run import pick_device
 
     device = pick_device(Recipe(device=given.device))
@@ -50,8 +50,3 @@ def main(arguments: list[str]) -> int:
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
     return 0
-
-
-def positional(arguments: list[str], name: str) -> list[str]:
-    """Let the first argument be the run folder without an option's name before it."""
-    return [f"--{name}", *arguments] if arguments and not arguments[0].startswith("-") else arguments

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from wavessm.cli.evaluate import positional
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
 from wavessm.export import CHUNK, Units, export_onnx, export_step_onnx, export_torch
 from wavessm.hub import Card, save_model
@@ -37,7 +36,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     about = "Write a trained model for other runtimes. Files take raw numbers, in the units of the data."
-    given = parse(Options, None, positional(arguments, "run"), "wavessm export RUN", about)
+    given = parse(Options, None, run_first(arguments, "export"), "wavessm export RUN", about)
     run = Run.read(given.run)
     model = run.load_model(given.checkpoint)
     out = given.out or given.run / f"model.{SUFFIX[given.format]}"

@@ -78,17 +78,48 @@ def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
             raise OptionError(f"unknown option --{name}: {hint}")
 
 
-def _one_line(said: str) -> str:
-    """The first paragraph inside tyro's box.
+_KINDER = (
+    (r"Unrecognized options: (.+)", r"did not expect \1; see --help"),
+    (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
+    (r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
+    (r"Error parsing (--\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
+    (r"invalid choice (.+) for argument '(--\S+)'\. Expected one of \((.+)\)", r"\2 is \1, expected one of \3"),
+    (r"Missing from .*?: (--\S+) .*", r"\1 is missing; see --help"),
+)
+"""What tyro says, and how we say it."""
 
-    >>> _one_line("╭─ Value error ─╮\\n│ Error parsing --lr: abc  │\\n│ ────── │\\n│ more │\\n")
-    'Error parsing --lr: abc.'
+
+def _one_line(said: str) -> str:
+    """The first paragraph inside tyro's box, in our words.
+
+    >>> _one_line("╭─ Value error ─╮\\n│ Missing value for argument '--lr' │\\n│ ── │\\n│ … │\\n")
+    '--lr needs a value.'
     """
     words = []
     for line in said.splitlines()[1:]:
         text = line.strip("│╭╮╰╯ \t")
-        if not text.strip("─"):
+        if text.strip("─-"):
+            words.append(text)
+        elif words:  # a rule below the paragraph; terminals that know no ─ get one of - above it too
             break
-        words.append(text)
-    text = re.sub(r"\s+", " ", " ".join(words)).strip()
-    return (text or "the options could not be understood; see --help").rstrip(".") + "."
+    text = re.sub(r"\s+", " ", " ".join(words)).strip().rstrip(".")
+    for theirs, ours in _KINDER:
+        text = re.sub(f"^{theirs}$", ours, text)
+    return (text or "the options could not be understood; see --help") + "."
+
+
+def first(arguments: Sequence[str], name: str) -> list[str]:
+    """Let the first argument be the value of an option without the option's name before it.
+
+    >>> first(["runs/a", "--split", "val"], "run")
+    ['--run', 'runs/a', '--split', 'val']
+    """
+    return [f"--{name}", *arguments] if arguments and not arguments[0].startswith("-") else list(arguments)
+
+
+def run_first(arguments: Sequence[str], command: str) -> list[str]:
+    """The same for the folder of a run, which must be there."""
+    named = first(arguments, "run")
+    if not any(word in ("-h", "--help") or word.partition("=")[0] == "--run" for word in named):
+        raise OptionError(f"which run? Give its folder first: wavessm {command} RUN; `wavessm train` writes it.")
+    return named

@@ -11,8 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from wavessm.cli.evaluate import positional
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
 from wavessm.training.folder import Run
 from wavessm.training.pictures import draw_predictions
@@ -69,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 def _named(arguments: list[str]) -> list[str]:
     """RUN FILES… as --run RUN --files FILES…"""
-    arguments = positional(arguments, "run")
+    arguments = run_first(arguments, "predict")
     if arguments[:1] == ["--run"]:
         count = next((i for i, a in enumerate(arguments[2:]) if a.startswith("--")), len(arguments) - 2)
         files = arguments[2 : 2 + count]

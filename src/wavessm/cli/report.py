@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import first, parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     about = "Tables and plots of results beside the paper's: better, within noise, worse; missing cells stay empty."
-    given = parse(Options, Options(), arguments, "wavessm report", about)
+    given = parse(Options, Options(), first(arguments, "runs"), "wavessm report", about)
     from wavessm.report.tables import write_report
 
     for path in write_report(given.runs, given.out):

@@ -25,6 +25,14 @@ from wavessm.training.sweep import Board, Local
 
 ABOUT = """A grid of runs: tasks × horizons × variables × recipes × variants × seeds. Lists are separated by commas;
 options of `wavessm train` for all runs follow --. The same line again, or --resume, goes on with what is left."""
+USAGE = """usage: wavessm sweep --tasks TASK[:SET],… [--variants FAMILY[:MEASURE[:STRUCTURE]],…] [--seeds 0,1,2]
+                     [--jobs N] [--out FOLDER] [-- options of `wavessm train` for every run]
+       wavessm sweep --file sweep.toml
+       wavessm sweep --resume FOLDER
+
+A grid of runs side by side, into one table. `wavessm sweep --help` lists every option. For example:
+
+  wavessm sweep --tasks window-copy --variants morlet,legs --seeds 0,1,2 --jobs 2 -- --steps 500"""
 LISTS = ("tasks", "variants", "horizons", "seeds", "recipes", "variables", "vary")
 
 
@@ -70,9 +78,10 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
+    if not arguments:
+        print(USAGE)
+        return 2
     own, shared = _split(arguments)
-    if not own and not shared:
-        own = ["--help"]
     given = parse(Options, Options(), own, "wavessm sweep", ABOUT)
     if given.jobs < 1:
         raise OptionError(f"jobs is {given.jobs}, expected at least 1.")

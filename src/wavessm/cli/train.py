@@ -50,7 +50,9 @@ def read(arguments: list[str]) -> tuple[Task, Any]:
     name = _peek(rest, "--recipe") or "best"
     chosen = recipe(task.recipes, name)
     kind = _options(task)
-    return task, parse(kind, kind(task.data, chosen), rest, f"wavessm train {task.name}", task.help, task.fixed)
+    line = f"wavessm train {task.name}" + (f" {task.where.upper()}" if task.where else "")
+    about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
+    return task, parse(kind, kind(task.data, chosen), rest, line, about, task.fixed)
 
 
 def _run(task: Task, given: Any) -> int:

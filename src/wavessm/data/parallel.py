@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from wavessm.errors import DataError, OptionError
@@ -38,7 +41,7 @@ def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -
         return
     left = iter(jobs)
     # A new interpreter for each: a fork of a process with threads (torch has some) may hang.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent)
     waiting: deque[Future[Result]] = deque()
     try:
         waiting.extend(pool.submit(work, job) for job in islice(left, 2 * workers))
@@ -50,3 +53,16 @@ def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -
         raise DataError("a working process was killed (out of memory?); run again with fewer workers.") from reason
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """Let this process die when whoever started it is gone: one that was killed cannot say so."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -2,6 +2,7 @@
 
     pathfinder32/curv_contour_length_14/imgs/<b>/sample_<i>.png        pathfinder128/… for Path-X
                                        /metadata/<b>.npy               despite its name plain text, a line a picture
+                                       /statistics/<b>.json            of generated sets: see `Statistics`
 
 A batch of pictures appears under its name when it is whole, its metadata last: a generator that was stopped goes on
 with the batches that have none. Picture i depends on the seed and on i alone.
@@ -53,7 +54,7 @@ class _Job(NamedTuple):
 
 @dataclasses.dataclass
 class Statistics:
-    """Of the pictures drawn in this run: to be held against the settings of the published set."""
+    """Of the pictures of a generated set: to be held against the settings of the published one."""
 
     pictures: int = 0
     joined: int = 0
@@ -69,8 +70,6 @@ class Statistics:
 
     def lines(self) -> list[str]:
         """As text, a line each."""
-        if not self.pictures:
-            return ["nothing left to draw"]
         n = self.pictures
         return [
             f"pictures {n:,}, joined {100 * self.joined / n:.1f} %; pairs of paths begun for each "
@@ -91,8 +90,8 @@ def generate_pathfinder(
 ) -> Statistics:
     """Write a set of `count` pictures below `root`, or what is left of it. name: pathfinder (32 × 32) or pathx (128).
 
-    as_published: paths may touch, as in the release; see `snakes`. show: called with (pictures done, pictures in all)
-    after every batch.
+    The statistics are those of the whole set, what was drawn before a stop included. as_published: paths may touch, as
+    in the release; see `snakes`. show: called with (pictures done, pictures in all) after every batch.
     """
     if name not in SIZES:
         raise unknown_name("set of pictures", name, SIZES)
@@ -100,21 +99,20 @@ def generate_pathfinder(
     pillow()
     size = SIZES[name]
     folder = Path(root) / f"pathfinder{size}" / LEVEL
-    _agree(folder, {"count": count, "seed": seed, "batch": _BATCH[size], "as_published": as_published, "generator": 1})
-    jobs, done = [], 0
+    _agree(folder, {"count": count, "seed": seed, "batch": _BATCH[size], "as_published": as_published, "generator": 2})
+    jobs, statistics = [], Statistics()
     for batch, first in enumerate(range(0, count, _BATCH[size])):
         pictures = min(_BATCH[size], count - first)
         if (folder / "metadata" / f"{batch}.npy").exists():
-            done += pictures
+            statistics += Statistics(**json.loads((folder / "statistics" / f"{batch}.json").read_text()))
         else:
             jobs.append(_Job(str(folder), size, seed, batch, first, pictures, as_published))
-    statistics = Statistics()
     if show is not None:
-        show(done, count)
+        show(statistics.pictures, count)
     for part in in_order(_draw_batch, jobs, min(workers or os.cpu_count() or 1, max(1, len(jobs)))):
         statistics += part
         if show is not None:
-            show(done + statistics.pictures, count)
+            show(statistics.pictures, count)
     return statistics
 
 
@@ -130,8 +128,8 @@ def _agree(folder: Path, wanted: dict[str, int]) -> None:
     else:
         folder.mkdir(parents=True, exist_ok=True)
         _write_text(record, json.dumps(wanted))
-    (folder / "metadata").mkdir(exist_ok=True)
-    (folder / "imgs").mkdir(exist_ok=True)
+    for name in ("metadata", "imgs", "statistics"):
+        (folder / name).mkdir(exist_ok=True)
     for left in (folder / "imgs").glob(".*.partial"):
         shutil.rmtree(left)
 
@@ -166,6 +164,7 @@ def _draw_batch(job: _Job) -> Statistics:
     if final.exists():  # moved, but its metadata were never written
         shutil.rmtree(final)
     os.replace(partial, final)
+    _write_text(folder / "statistics" / f"{job.batch}.json", json.dumps(dataclasses.asdict(statistics)))
     _write_text(folder / "metadata" / f"{job.batch}.npy", "".join(lines))
     return statistics
 

@@ -39,20 +39,25 @@ class Signal(NamedTuple):
 def read_wav(path: str | Path) -> Signal:
     """A WAV file, whole: (length, channels) in [-1, 1] for PCM. Truncated and unreadable files raise `DataError`."""
     path = Path(path)
+    values, rate = wav_samples(path, "float32")
+    if not len(values):
+        raise DataError(f"{path}: no samples in this WAV file.")
+    if (gaps := np.argwhere(~np.isfinite(values))).size:
+        raise DataError(f"{path}: NaN at sample {gaps[0][0]}, channel {gaps[0][1]} ({len(gaps)} in all).")
+    return Signal(values, float(rate), ())
+
+
+def wav_samples(path: Path, dtype: str) -> tuple[np.ndarray, int]:
+    """Samples (length, channels) of a WAV file as `dtype`, and their rate; one that is not whole raises `DataError`."""
     check_riff(path)
     try:
         import soundfile
     except ImportError as reason:
         raise MissingExtraError("WAV files need soundfile; install it with pip install 'wavessm[train]'.") from reason
     try:
-        values, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        return soundfile.read(path, dtype=dtype, always_2d=True)
     except (RuntimeError, OSError, ValueError) as reason:
         raise DataError(f"{path}: not a readable WAV file ({' '.join(str(reason).split())}).") from reason
-    if not len(values):
-        raise DataError(f"{path}: no samples in this WAV file.")
-    if (gaps := np.argwhere(~np.isfinite(values))).size:
-        raise DataError(f"{path}: NaN at sample {gaps[0][0]}, channel {gaps[0][1]} ({len(gaps)} in all).")
-    return Signal(values, float(rate), ())
 
 
 def check_riff(path: Path) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.signals import check_riff
+from wavessm.data.signals import wav_samples
 from wavessm.data.source import Arrays, DataInfo, DataSet
-from wavessm.errors import DataError, MissingExtraError, OptionError
+from wavessm.errors import DataError, OptionError
 from wavessm.registry import unknown_name
 
 log = logging.getLogger("wavessm.data")
@@ -133,15 +133,7 @@ def _read_all(folder: Path, words: int) -> Prepared:
 
 def read_clip(path: Path) -> np.ndarray:
     """A clip (samples,) int16, at most a second at 16 kHz."""
-    check_riff(path)
-    try:
-        import soundfile
-    except ImportError as reason:
-        raise MissingExtraError("WAV files need soundfile; install it with pip install 'wavessm[train]'.") from reason
-    try:
-        values, rate = soundfile.read(path, dtype="int16", always_2d=True)
-    except (RuntimeError, OSError, ValueError) as reason:
-        raise DataError(f"{path}: not a readable WAV file ({' '.join(str(reason).split())}).") from reason
+    values, rate = wav_samples(path, "int16")
     if rate != RATE or values.shape[1] != 1 or not 0 < len(values) <= LENGTH:
         raise DataError(f"{path}: {rate} Hz, {values.shape[1]} channels, {len(values)} samples; expected "
                         f"{RATE} Hz, 1 channel, 1 to {LENGTH} samples.")  # fmt: skip

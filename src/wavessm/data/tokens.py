@@ -40,6 +40,7 @@ class Tokens:
         if len(y) and (int(lengths.min()) < 1 or int((starts + lengths).max()) > len(flat)):
             raise ShapeError(f"Tokens: a case is empty or ends behind the {len(flat)} tokens there are.")
         self.flat, self.starts, self.lengths, self.y = flat, starts, lengths, y
+        self.width = 0
 
     def __len__(self) -> int:
         return len(self.y)
@@ -51,10 +52,16 @@ class Tokens:
     def take(self, index: Tensor) -> Batch:
         index = index.to(self.device)
         lengths = self.lengths[index]
-        steps = torch.arange(int(lengths.max()), device=self.device)
+        steps = torch.arange(self.width or int(lengths.max()), device=self.device)
         at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
         x = self.flat[at].long().masked_fill_(steps >= lengths[..., None], PAD)
         return Batch(x, self.y[index], lengths)
+
+    def widest(self) -> Tokens:
+        """The same cases, every batch filled up to the longest case of all: fixed shapes, and no length is read."""
+        wide = copy.copy(self)
+        wide.width = int(self.lengths.max())
+        return wide
 
     def to(self, device: torch.device | str) -> Tokens:
         moved = copy.copy(self)

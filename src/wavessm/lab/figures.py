@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from wavessm.errors import OptionError, WaveSSMError
-from wavessm.lab import atoms, budget, frame_bounds, jacobian, matrices, windows
+from wavessm.lab import atoms, budget, concepts, frame_bounds, jacobian, matrices, windows
 from wavessm.lab.drawing import STYLE, Drawing
 from wavessm.lab.record import provenance, pyplot, write_csv
 from wavessm.registry import Registry
@@ -33,6 +34,9 @@ _STUDIES: dict[str, Study] = {
     "legendre-morlet": atoms.legendre_against_morlet,
     "atoms": atoms.atoms_at_three_scales,
     "matrices": matrices.transition_matrices,
+    "measures": concepts.two_measures,
+    "memory": concepts.streamed_memory,
+    "modes": concepts.modes_of_operators,
     "conditioning": frame_bounds.condition_numbers,
     "lemma": frame_bounds.lemma_on_norms,
     "jacobian": jacobian.jacobian_of_morlet,
@@ -48,7 +52,7 @@ for _name, _study in _STUDIES.items():
     FIGURES.register(_name, _study)
 
 SECTIONS = {
-    "Atoms and operators": ("legendre-morlet", "atoms", "matrices"),
+    "Atoms and operators": ("legendre-morlet", "atoms", "matrices", "measures", "memory", "modes"),
     "Conditioning": ("conditioning", "lemma"),
     "What each coordinate hears": ("jacobian", "jacobian-families", "localisation", "overlap", "windows"),
     "Step functions on a budget": ("steps-errors", *budget.RECONSTRUCTIONS),
@@ -104,7 +108,8 @@ def gallery_page(captions: dict[str, str]) -> str:
     lines = [
         "# Gallery",
         "",
-        "Every figure and study of the paper, made by this library. Made anew, with PDFs and the numbers as CSV, by",
+        "The figures and studies of the paper and a few of our own, made by this library. Made anew, with PDFs and the",
+        "numbers as CSV, by",
         "",
         "```",
         "python -m wavessm.lab.figures --out runs/figures --gallery docs",
@@ -117,8 +122,15 @@ def gallery_page(captions: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose mistakes are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; see --help.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="wavessm figures", description="Every figure of the paper from our own code.")
+    parser = _Parser(prog="wavessm figures", description="Every figure of the paper from our own code.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="figures by name or pattern; all if none is given")
     parser.add_argument("--out", type=Path, default=Path("runs/figures"), metavar="DIR", help="folder for the files")
     parser.add_argument("--gallery", type=Path, metavar="DOCS", help="also write DOCS/gallery.md and its pictures")
@@ -129,11 +141,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `wavessm figures`; 0, or 2 where an argument is wrong."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         names = select(options.names)
         if options.gallery is not None and len(names) < len(FIGURES.names()):
-            raise OptionError("wavessm figures: --gallery shows the whole set; leave out the names.")
+            raise OptionError("--gallery shows the whole set; leave out the names.")
         if options.list:
             print("\n".join(names))
             return 0
@@ -143,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             captions[name] = make(name, options.out, None if options.gallery is None else options.gallery / "figures")
             print(f"{name} ({time.perf_counter() - start:.1f} s): {captions[name]}", flush=True)
     except WaveSSMError as error:
-        print(error, file=sys.stderr)
+        print(f"wavessm figures: {error}", file=sys.stderr)
         return 2
     made = provenance("python -m wavessm.lab.figures", arguments)
     (options.out / "PROVENANCE.md").write_text(f"Made by {made}.\n", encoding="utf-8")

@@ -21,9 +21,10 @@ import torch
 from wavessm.data.source import DataSet
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training.loader import Stretch, Whole
+from wavessm.training.loader import Whole
 from wavessm.training.recipes import Recipe
 from wavessm.training.run import pick_device, require_extra, stepper
+from wavessm.words import clock
 
 TIMED_STEPS = 5
 TIMED_SECONDS = 10.0
@@ -65,7 +66,7 @@ class Forecast:
             f"parameters   {self.parameters:,}",
             f"memory       {self.memory / 2**30:.2f} GiB on {self.device} at the highest, batches of {self.batch_size}",
             f"steps        {self.steps:,} in {self.validations:,} validations, {self.cases:,} training cases",
-            f"time         {_clock(self.seconds)} = {self.steps:,} × {self.step_seconds * 1e3:.1f} ms + "
+            f"time         {clock(self.seconds, hours=True)} = {self.steps:,} × {self.step_seconds * 1e3:.1f} ms + "
             f"{self.validations:,} × {self.evaluation_seconds:.1f} s of validation + {self.test_seconds:.1f} s of test",
         ]
 
@@ -104,8 +105,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
 
 def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> float:
     """Seconds of a training step: the median of a few, after those in which things settle."""
-    batches = iter(Stretch(data.train, recipe.batch_size, recipe.seed, 0, 10**9))
-    step = stepper(model, data, recipe, batches)
+    step = stepper(model, data, recipe)
     times: list[float] = []
     for _ in range(5 if device.type == "cuda" else 1):
         _timed(step, device)
@@ -163,8 +163,3 @@ def _memory(field: str) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, only ever rising
     line = next(line for line in status.read_text().splitlines() if line.startswith(field + ":"))
     return int(line.split()[1]) * 1024
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -2,7 +2,8 @@
 
 Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
-one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors.
+one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Cases of
+different lengths come filled up to one length (`loader.of_one_length`), their true lengths in a buffer of their own.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ class CapturedStep:
         self.result: Tensor
 
     def __call__(self, batch: Batch) -> Tensor:
-        if batch.lengths is not None:
-            raise OptionError("cuda_graphs: cases have different lengths; a captured step needs one length.")
         self.calls += 1
         if self.calls <= WARM_UP:
             return self._beside(batch)
@@ -38,9 +37,11 @@ class CapturedStep:
             self._capture(batch)
         assert self.graph is not None
         for name, there, here in zip(Batch._fields, self.buffers, batch, strict=True):
-            if here is not None:
-                if there is None or there.shape != here.shape:
-                    raise OptionError(f"cuda_graphs: {name} has shape {tuple(here.shape)}, captured with another one.")
+            if _form(there) != _form(here):
+                raise OptionError(
+                    f"cuda_graphs: {name} has {_form(here)}, but the step was captured with {_form(there)}."
+                )
+            if there is not None and here is not None:
                 there.copy_(here)
         self.graph.replay()
         return self.result
@@ -64,3 +65,7 @@ class CapturedStep:
                 self.result = self.step(self.buffers)
         finally:
             torch.set_autocast_cache_enabled(cached)
+
+
+def _form(part: Tensor | None) -> str:
+    return "no values" if part is None else f"shape {tuple(part.shape)} and {part.dtype}"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wavessm.data.forecast import SETS
 from wavessm.errors import OptionError
 from wavessm.registry import unknown_name
 from wavessm.tasks import TASKS
@@ -138,6 +139,8 @@ def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     known = [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
     if dataset and "dataset" not in known:
         raise OptionError(f"sweep: {task} has no data sets to choose from, got {task}:{dataset}.")
+    if dataset and dataset not in (*SETS, *_ALIASES):
+        raise unknown_name("forecasting set", dataset, SETS)
     axes: list[tuple[str, Sequence[Any]]] = [
         ("dataset", [_ALIASES.get(dataset, dataset)] if dataset else []),
         ("horizon", grid.horizons),

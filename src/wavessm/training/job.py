@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wavessm.data.parallel import end_with_parent
 from wavessm.training import results
 from wavessm.training.folder import Run
 from wavessm.training.grid import Job
-from wavessm.training.launch import STOPPED, end_with_parent
+from wavessm.training.launch import STOPPED
 
 FAILED = 1
 """Exit status of a process that has written down why its run failed."""
@@ -101,11 +102,19 @@ def process(job: Job, desk: Desk) -> None:
 def owned(log: Path) -> Iterator[None]:
     """Hold a log's lock and let everything that is printed go there."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(1), os.dup(2)
     with log.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        yield
+        try:
+            yield
+        finally:  # a process that lives on (a worker of Ray) must not keep the lock through its output
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, old in enumerate(kept, 1):
+                os.dup2(old, number)
+                os.close(old)
 
 
 def measure(job: Job, answers: Any) -> None:

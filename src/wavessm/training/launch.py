@@ -12,16 +12,15 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from wavessm.data.parallel import end_with_parent
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import RunError
 from wavessm.training.folder import resume_command
@@ -112,19 +111,6 @@ def _process(work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         if any(word in str(reason).lower() for word in LOST):
             time.sleep(LOST_SECONDS)  # let the one that died be noticed first
         raise
-
-
-def end_with_parent() -> None:
-    """Die when whoever started this process dies: a forked process is the server's child, not its own."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _reason(failed: Any) -> str:

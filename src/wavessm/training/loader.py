@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wavessm.data.source import Batch, Generated, Source
+from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
 from wavessm.training.processes import ALONE, Team
 
@@ -96,6 +97,11 @@ class Whole:
 def device_of(source: Source) -> torch.device:
     """Where a source keeps its cases; the CPU for those that do not say."""
     return torch.device(getattr(source, "device", "cpu"))
+
+
+def of_one_length(source: Source) -> Source:
+    """A source whose batches all have one shape, as a captured step needs it: tokens are filled up to the longest."""
+    return source.widest() if isinstance(source, Tokens) else source
 
 
 def source_state(source: Source) -> Tensor | None:

@@ -8,6 +8,7 @@ by hand, for the whole step to fit into a CUDA graph. Of several processes each 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
-from wavessm.training.loader import Stretch, Whole
+from wavessm.training.loader import Stretch, Whole, of_one_length
 from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
@@ -33,6 +34,8 @@ class TrainingModule(LightningModule):
     def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: Team = ALONE) -> None:
         super().__init__()
         self.automatic_optimization = False
+        if recipe.cuda_graphs:
+            data = replace(data, train=of_one_length(data.train))
         self.model, self.data, self.recipe, self.plan = model, data, recipe, plan
         self.team = team
         self.share = team.share(recipe.batch_size)  # of a batch that this process has

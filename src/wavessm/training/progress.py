@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from wavessm.training.keeper import Keeper
 from wavessm.training.metrics import SELECTION
+from wavessm.words import clock
 
 REFRESH_SECONDS = 0.5
 
@@ -74,7 +75,7 @@ class Progress(Callback):
             parts.append(f"{score.replace('_', ' ')} {self.keeper.rows[-1][f'val_{score}']:.4g}")
         parts.append(f"{speed * module.recipe.batch_size:.0f} samples/s")
         if self.bar is None and speed > 0:
-            parts.append(f"{_clock((module.plan.total_steps - module.step) / speed)} left")
+            parts.append(f"{clock((module.plan.total_steps - module.step) / speed)} left")
         return "  ".join(parts)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -89,13 +90,3 @@ class Progress(Callback):
             self.bar.update(self.bar.task_ids[0], completed=module.step, numbers=self.numbers(module))
             self.bar.stop()
             self.bar = None
-
-
-def _clock(seconds: float) -> str:
-    """
-    >>> _clock(75), _clock(3700)
-    ('1:15', '1:01:40')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

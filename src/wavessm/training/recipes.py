@@ -96,7 +96,7 @@ class Recipe:
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graphs: bool = False
-    """Capture the whole step, forward to optimiser, as one CUDA graph; needs a GPU and cases of one length."""
+    """Capture the whole step, forward to optimiser, as one CUDA graph (GPU only); tokens are padded to the longest."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1."""
     devices: int = 1

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wavessm.data.source import Arrays, Batch, DataInfo, DataSet
+from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
@@ -176,7 +176,7 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
         return
     best = run.load_model("best").to(device)
     scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
-    np.save(run.folder / "test.npy", table.astype(np.float32))  # `metrics.compare` pairs it with another run's
+    np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",
@@ -209,19 +209,16 @@ def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int
     info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
     torch.manual_seed(recipe.seed)
     config = model_config("arrays", recipe.model, info, recipe.precision)
-    batches = iter(Stretch(source, recipe.batch_size, recipe.seed, 0, 10**9))
-    data = DataSet("random", source, source, source, info)
-    return stepper(SequenceModel(config).to(device), data, recipe, batches)
+    return stepper(SequenceModel(config).to(device), DataSet("random", source, source, source, info), recipe)
 
 
-def stepper(
-    model: SequenceModel, data: DataSet, recipe: Recipe, batches: Iterator[Batch]
-) -> Callable[[], torch.Tensor]:
+def stepper(model: SequenceModel, data: DataSet, recipe: Recipe) -> Callable[[], torch.Tensor]:
     """A call that does the training step of the next batch, without a run or a trainer. It sets the products' mode."""
     from wavessm.training.module import TrainingModule
 
     module = TrainingModule(model, data, recipe, recipe.plan(len(data.train)))
     optimiser = module.configure_optimizers()
+    batches = iter(Stretch(module.data.train, recipe.batch_size, recipe.seed, 0, 10**9))
     device = next(model.parameters()).device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")

@@ -98,7 +98,7 @@ class Local:
 
     def run(self, show: Any) -> None:
         """Until nothing runs or waits, or until asked to stop; show(board) after every change."""
-        with _stopping() as asked:
+        with stopping() as asked:
             try:
                 while (self.board.waiting or self.processes) and not asked:
                     self._fill()
@@ -162,7 +162,7 @@ class Local:
 
 
 @contextmanager
-def _stopping() -> Iterator[list[int]]:
+def stopping() -> Iterator[list[int]]:
     """A list that holds something once Ctrl-C or SIGTERM has come; a second one ends at once."""
     asked: list[int] = []
 

@@ -14,7 +14,8 @@ from wavessm.errors import MissingExtraError
 from wavessm.training import job as jobs
 from wavessm.training.grid import Job
 from wavessm.training.job import Desk
-from wavessm.training.sweep import Board
+from wavessm.training.launch import STOPPED
+from wavessm.training.sweep import GRACE_SECONDS, Board, stopping
 
 RETRIES = 3
 
@@ -33,23 +34,38 @@ class OnRay:
         self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(on_worker)
 
     def run(self, show: Any) -> None:
-        """Until nothing runs or waits; show(board) after every change."""
+        """Until nothing runs or waits, or until asked to stop; show(board) after every change."""
         under_way: dict[Any, str] = {}
-        while self.board.waiting or under_way:
-            while self.board.waiting and len(under_way) < self.count:
-                job = self.board.waiting[0]
-                under_way[self.remote.remote(job, self.board.desk)] = job.name
-                self.board.begin(job)
-            show(self.board)
-            ready, _ = self.ray.wait(list(under_way), timeout=0.5)
-            for answer in ready:
-                name = under_way.pop(answer)
-                try:
-                    self.board.end(name, self.ray.get(answer))
-                except self.ray.exceptions.RayError as reason:
-                    lines = str(reason).strip().splitlines() or [type(reason).__name__]
-                    self.board.refuse(self.board.running.pop(name), lines[0])
+        with stopping() as asked:
+            while (self.board.waiting or under_way) and not asked:
+                while self.board.waiting and len(under_way) < self.count:
+                    job = self.board.waiting[0]
+                    under_way[self.remote.remote(job, self.board.desk)] = job.name
+                    self.board.begin(job)
+                show(self.board)
+                ready, _ = self.ray.wait(list(under_way), timeout=0.5)
+                for answer in ready:
+                    self._end(under_way.pop(answer), answer)
+            self.board.stopped = bool(asked)
+            self._stop(under_way)
         show(self.board)
+
+    def _end(self, name: str, answer: Any) -> None:
+        try:
+            self.board.end(name, self.ray.get(answer))
+        except self.ray.exceptions.RayError as reason:
+            lines = str(reason).strip().splitlines() or [type(reason).__name__]
+            self.board.refuse(self.board.running.pop(name), lines[0])
+
+    def _stop(self, under_way: dict[Any, str]) -> None:
+        """Ask what still runs to save and stop: a worker hears it as Ctrl-C."""
+        for answer in under_way:
+            self.ray.cancel(answer)
+        if under_way:
+            self.ray.wait(list(under_way), num_returns=len(under_way), timeout=GRACE_SECONDS)
+        for name in under_way.values():
+            done = (self.board.desk.folder / name / "result.json").exists()
+            self.board.end(name, 0 if done else STOPPED)
 
 
 def on_worker(job: Job, desk: Desk) -> int:

@@ -1,0 +1,127 @@
+"""Captured steps, with graphs of CUDA played on the CPU; test_graphs_cuda.py has real ones."""
+
+import contextlib
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import wavessm as ws
+from wavessm.data import Batch
+from wavessm.data.tokens import Tokens
+from wavessm.training.graphs import CapturedStep
+from wavessm.training.loader import Stretch, of_one_length
+
+
+class FakeGraph:
+    """Runs the step again at every replay. `recording` while it captures: a real graph then runs nothing."""
+
+    recording = False
+    captured: CapturedStep
+
+    def replay(self):
+        self.captured.result.copy_(self.captured.step(self.captured.buffers))
+
+
+@contextlib.contextmanager
+def record(graph):
+    FakeGraph.recording = True
+    yield
+    FakeGraph.recording = False
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    """Streams and graphs of CUDA that run on the CPU."""
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+
+
+def test_a_captured_step_sees_every_batch_through_fixed_buffers(fake_cuda):
+    seen = []
+
+    def step(batch):
+        seen.append(batch)
+        return batch.x.sum()
+
+    captured = FakeGraph.captured = CapturedStep(step)
+    for value in range(1, 7):
+        batch = Batch(torch.full((2, 3, 1), float(value)), torch.zeros(2))
+        assert float(captured(batch)) == 6 * value
+    assert len({id(batch) for batch in seen[:3]}) == 3, "the first steps are real ones"
+    assert all(batch is captured.buffers for batch in seen[3:])
+    with pytest.raises(ws.OptionError, match=r"x has shape \(1, 3, 1\)"):
+        captured(Batch(torch.zeros(1, 3, 1), torch.zeros(1)))
+    with pytest.raises(ws.OptionError, match=r"lengths has shape .* captured with no values"):
+        captured(Batch(torch.zeros(2, 3, 1), torch.zeros(2), torch.tensor([1, 2])))
+
+
+def test_a_batch_that_lost_its_lengths_is_refused(fake_cuda):
+    captured = FakeGraph.captured = CapturedStep(lambda batch: batch.x.sum())
+    for _ in range(4):
+        captured(Batch(torch.zeros(2, 3), torch.zeros(2), torch.tensor([1, 2])))
+    with pytest.raises(ws.OptionError, match=r"lengths has no values, but the step was captured with shape"):
+        captured(Batch(torch.zeros(2, 3), torch.zeros(2)))
+
+
+def sentences(cases, pairs=False):
+    """Tokens of 3 to 39 symbols with two labels."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 40, (cases, 2) if pairs else (cases,), generator=generator)
+    flat = torch.randint(3, 12, (int(lengths.sum()),), generator=generator)
+    starts = (lengths.flatten().cumsum(0) - lengths.flatten()).view_as(lengths)
+    return Tokens(flat, starts, lengths, torch.arange(cases) % 2)
+
+
+def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
+    source = sentences(40)
+    wide = of_one_length(source)
+    longest = int(source.lengths.max())
+    for index in torch.arange(40).split(8):
+        short, long = source.take(index), wide.take(index)
+        assert long.x.shape == (8, longest)
+        assert torch.equal(long.x[:, : short.x.shape[1]], short.x)
+        assert not long.x[:, short.x.shape[1] :].any()
+        assert torch.equal(long.lengths, short.lengths)
+    assert source.take(torch.tensor([0])).x.shape[1] == int(source.lengths[0]), "the source itself is as it was"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, pairs):
+    source = sentences(20, pairs)
+    config = ws.ModelConfig(1, 2, d_model=6, n_layers=2, d_state=8, encoder="embedding", vocabulary=12, norm=norm,
+                            head="pair" if pairs else "pool", bidirectional=True)  # fmt: skip
+    curves, shapes = [], []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = ws.SequenceModel(config)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def step(batch, model=model, optimiser=optimiser):
+            if FakeGraph.recording:
+                return torch.zeros(())
+            loss = F.cross_entropy(model(batch.x, lengths=batch.lengths), batch.y)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            return loss.detach()
+
+        run = step
+        if captured:
+            run = FakeGraph.captured = CapturedStep(step)
+        batches = list(Stretch(of_one_length(source) if captured else source, 5, 0, 0, 9))
+        shapes.append({batch.x.shape for batch in batches})
+        curves.append([float(run(batch)) for batch in batches])
+    assert len(shapes[0]) > 1, "batches of this test must differ in length"
+    assert len(shapes[1]) == 1
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert abs(curves[0][-1] - curves[0][0]) > 0.01, "something was learnt"

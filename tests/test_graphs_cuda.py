@@ -1,0 +1,100 @@
+"""Captured steps on a real GPU: they train as plain steps do, padded batches included, and wait for nothing."""
+
+import pytest
+import torch
+
+import wavessm as ws
+from wavessm.data import Arrays, DataInfo, DataSet, generate_listops
+from wavessm.data.listops import Grammar, Sizes
+from wavessm.data.tokens import Tokens
+from wavessm.training.keeper import read_rows
+from wavessm.training.module import TrainingModule
+from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.training.run import stepper, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+STEPS = 12
+TOLERANCE = 2e-3  # relative, of losses after a dozen steps: sums on a GPU have no fixed order
+
+
+def sentences(cases, pairs):
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(40, 300, (cases, 2) if pairs else (cases,), generator=generator)
+    flat = torch.randint(3, 12, (int(lengths.sum()),), generator=generator)
+    starts = (lengths.flatten().cumsum(0) - lengths.flatten()).view_as(lengths)
+    return Tokens(flat, starts, lengths, torch.arange(cases) % 2)
+
+
+def data_of(kind):
+    info = DataInfo("multiclass", 1, 2, 300, classes=("a", "b"), symbols=tuple("<>=abcdefghi"))
+    if kind in ("tokens", "pairs"):
+        source = sentences(256, kind == "pairs")
+    else:
+        generator = torch.Generator().manual_seed(0)
+        lengths = torch.randint(40, 301, (256,), generator=generator)
+        signal = torch.randn(256, 300, 1, generator=generator)
+        source = Arrays(signal, torch.arange(256) % 2, lengths if kind == "padded signals" else None)
+        info = DataInfo("multiclass", 1, 2, 300, classes=("a", "b"))
+    return DataSet(kind, source, source, source, info).to("cuda")
+
+
+def losses(kind, graphs, norm="batch", backbone="wavessm", precision="fp32"):
+    data = data_of(kind)
+    embedded = {"encoder": "embedding", "vocabulary": 12} if data.info.symbols else {}
+    config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, norm=norm, backbone=backbone, bidirectional=True,
+                            head="pair" if kind == "pairs" else "pool", **embedded)  # fmt: skip
+    torch.manual_seed(0)
+    recipe = Recipe(lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs, precision=precision)
+    step = stepper(ws.SequenceModel(config).cuda(), data, recipe)
+    return torch.stack([step().clone() for _ in range(STEPS)]).cpu()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "pairs", "padded signals", "signals"])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_captured_steps_have_the_losses_of_plain_steps(kind, norm):
+    plain, captured = losses(kind, False, norm), losses(kind, True, norm)
+    assert plain.isfinite().all()
+    torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("backbone", ["lstm", "transformer"])
+def test_other_backbones_are_captured_with_lengths_too(backbone):
+    plain, captured = losses("tokens", False, "layer", backbone), losses("tokens", True, "layer", backbone)
+    torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_captured_steps_in_bf16():
+    plain, captured = (losses("tokens", graphs, precision="bf16") for graphs in (False, True))
+    torch.testing.assert_close(captured, plain, rtol=3e-2, atol=3e-2)
+
+
+def test_a_captured_step_on_tokens_waits_for_nothing():
+    data = data_of("tokens")
+    config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, encoder="embedding", vocabulary=12)
+    recipe = Recipe(batch_size=16, steps=200, device="cuda", cuda_graphs=True)
+    module = TrainingModule(ws.SequenceModel(config).cuda(), data, recipe, recipe.plan(256))
+    optimiser = module.configure_optimizers()
+    index = [torch.arange(16 * i, 16 * i + 16, device="cuda") for i in range(16)]
+    for rows in index[:5]:  # three real steps, the capture, a replay
+        module.advance(module.data.train.take(rows), optimiser)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for rows in index[5:]:
+            loss = module.advance(module.data.train.take(rows), optimiser)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert bool(loss.isfinite())
+
+
+def test_whole_runs_by_graph_are_the_runs_step_by_step(tmp_path):
+    generate_listops(tmp_path, sizes=Sizes(64, 16, 16), workers=1, grammar=Grammar(min_length=20, max_length=120))
+    copying = {"length": 64, "d_min": 2, "d_max": 3, "cases": 32}
+    for task, options in (("window-copy", copying), ("listops", {"root": str(tmp_path)})):
+        losses = []
+        for graphs in (False, True):
+            model = ModelOptions(d_model=16, n_layers=2, d_state=16)
+            recipe = Recipe(model, lr=0.01, batch_size=8, steps=20, device="cuda", cuda_graphs=graphs)
+            run = train(task, options, recipe, tmp_path / f"{task}-{graphs}", show=False)
+            losses.append([row["train_loss"] for row in read_rows(run.folder / "metrics.csv", 20)])
+        assert losses[1] == pytest.approx(losses[0], rel=5e-3), task
