@@ -252,12 +252,13 @@ class DenseFlow:
         shift = back[:, self.lag] * self.causal  # (M, TERMS, TERMS)
         return decayed + torch.einsum("jmq,...jq->...jm", shift, running) @ self.input_series
 
-    def _advance(self, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
-        """The state after holding u for `time`, however long. x (..., N), time and u (...)"""
+    def _advance(self, x: Tensor | None, time: Tensor, u: Tensor) -> Tensor:
+        """The state after holding u for `time`, however long. x (..., N), None for zero; time and u (...)"""
         count = torch.floor(time / self.short).long()
         back = taylor_powers(count.double() * self.short - time, self.TERMS)
-        state = (back[..., None, :-1] @ self._krylov(x))[..., 0, :]
-        state = state - u[..., None] * (back[..., 1:] @ self.input_series)
+        state = -u[..., None] * (back[..., 1:] @ self.input_series)
+        if x is not None:
+            state = state + (back[..., None, :-1] @ self._krylov(x))[..., 0, :]
         bit = 0
         while bool((count >> bit).any()):
             if bit == len(self.propagators):
@@ -273,7 +274,7 @@ class DenseFlow:
         time = torch.from_numpy(sigma).to(self.device)
         for_ever = time.isinf()
         ones = torch.ones_like(time)
-        finite = self._advance(self.zero(tuple(time.shape)), torch.where(for_ever, 0, time), ones)
+        finite = self._advance(None, torch.where(for_ever, 0, time), ones)
         if bool(for_ever.any()):
             finite = torch.where(for_ever[:, None], self.rest(ones), finite)
         return finite.to(self.dtype)

@@ -130,7 +130,8 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
 
 @lru_cache(maxsize=64)
 def _of_frame(frame: Frame, measure: str) -> Operator:
-    frame.require_full_rank()
+    if not frame.is_tight:
+        frame.require_full_rank()
     F, quadrature = frame.atoms, frame.quadrature
     # ⟨·, φ̃ᵀ⟩ = ⟨·, φᵀ⟩ S⁻¹: through the dual's own atoms it loses √κ(S), through S⁻¹ it would lose κ(S)
     dual = F if frame.is_tight else frame.dual().atoms

@@ -23,6 +23,7 @@ COMMANDS = {
     "data": "the published data sets: list, check, fetch and generate them",
     "bench": "training speed of a model on this machine",
     "figures": "the figures and studies of the paper, each with its data",
+    "explore": "a page in the browser: frames, operators, memories and runs to look at",
     "report": "a CSV of runs as tables and plots beside the paper's numbers",
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,7 @@ def load(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: no such checkpoint; give a run folder written by `wavessm train`.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError) as reason:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError, struct.error) as reason:
         raise RunError(f"{path}: not a checkpoint of wavessm ({_first_line(reason)}).") from reason
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path}: not a checkpoint of wavessm; give one written by `wavessm train`.")

@@ -1,0 +1,580 @@
+"""The page of `wavessm explore` without a browser: links, pictures, the lines that make them, and what it refuses."""
+
+import base64
+import io
+import json
+import os
+import socket
+import sys
+import wave
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import miniatures
+import wavessm as ws
+from wavessm.cli import main
+
+pytest.importorskip("dash", reason="needs the extra explore")
+
+from wavessm.cli.explore import Options, make_server
+from wavessm.errors import DataError, OptionError
+from wavessm.explore import app, figures, runs, signals, stream, study
+from wavessm.explore.lines import lines_of
+from wavessm.explore.shelf import LARGEST, Shelf
+from wavessm.explore.state import FILE, State, coordinates
+
+SMALL = ["--d-model", "8", "--n-layers", "2", "--d-state", "8", "--device", "cpu", "--quiet", "--steps", "3"]
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    (tmp_path / "given").mkdir()
+    return Shelf([tmp_path / "given"], tmp_path / "keep")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run of each kind and its data."""
+    folder = tmp_path_factory.mktemp("explore")
+    miniatures.arrays(folder / "arrays")
+    miniatures.csv(folder / "series.csv", rows=200)
+    assert main(["train", "arrays", str(folder / "arrays"), "--out", str(folder / "multiclass"), *SMALL]) == 0
+    series = ["train", "csv", str(folder / "series.csv"), "--context", "24", "--horizon", "6"]
+    assert main([*series, "--out", str(folder / "forecast"), *SMALL]) == 0
+    copying = ["train", "window-copy", "--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "32"]
+    assert main([*copying, "--out", str(folder / "regression"), *SMALL]) == 0
+    return folder
+
+
+def unpacked(part):
+    """What a packed array holds."""
+    shape = [int(size) for size in part["shape"].split(",")] if "shape" in part else [-1]
+    return np.frombuffer(base64.b64decode(part["bdata"]), "<f4").reshape(shape)
+
+
+def draw(shelf, state, side="left"):
+    return app.draw_side(shelf, side, app.values_of(state))
+
+
+def data_url(content):
+    return "data:application/octet-stream;base64," + base64.b64encode(content).decode()
+
+
+def npy(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def wav(samples, rate=8000):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes((np.asarray(samples) * 20000).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def bumps(count=12, length=400):
+    s = np.linspace(0, 1, length)
+    return np.stack([np.exp(-(((s - c) / 0.06) ** 2)) for c in np.linspace(0, 1, count)])
+
+
+# -- links --------------------------------------------------------------------------------------------------------
+
+STATES = st.builds(
+    State,
+    view=st.sampled_from(["frame", "operator", "memory", "runs"]),
+    family=st.sampled_from(["morlet", "db6", "legendre", "file:a b/ü&=?.npy"]),
+    other=st.sampled_from(["", "fourier"]),
+    n=st.integers(2, 256),
+    measure=st.sampled_from(["scaled", "translated"]),
+    low=st.sampled_from([0.25, 0.5946, 3.0]),
+    high=st.sampled_from([16.0, 181.019, 5.5]),
+    signal=st.sampled_from(["ecg", "blocks", "file:x,y.csv"]),
+    channel=st.integers(0, 9),
+    window=st.sampled_from([0.05, 0.5, 1.0]),
+    time=st.integers(0, 1000).map(lambda k: k / 1000),
+    mask=st.tuples(st.integers(0, 50), st.integers(50, 100)).map(lambda pair: (float(pair[0]), float(pair[1]))),
+    also=st.sampled_from(["", "3, 17-20"]),
+    run=st.sampled_from(["", "runs/mine"]),
+    predict=st.sampled_from(["", "test", "signal"]),
+).flatmap(lambda state: st.sampled_from([state, replace(state, low=None, high=None)]))
+
+
+@given(STATES)
+def test_a_link_brings_back_the_same_state(state):
+    assert State.from_link(state.to_link()) == (state, "")
+
+
+@given(STATES)
+def test_the_controls_of_a_state_stand_for_it(state):
+    assert replace(app.state_of(app.values_of(state)), time=state.time) == state
+    assert app.values_of(state)["time"] == state.time
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("?n=abc", "n is 'abc', expected a number"),
+        ("?n=1e400", "n is '1e400', expected a number"),
+        ("?n=100000", "n is 100000, expected 2 to 256"),
+        ("?n=2.5", "n is '2.5', expected a number"),
+        ("?time=nan", "time is nan, expected 0 to 1"),
+        ("?mask=30", "expected two numbers"),
+        ("?mask=60-20", "mask is 60, expected 0 to 20"),
+        ("?view=secrets", "unknown view 'secrets'"),
+        ("?colour=red", "unknown part 'colour'"),
+        ("?also=1-x", "'1-x' is no index"),
+    ],
+)
+def test_a_bad_link_says_what_is_wrong_and_shows_the_rest(link, said):
+    state, complaint = State.from_link(link + "&family=db6")
+    assert said in complaint
+    assert "\n" not in complaint
+    assert state == State(family="db6")
+
+
+def test_one_end_of_a_range_of_frequencies_brings_the_usual_other():
+    assert State.from_link("?high=9")[0] == State(low=0.5, high=9.0)
+    assert State.from_link("?low=2")[0] == State(low=2.0, high=16.0)
+
+
+def test_indices_are_read_and_bounded():
+    assert coordinates("3, 17-20,3") == [3, 17, 18, 19, 20]
+    assert coordinates("0-99999999") == list(range(257))
+    with pytest.raises(OptionError):
+        coordinates("-1")
+
+
+# -- pictures and the lines that make them ------------------------------------------------------------------------
+
+
+def run_lines(state, shelf, monkeypatch):
+    """What the printed lines leave behind."""
+    import plotly.graph_objects as go
+
+    shown = []
+    monkeypatch.setattr(go.Figure, "show", lambda self: shown.append(self))
+    names = {}
+    exec(lines_of(state, shelf), names)
+    assert shown == names["figures"], "every figure is shown"
+    assert shown
+    return names
+
+
+def test_the_frame_in_pictures_numbers_and_lines(shelf, monkeypatch):
+    state = State(family="gauss", n=24, low=0.5, high=8.0)
+    answer = draw(shelf, state)
+    assert answer["message"] == ""
+    assert answer["link"] == "?family=gauss&n=24&low=0.5&high=8"
+    frame = ws.make_frame("gauss", 24, f_min=0.5, f_max=8.0)
+    numbers = [card.children[1].children for card in answer["numbers"]]
+    assert numbers[0] == f"{frame.condition_number():.3g}"
+    assert numbers[1] == "1.0000"
+    names = run_lines(state, shelf, monkeypatch)
+    z = unpacked(answer["coverage"]["data"][0]["z"])
+    np.testing.assert_allclose(z, names["coverage"], rtol=1e-4, atol=1e-6)
+    lines = answer["atoms"]["data"]
+    tight = frame.tighten()
+    found = study.study(study.Choice("gauss", 24, "scaled", 0.5, 8.0)).shown
+    drawn = unpacked(lines[1]["y"])[:400]
+    true = tight.evaluate(np.linspace(0, 1, 400))[found[0]]
+    np.testing.assert_allclose(drawn / np.abs(drawn).max(), true / np.abs(true).max(), atol=1e-5)
+
+
+def test_coverage_is_one_where_everything_is_held(shelf):
+    held = study.study(study.Choice("fourier", 64, "scaled")).coverage
+    inside = held[2][(held[1] > 2) & (held[1] < 25)]
+    outside = held[2][held[1] > 45]
+    assert inside.mean() == pytest.approx(1, abs=0.1)
+    assert outside.mean() < 0.05
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+def test_the_operator_in_pictures_and_lines(shelf, monkeypatch, measure):
+    state = State(view="operator", family="legendre", other="db6", n=20, measure=measure)
+    names = run_lines(state, shelf, monkeypatch)  # the last frame of the lines is the right side
+    assert len(names["figures"]) == 8
+    answer = draw(shelf, state, "right")
+    assert answer["message"] == ""
+    op = ws.make_operator("db6", measure, 20)
+    shown = unpacked(answer["matrix"]["data"][0]["z"])
+    np.testing.assert_allclose(shown * np.abs(shown) * np.abs(op.A).max(), op.A, atol=1e-4 * np.abs(op.A).max())
+    dots = answer["eigenvalues"]["data"][0]
+    np.testing.assert_allclose(np.sort(unpacked(dots["x"])), np.sort(names["modes"].lam.real), rtol=1e-4, atol=1e-4)
+    found = study.study(study.Choice("db6", 20, measure))
+    np.testing.assert_allclose(found.kernel[1], names["kernel"])
+    np.testing.assert_allclose(found.jacobian, names["J"])
+    rows = unpacked(answer["jacobian"]["data"][0]["z"])
+    assert rows.shape == (20, study.LENGTH)
+    np.testing.assert_allclose(rows.max(axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("measure", ["scaled", "translated"])
+@pytest.mark.parametrize("family", ["morlet", "legendre"])
+def test_the_memory_in_pictures_and_lines(shelf, monkeypatch, measure, family):
+    state = State(view="memory", family=family, n=20, measure=measure, window=0.3, time=0.6, mask=(20, 50), also="0",
+                  signal="blocks")  # fmt: skip
+    names = run_lines(state, shelf, monkeypatch)
+    moving = draw(shelf, state)["moving"]
+    i = stream.moment_at(0.6, len(names["x"]))
+    recalled = np.frombuffer(base64.b64decode(moving["recalled"]), "<f4").reshape(-1, moving["points"])
+    without = np.frombuffer(base64.b64decode(moving["without"]), "<f4").reshape(-1, moving["points"])
+    size = np.abs(names["recalled"]).max()
+    np.testing.assert_allclose(recalled[i], names["recalled"], atol=1e-5 * size)
+    np.testing.assert_allclose(without[i], names["without"], atol=1e-5 * size)
+    assert moving["end"][i] == moving["moments"][i]
+    assert names["t"][0] == pytest.approx(moving["begin"][i], abs=names["t"][1] - names["t"][0])
+    assert np.abs(without[i] - recalled[i]).max() > 0.05 * size
+    json.dumps(moving)
+
+
+@pytest.mark.parametrize("family", ["legendre", "morlet"])
+@pytest.mark.parametrize("length", [17, 1000])
+def test_states_at_moments_are_those_of_the_whole_projection(family, length):
+    memory = ws.OnlineMemory(ws.make_operator(family, "scaled", 33))
+    x = np.random.default_rng(0).standard_normal(length)
+    heard = stream.moments(length)
+    assert heard[-1] == length
+    whole = memory.project(x)[heard - 1].numpy()
+    np.testing.assert_allclose(stream.states_at(memory, x, heard), whole, atol=1e-10)
+
+
+def test_masking_takes_one_stretch_of_the_past_from_wavelets_and_a_bit_of_all_from_polynomials(shelf):
+    lost = {}
+    for family in ("morlet", "legendre"):
+        found = study.study(study.Choice(family, 64, "scaled"))
+        flow = stream.stream_of(found.choice, signals.signal_of(shelf, "blocks"), 0.5)
+        masked = stream.mask_of(State(mask=(40, 60)), found)
+        assert masked.sum() in (12, 13)
+        lost[family] = flow.lost(masked)
+    assert lost["morlet"][110:146].mean() > 0.7
+    assert np.concatenate([lost["morlet"][:70], lost["morlet"][-70:]]).mean() < 0.1
+    assert np.ptp(lost["legendre"][20:-20]) < 0.15
+
+
+def test_errors_are_one_line_and_clear_the_pictures(shelf):
+    for state, said in (
+        (State(n=64, low=0.5, high=2.0), "rank"),
+        (State(family="morle"), "did you mean 'morlet'"),
+        (State(view="memory", signal="ecgg"), "unknown signal"),
+        (State(view="memory", signal="file:/etc/passwd"), "outside of the folders"),
+        (State(family="file:/etc/passwd"), "outside of the folders"),
+    ):
+        answer = draw(shelf, state)
+        assert said in answer["message"]
+        assert "\n" not in answer["message"]
+        assert answer["atoms"]["data"] == []
+        assert answer["moving"]["data"] == []
+    values = {**app.values_of(State()), "n": "many"}
+    assert "n is 'many'" in app.draw_side(shelf, "left", values)["message"]
+
+
+def test_pictures_of_other_views_stay_as_they_are(shelf):
+    from dash import no_update
+
+    answer = draw(shelf, State(n=16))
+    assert answer["matrix"] is no_update
+    assert answer["moving"] is no_update
+    assert draw(shelf, State(n=16), "right")["atoms"] is no_update
+
+
+# -- uploads ------------------------------------------------------------------------------------------------------
+
+
+def upload(shelf, name, content, kind):
+    return app.receive(shelf, {"name": name, "contents": data_url(content)}, kind)
+
+
+HUGE = npy(np.zeros(4)).replace(b"(4,)", b"(1" + b"0" * 12 + b",)")
+BAD_SIGNALS = {
+    "letter.csv": (b"time,value\n0,one\n1,two\n", "expected numbers"),
+    "ragged.csv": (b"1,2\n3\n" * 20, "not a table of numbers"),
+    "short.csv": (b"a\n1\n2\n", "2 samples"),
+    "gap.csv": (b"1\n" * 20 + b"nan\n", "NaN or infinity"),
+    "picture.png": (b"\x89PNG", "unknown kind of file"),
+    "none.csv": (b"", "the file is empty"),
+    "binary.csv": (bytes(range(256)) * 40, "not a"),
+    "noise.wav": (b"not a wave file at all, no", "no RIFF/WAVE header"),
+    "cut.wav": (wav(np.zeros(4000))[:3000], "truncated"),
+    "cut.npy": (npy(np.zeros(4000))[:3000], "not a readable .npy"),
+    "objects.npy": (npy(np.array([{}], dtype=object), allow_pickle=True), ".npy"),
+    "huge.npy": (HUGE + b" " * 13, ".npy"),
+    "cube.npy": (npy(np.zeros((20, 2, 2))), "expected numbers (length, channels)"),
+    "infinite.npy": (npy(np.full(50, np.inf)), "NaN or infinity"),
+}
+BAD_ATOMS = {
+    "one.npy": (npy(np.ones(50)), "expected (n, length)"),
+    "same.npy": (npy(np.ones((4, 50))), "rank"),
+    "wide.npy": (npy(np.eye(300)), "at most 256 atoms"),
+    "tall.npy": (npy(np.random.default_rng(0).standard_normal((40, 20))), "dependent"),
+    "nan.csv": (b"1,2,nan\n2,3,4\n", "NaN or infinity"),
+    "complex.npy": (npy(np.ones((2, 9), complex)), "no array of real numbers"),
+    "sound.wav": (wav(np.zeros(100)), "atoms come as .npy or .csv"),
+}
+
+
+@pytest.mark.parametrize("kind", ["signal", "atoms"])
+def test_bad_uploads_are_refused_in_one_line_and_leave_nothing(shelf, kind):
+    for name, (content, said) in (BAD_SIGNALS if kind == "signal" else BAD_ATOMS).items():
+        found, message = upload(shelf, name, content, kind)
+        assert not found
+        assert said in message, name
+        assert message.startswith(name), message
+        assert "\n" not in message
+        assert str(shelf.keep) not in message
+        assert not shelf.keep.exists() or not list(shelf.keep.iterdir()), name
+
+
+def test_uploads_that_are_too_large_or_damaged_are_refused(shelf):
+    found, message = upload(shelf, "long.csv", b"1\n" * (LARGEST // 2 + 10), "signal")
+    assert (found, message) == ("", "long.csv: 16.0 MiB, expected at most 16 MiB.")
+    assert app.receive(shelf, {"name": "big.wav", "size": 3e8}, "signal")[1].startswith("big.wav: 286.1 MiB, expected")
+    assert "damaged" in app.receive(shelf, {"name": "a.csv", "contents": "data:,***"}, "signal")[1]
+    for nothing in (None, {}, {"name": 3}):
+        assert app.receive(shelf, nothing, "signal") == ("", "upload: no file came; try again.")
+    assert not shelf.keep.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "length", "seconds"),
+    [
+        ("bare.csv", "\n".join(f"{k},{np.sin(k / 9)}" for k in range(300)).encode(), 300, None),
+        ("named.csv", ("a,b\n" + "\n".join(f"{k},{np.sin(k / 9)}" for k in range(300))).encode(), 300, None),
+        ("tone.wav", wav(np.sin(np.arange(5000) / 30)), 1000, 5 / 8000),
+        ("line.npy", npy(np.sin(np.arange(2050) / 30)), 683, None),
+    ],
+)
+def test_an_uploaded_signal_is_streamed_and_its_lines_run(shelf, monkeypatch, name, content, length, seconds):
+    found, message = upload(shelf, name, content, "signal")
+    assert message == ""
+    state = State(view="memory", family="db6", n=16, signal=found, channel=1 if name.endswith("csv") else 0, time=1.0)
+    heard = signals.signal_of(shelf, found, state.channel)
+    assert (len(heard.values), heard.seconds) == (length, seconds)
+    names = run_lines(state, shelf, monkeypatch)
+    np.testing.assert_allclose(names["x"], heard.values)
+    moving = draw(shelf, state)["moving"]
+    last = np.frombuffer(base64.b64decode(moving["recalled"]), "<f4").reshape(-1, moving["points"])[-1]
+    np.testing.assert_allclose(last, names["recalled"], atol=1e-5 * np.abs(last).max())
+    again = Shelf([], shelf.keep)  # another server, later: the link still works
+    assert draw(again, State.from_link(state.to_link())[0])["message"] == ""
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv"])
+def test_uploaded_atoms_make_a_frame_and_its_lines_run(shelf, monkeypatch, kind):
+    content = (
+        npy(bumps()) if kind == "npy" else "\n".join(",".join(map(repr, row.tolist())) for row in bumps()).encode()
+    )
+    found, message = upload(shelf, f"../my bumps.{kind}", content, "atoms")
+    assert message == ""
+    path = Path(found.removeprefix(FILE))
+    assert path.parent == shelf.keep
+    assert path.name.endswith(f"-my_bumps.{kind}")
+    names = run_lines(State(family=found), shelf, monkeypatch)
+    assert names["frame"].n == 12
+    answer = draw(shelf, State(family=found))
+    np.testing.assert_allclose(unpacked(answer["coverage"]["data"][0]["z"]), names["coverage"], rtol=1e-4, atol=1e-5)
+    assert "my_bumps" in answer["title"]
+    options = app.restore(shelf, State(family=found).to_link())["families"]
+    assert found in [option["value"] for option in options]
+
+
+def test_only_so_many_uploads_are_kept(shelf, monkeypatch):
+    monkeypatch.setattr("wavessm.explore.shelf.KEPT", 3)
+    for k in range(5):
+        found, _ = upload(shelf, "a.npy", npy(np.arange(20.0) + k), "signal")
+        os.utime(found.removeprefix(FILE), (k, k))
+    assert len(list(shelf.keep.iterdir())) == 3
+
+
+# -- what it refuses ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_outside_the_folders_is_read(shelf, tmp_path):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    np.save(secret / "x.npy", np.zeros(100))
+    given = shelf.folders[0]
+    np.save(given / "fine.npy", np.zeros(100))
+    (given / "link.npy").symlink_to(secret / "x.npy")
+    (given / "door").symlink_to(secret)
+    (given / "loop").symlink_to(given / "loop")
+    assert shelf.file(given / "fine.npy")
+    for path in (
+        secret / "x.npy", given / ".." / "secret" / "x.npy", given / "link.npy", given / "door" / "x.npy",
+        "/etc/passwd", "~/.ssh/id_rsa", "", ".", "fine.npy\0", given / "loop", tmp_path / "givenx" / "fine.npy",
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=r"outside of the folders|no such file"):
+            shelf.file(path)
+        if Path(str(path).replace("\0", "")).exists():
+            with pytest.raises(DataError, match="outside of the folders"):
+                shelf.file(path)
+    with pytest.raises(DataError, match="outside of the folders"):
+        shelf.tree(given)
+    assert [Path(path).name for path in shelf.signals()] == ["fine.npy", "link.npy"]
+
+
+def test_what_is_no_plain_file_or_too_large_is_not_opened(shelf):
+    given = shelf.folders[0]
+    os.mkfifo(given / "pipe.csv")
+    with pytest.raises(DataError, match="no such file"):
+        shelf.file(given / "pipe.csv")
+    with open(given / "large.csv", "wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(DataError, match=r"16\.0 MiB, expected at most 16 MiB"):
+        shelf.file(given / "large.csv")
+
+
+def test_a_run_reaches_outside_neither_by_link_nor_by_its_data(trained, tmp_path):
+    for name in ("run.json", "metrics.csv", "best.ckpt"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        for file in runs.FILES:
+            if file == name:
+                (folder / file).symlink_to(trained / "multiclass" / file)
+            elif (trained / "multiclass" / file).exists():
+                (folder / file).write_bytes((trained / "multiclass" / file).read_bytes())
+        with pytest.raises(DataError, match="outside of the folders"):
+            runs.open_run(Shelf([tmp_path], tmp_path / "keep"), str(folder))
+    alone = Shelf([trained / "multiclass"], tmp_path / "keep")
+    opened = runs.open_run(alone, str(trained / "multiclass"))
+    with pytest.raises(DataError, match="outside of the folders"):
+        runs.predict(alone, opened, "test", "ecg")
+    state = State(view="runs", run=str(trained / "multiclass" / ".." / "forecast"))
+    assert "outside of the folders" in app.draw_run(alone, app.values_of(state))["message"]
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "forecast", "regression"])
+def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monkeypatch, kind):
+    shelf = Shelf([trained], tmp_path / "keep")
+    state = State(view="runs", run=str(trained / kind), predict="test")
+    assert {Path(path).name for path in shelf.runs()} == {"multiclass", "forecast", "regression"}
+    answer = app.draw_run(shelf, app.values_of(state))
+    assert answer["message"] == ""
+    names = run_lines(state, shelf, monkeypatch)
+    np.testing.assert_allclose(unpacked(answer["loss"]["data"][0]["y"]), names["metrics"]["train_loss"], rtol=1e-5)
+    np.testing.assert_allclose(unpacked(answer["score"]["data"][0]["y"]), names["metrics"][names["score"]], rtol=1e-5)
+    boxes = [part for part in answer["scales"]["data"] if part["name"].startswith("1/Δ,") and part["x"] != [None]]
+    for box, steps in zip(boxes, names["scales"].values(), strict=True):
+        np.testing.assert_allclose(unpacked(box["y"]), steps, rtol=1e-5)
+    opened = runs.open_run(shelf, state.run)
+    said = runs.predict(shelf, opened, "test", "ecg")
+    output = names["output"].double()
+    if kind == "multiclass":
+        np.testing.assert_allclose(said.said, output.softmax(1).numpy(), rtol=1e-5)
+        np.testing.assert_array_equal(said.true.argmax(1), names["batch"].y.numpy())
+    else:
+        first = opened.run.info.restore(output[0] if kind == "forecast" else output)
+        np.testing.assert_allclose(said.said, first.numpy(), rtol=1e-5, atol=1e-6)
+    json.dumps({name: answer[name] for name in ("loss", "score", "scales", "said")})
+
+
+def test_a_run_predicts_the_chosen_file(trained, tmp_path):
+    shelf = Shelf([trained], tmp_path / "keep")
+    new = np.load(trained / "arrays" / "X.npy")[:3]
+    np.save(trained / "new.npy", new)
+    state = State(view="runs", run=str(trained / "multiclass"), predict="signal", signal=f"file:{trained}/new.npy")
+    answer = app.draw_run(shelf, app.values_of(state))
+    assert answer["message"] == ""
+    assert unpacked(answer["said"]["data"][0]["z"]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    forecast = State(view="runs", run=str(trained / "forecast"), predict="signal", signal=f"file:{trained}/series.csv")
+    assert len(unpacked(app.draw_run(shelf, app.values_of(forecast))["said"]["data"][0]["y"])) == 6
+    built_in = app.draw_run(shelf, app.values_of(replace(state, signal="ecg")))
+    assert "'ecg' is a built-in signal" in built_in["message"]
+    assert built_in["loss"]["data"], "the curves stay"
+
+
+def test_damaged_runs_are_one_line(trained, tmp_path):
+    shelf = Shelf([tmp_path], tmp_path / "keep")
+    for name, content in (("run.json", b"{"), ("metrics.csv", b"step,x\n1,one\n"), ("best.ckpt", b"junk")):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        for file in runs.FILES:
+            if (trained / "multiclass" / file).exists():
+                (folder / file).write_bytes((trained / "multiclass" / file).read_bytes())
+        (folder / name).write_bytes(content)
+        message = app.draw_run(shelf, app.values_of(State(view="runs", run=str(folder))))["message"]
+        assert name in message
+        assert "\n" not in message
+    assert "not a run folder" in app.draw_run(shelf, app.values_of(State(view="runs", run=str(tmp_path))))["message"]
+
+
+# -- the server ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_comes_from_this_machine_alone(shelf):
+    client = app.make_app(shelf).server.test_client()
+    answer = client.get("/", base_url="http://127.0.0.1:8050")
+    page = answer.data.decode()
+    assert answer.status_code == 200
+    assert 'src="http' not in page
+    assert 'href="http' not in page
+    assert "//cdn" not in page
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    for name in ("page.css", "page.js"):
+        with client.get(f"/assets/{name}", base_url="http://localhost:8050") as answer:
+            assert answer.status_code == 200
+    for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.7:8050"):
+        assert client.get("/", base_url=f"http://{host}").status_code == 403
+    for path in ("/assets/../app.py", "/assets/%2e%2e/app.py", "/assets//etc/passwd"):
+        with client.get(path, base_url="http://127.0.0.1") as answer:
+            assert answer.status_code != 200 or answer.data.startswith(b"<!DOCTYPE html>"), "an error, or the page"
+
+
+def test_callbacks_answer_over_http(shelf):
+    page = app.make_app(shelf)
+    client = page.server.test_client()
+    key = next(key for key in page.callback_map if "coverage-left" in key)
+    values = app.values_of(State(n=16))
+    inputs = [{**part, "value": values[part["id"]]} for part in page.callback_map[key]["inputs"]]
+    outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in key[2:-2].split("...")]
+    body = {"output": key, "outputs": outputs, "inputs": inputs, "state": [], "changedPropIds": ["n.value"]}
+    answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+    assert answer.status_code == 200
+    found = json.loads(answer.data)["response"]
+    assert found["title-left"]["children"] == "morlet, N = 16, scaled"
+    assert len(found["coverage-left"]["figure"]["data"]) == 2
+    assert found["link"]["data"] == "?n=16"
+
+
+def test_it_listens_on_the_loopback_address_and_says_when_a_port_is_taken(tmp_path, capsys):
+    server = make_server(Options((tmp_path,), port=0, keep=tmp_path / "keep"))
+    try:
+        assert server.socket.getsockname()[0] == "127.0.0.1"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5):
+            pass
+        assert main(["explore", str(tmp_path), "--port", str(server.port)]) == 2
+        assert f"port {server.port} is taken" in capsys.readouterr().err
+    finally:
+        server.server_close()
+    for arguments, said in (
+        (["explore", str(tmp_path / "no")], "no such folder"),
+        (["explore", "--port", "99999"], "expected 0 to 65535"),
+        (["explore", "--prot", "1"], "did you mean --port?"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+
+def test_without_dash_the_command_names_the_extra(monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("wavessm.explore")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dash", None)
+    assert main(["explore"]) == 2
+    assert capsys.readouterr().err == "wavessm explore: the page needs Dash: pip install 'wavessm[explore]'.\n"
+
+
+def test_empty_pictures_say_why():
+    assert figures.empty("because")["layout"]["annotations"][0]["text"] == "because"
