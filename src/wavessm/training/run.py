@@ -6,7 +6,7 @@
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     run = train("window-copy", {"length": 32, "d_min": 2, "d_max": 2, "cases": 8}, tiny, Path(folder), show=False)
 ...     sorted(path.name for path in run.folder.iterdir())
-['best.ckpt', 'curves.png', 'last.ckpt', 'metrics.csv', 'result.json', 'run.json', 'tensorboard']
+['best.ckpt', 'curves.png', 'last.ckpt', 'metrics.csv', 'result.json', 'run.json', 'tensorboard', 'test.npy']
 """
 
 from __future__ import annotations
