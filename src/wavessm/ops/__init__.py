@@ -65,8 +65,8 @@ def run_modes(
         from wavessm.ops import triton_scan
 
         return triton_scan.run_modes(u, modes, D, rate, state, want_state, engine.precision)
-    y, last = _run(u, sample(modes, rate), None if state is None else state.flatten(2), want_state, engine)
-    return y + D.to(y.dtype)[:, None] * u, None if last is None else last.unflatten(-1, (-1, 2))
+    y, last = _run(u, sample(modes, rate), D, None if state is None else state.flatten(2), want_state, engine)
+    return y, None if last is None else last.unflatten(-1, (-1, 2))
 
 
 def run_dense(
@@ -80,13 +80,11 @@ def run_dense(
     """The same for a dense state."""
     if use_triton(u, engine, dense=system.B.shape[-1], slots=0):
         if _convolves(u, system, state, want_state, engine):
-            y, _ = _run(u, system, None, False, engine)
-            return y + D.to(y.dtype)[:, None] * u, None
+            return _run(u, system, D, None, False, engine)
         from wavessm.ops import triton_scan
 
         return triton_scan.run_dense(u, system, D, state, want_state, engine.precision)
-    y, last = _run(u, system, state, want_state, engine)
-    return y + D.to(y.dtype)[:, None] * u, last
+    return _run(u, system, D, state, want_state, engine)
 
 
 def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
@@ -96,19 +94,22 @@ def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool,
 
 
 def _run(
-    u: Tensor, system: Sampled | Dense, state: Tensor | None, want_state: bool, engine: Engine
+    u: Tensor, system: Sampled | Dense, D: Tensor, state: Tensor | None, want_state: bool, engine: Engine
 ) -> tuple[Tensor, Tensor | None]:
     """Whichever of reference, convolution and chunked scan serves this call."""
-    if (system.w if isinstance(system, Sampled) else system.C).shape[0] == 2:
-        if engine.backend == "reference":
-            return _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1), None
-        return _whole(u, system), None
-    if engine.backend == "reference":
+    both = (system.w if isinstance(system, Sampled) else system.C).shape[0] == 2
+    last: Tensor | None = None
+    if engine.backend == "reference" and both:
+        y = _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1)
+    elif engine.backend == "reference":
         y, last = guarded(lambda finite: _reference(finite, system, 0, state), u)
-        return y, last if want_state else None
-    if state is None and not want_state:
-        return guarded(lambda finite: (_whole(finite, system), None), u)
-    return guarded(lambda finite: scan(finite, tables_of(system, u.dtype), state, want_state), u)
+    elif both:
+        return _whole(u, system, D), None
+    elif state is None and not want_state:
+        return guarded(lambda finite: (_whole(finite, system, D), None), u)
+    else:
+        y, last = guarded(lambda finite: scan(finite, tables_of(system, u.dtype), state, want_state), u)
+    return y + D.to(u.dtype)[:, None] * u, last if want_state else None
 
 
 def guarded(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -119,13 +120,13 @@ def guarded(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) ->
     return y + broken, None if last is None else last + broken[..., -1, None]
 
 
-def _whole(u: Tensor, system: Sampled | Dense) -> Tensor:
+def _whole(u: Tensor, system: Sampled | Dense, D: Tensor) -> Tensor:
     """A whole sequence from rest: by FFT unless it is short."""
     length = u.shape[-1]
     if length < CONVOLVE_FROM:
-        return scan(u, tables_of(system, u.dtype))[0]
-    K = dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length)
-    return convolve(u, K)
+        return scan(u, tables_of(system, u.dtype))[0] + D.to(u.dtype)[:, None] * u
+    K = dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length, u.dtype)
+    return convolve(u, K, D)
 
 
 def _reference(u: Tensor, system: Sampled | Dense, direction: int, state: Tensor | None) -> tuple[Tensor, Tensor]:

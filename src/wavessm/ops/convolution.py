@@ -13,10 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def convolve(u: Tensor, K: Tensor) -> Tensor:
-    """Causal with K[0] and, if there are two, anticausal with K[1]. (batch, channels, L), (directions, channels, L)"""
+def convolve(u: Tensor, K: Tensor, D: Tensor | None = None) -> Tensor:
+    """Causal with K[0] and, if there are two, anticausal with K[1]; plus D u, which costs nothing here.
+
+    u (batch, channels, L), K (directions, channels, L), D (channels,)
+    """
     length = u.shape[-1]
     k = F.pad(K[0], (0, length))
+    if D is not None:
+        k = k + F.pad(D[:, None], (0, 2 * length - 1))
     if len(K) == 2:  # lag −j stands at the end, where a circular convolution looks for it
         k = k + F.pad(K[1], (0, length)).flip(-1).roll(1, dims=-1)
     return _Circular.apply(u, k.to(u.dtype))
@@ -41,6 +46,6 @@ class _Circular(torch.autograd.Function):
         u_hat, k_hat = ctx.saved_tensors
         length = dy.shape[-1]
         dy_hat = torch.fft.rfft(dy, n=2 * length)
-        du = torch.fft.irfft(dy_hat * k_hat.conj(), n=2 * length)[..., :length]
         dk = torch.fft.irfft(torch.linalg.vecdot(u_hat, dy_hat, dim=0), n=2 * length)
+        du = torch.fft.irfft(dy_hat.mul_(k_hat.conj()), n=2 * length)[..., :length]
         return du, dk

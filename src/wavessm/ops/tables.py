@@ -133,18 +133,59 @@ def toeplitz(kernel: Tensor) -> Tensor:
     return padded.unfold(-1, size, 1).flip(-2)
 
 
-def diagonal_kernel(system: Sampled, length: int) -> Tensor:
-    """K[l] = Σ trace(w λ̄^l) for l < length, as one matrix product over l = iM + j. (directions, channels, length)"""
+def diagonal_kernel(system: Sampled, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """K[l] = Σ trace(w λ̄^l) for l < length. (directions, channels, length)"""
     log_lam, w, turning = system
-    c = flags(turning, log_lam.shape[1], log_lam)[:, None]
-    inner = max(1, round(length**0.5))
-    outer = -(-length // inner)
-    ticks = torch.arange(max(inner, outer), dtype=log_lam.dtype, device=log_lam.device)[:, None]
-    fine = exponential(log_lam[:, :, None] * ticks[:inner], c)  # (channels, slots, M, 2)
-    coarse = exponential(log_lam[:, :, None] * (inner * ticks[:outer]), c)
-    coarse = multiply(w[..., None, :], coarse, c)  # (directions, channels, slots, L/M, 2)
-    coarse = torch.stack([coarse[..., 0], coarse[..., 1] * (1 - 2 * c)], dim=3).flatten(2, 3)
-    return (coarse.transpose(2, 3) @ fine.movedim(-1, 2).flatten(1, 2)).flatten(2)[..., :length]
+    return _Kernel.apply(_apart(log_lam, turning), _apart(w, turning), length, dtype)
+
+
+def _apart(x: Tensor, turning: int) -> Tensor:
+    """Slots as complex numbers, a real mode by itself. (..., slots, 2) → (..., turning + 2 (slots − turning))"""
+    first, second = x.unbind(-1)
+    real = x[..., turning:, :].flatten(-2)
+    complex_ = torch.complex(first[..., :turning], second[..., :turning])
+    return torch.cat([complex_, torch.complex(real, torch.zeros_like(real))], dim=-1)
+
+
+class _Kernel(torch.autograd.Function):
+    """K[iM + j] = Re Σ (w e^{z iM}) e^{z j}: one product of two short tables of reals, made in float64 and multiplied
+    in `dtype`; so are their gradients. z (channels, modes), w (directions, channels, modes), complex."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, w: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+        inner = max(1, round(length**0.5))
+        outer = -(-length // inner)
+        ticks = torch.arange(max(inner, outer), dtype=torch.float64, device=z.device)
+        fine = torch.exp(z[..., None] * ticks[:inner])  # (channels, modes, M)
+        far = torch.exp(z[..., None] * (inner * ticks[:outer]))  # (channels, modes, L/M)
+        fine, coarse = _planes(fine, dtype), _planes((w[..., None] * far).conj(), dtype)
+        ctx.save_for_backward(fine, coarse, far.to(dtype.to_complex()))
+        ctx.length = length
+        return (coarse.transpose(2, 3) @ fine).flatten(2)[..., :length]
+
+    @staticmethod
+    def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
+        fine, coarse, far = ctx.saved_tensors
+        inner, outer = fine.shape[-1], coarse.shape[-1]
+        dK = torch.nn.functional.pad(dK, (0, inner * outer - ctx.length)).unflatten(2, (outer, inner))
+        # Re(coarse · fine) gives each factor the conjugate of the other; e^{zt} gives z t times its own conjugate
+        dfine = _number((coarse @ dK).sum(0))
+        dcoarse = _number(fine @ dK.transpose(2, 3)).conj()
+        ticks = torch.arange(max(inner, outer), dtype=dK.dtype, device=dK.device).to(far.dtype)
+        moved = _number(coarse) * dcoarse  # (directions, channels, modes, L/M)
+        dz = (_number(fine).conj() * dfine) @ ticks[:inner] + moved.sum(0) @ (inner * ticks[:outer])
+        dw = torch.linalg.vecdot(far.expand_as(dcoarse), dcoarse)
+        return dz.to(torch.complex128), dw.to(torch.complex128), None, None
+
+
+def _planes(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Real parts, then imaginary ones. (..., m, n) complex → (..., 2 m, n)"""
+    return torch.cat([x.real, x.imag], dim=-2).to(dtype)
+
+
+def _number(x: Tensor) -> Tensor:
+    """And back."""
+    return torch.complex(*x.chunk(2, dim=-2))
 
 
 def dense_kernel(system: Dense, length: int) -> Tensor:
