@@ -23,7 +23,7 @@ from typing import Any
 
 from common import report
 from wavessm import frames, operators
-from wavessm.cli.explore import Options, make_server
+from wavessm.cli.explore import Options, make_server, one_thread
 from wavessm.explore import stream, study
 from wavessm.explore.app import make_app, values_of
 from wavessm.explore.shelf import Shelf
@@ -185,6 +185,7 @@ def browser_rows(repeats: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    one_thread()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/explore"))
     parser.add_argument("--repeats", type=int, default=5)

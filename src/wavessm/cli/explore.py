@@ -28,6 +28,7 @@ ABOUT = "Frames, operators, memories and runs on a page in the browser, served t
 def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), _named(arguments), "wavessm explore FOLDERS", ABOUT)
     server = make_server(given)
+    one_thread()
     address = f"http://127.0.0.1:{server.port}/"
     print(f"wavessm explore: {address}  (Ctrl-C stops it)", flush=True)
     if given.open:
@@ -39,6 +40,15 @@ def main(arguments: list[str]) -> int:
     finally:
         server.server_close()
     return 0
+
+
+def one_thread() -> None:
+    """Products of matrices this small take twice as long on two threads that wait for each other."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(1)
+    threadpool_limits(1)
 
 
 def make_server(given: Options):  # type: ignore[no-untyped-def]
