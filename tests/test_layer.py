@@ -395,3 +395,12 @@ def test_white_noise_moves_every_mode_alike(family, measure):
     driven = variance > 0.1  # translated frames can have a mode that no input reaches
     assert driven.sum() >= len(decay) - 1
     torch.testing.assert_close(variance[driven], torch.full_like(variance[driven], 0.5))
+
+
+def test_slow_modes_can_speak_louder():
+    layer = ws.WaveSSM(1, 32, family="db6", drive="slow")
+    size = layer.B[0].square().sum(-1).sqrt()[: layer.frequency.shape[1]]
+    torch.testing.assert_close(size, size[:1].expand_as(size))
+    assert not torch.allclose(layer.B, ws.WaveSSM(1, 32, family="db6").B)
+    with pytest.raises(ws.UnknownNameError, match="even"):
+        ws.WaveSSM(1, 32, drive="evn")

@@ -43,6 +43,7 @@ def _wavessm_block(config: ModelConfig) -> ResidualBlock:
         n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
         backend=config.backend,
         precision=config.precision,
+        drive=config.drive,
     )
     return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
 

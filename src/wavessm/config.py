@@ -72,6 +72,7 @@ class ModelConfig:
     dt_min: float = 1e-3
     dt_max: float = 1e-1
     n_ssm: int | None = 1
+    drive: str = "even"
     backend: str = "auto"
     precision: str = "fp32"
 

@@ -24,6 +24,8 @@ STRUCTURES = ("diagonal", "dplr")
 POLYNOMIAL = ("legs", "legt", "legendre", "chebyshev")
 """Families whose layers are DPLR at every size unless asked otherwise; small ones would still diagonalise."""
 
+DRIVES = ("even", "slow")
+
 DECAY_FLOOR = 1e-3
 """Smallest −Re λ at the start: a mode that remembers about a thousand time constants of the layer's Δ."""
 
@@ -55,11 +57,16 @@ class Initial:
 
 
 @lru_cache(maxsize=64)
-def initial_modes(family: str, measure: str | None, d_state: int, structure: str | None) -> Initial:
+def initial_modes(
+    family: str, measure: str | None, d_state: int, structure: str | None, drive: str = "even"
+) -> Initial:
     """The start of a layer; `structure` None takes the diagonal form where there is one, DPLR for polynomial families.
 
     family  a name of `families()`, a closed form (legs, legt, fout), or s4d-lin, s4d-inv
+    drive   diagonal frames: how strongly inputs move the modes, see `_diagonal`
     """
+    if drive not in DRIVES:
+        raise unknown_name("drive", drive, DRIVES)
     if structure not in (None, *STRUCTURES):
         raise unknown_name("structure", structure, STRUCTURES)
     if d_state < 2:
@@ -72,21 +79,22 @@ def initial_modes(family: str, measure: str | None, d_state: int, structure: str
     if structure == "dplr" or (structure is None and family in POLYNOMIAL):
         return _dplr(operator)
     try:
-        return _diagonal(operator)
+        return _diagonal(operator, drive)
     except ConditionError:
         if structure == "diagonal":
             raise
         return _dplr(operator)
 
 
-def _diagonal(operator: Operator) -> Initial:
+def _diagonal(operator: Operator, drive: str) -> Initial:
     form = operator.to_diagonal()
     kept, weight = _turning_first(*form.one_of_each_pair)
     lam, B, none = _floored(form.lam[kept]), form.B[kept], np.zeros((0, len(kept)), complex)
     # The length of an eigenvector is free. Unit ones would make products of B and C as large as the condition number,
-    # to cancel in the sum; and modes driven alike would let the slow ones drown the rest. Here white noise gives every
-    # mode the variance |B|² / (−2 Re λ) = ½, which is the mean over LegS's coordinates too.
-    scale = np.sqrt(-lam.real) / np.maximum(np.abs(B), 1e-12 * np.abs(B).max())
+    # to cancel in the sum. "even": white noise gives every mode the variance |B|² / (−2 Re λ) = ½, the mean over LegS's
+    # coordinates. "slow": B is alike for all, so slow modes are the loudest, which is for tasks that are all memory.
+    wanted = np.sqrt(-lam.real) if drive == "even" else np.linalg.norm(operator.B) / np.sqrt(operator.n)
+    scale = wanted / np.maximum(np.abs(B), 1e-12 * np.abs(B).max())
     return Initial(lam, B * scale, none, (form.V[:, kept] / scale).T, weight, "diagonal")
 
 

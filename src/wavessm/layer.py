@@ -33,6 +33,7 @@ class WaveSSM(nn.Module):
     structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR
     bidirectional  also read the sequence backwards, with a readout of its own, and add
     dt_min, dt_max range of the initial steps, log-uniform over channels
+    drive          diagonal frames: modes start "even" in variance, or with "slow" ones louder, to remember long
     n_ssm          independent copies of (λ, B, P), shared over d_model / n_ssm channels each
     backend        "auto", "torch", "triton" or "reference"
     precision      arithmetic inside the triton backend: "fp32", "tf32" or "bf16"
@@ -59,6 +60,7 @@ class WaveSSM(nn.Module):
         n_ssm: int = 1,
         backend: str = "auto",
         precision: str = "fp32",
+        drive: str = "even",
     ) -> None:
         super().__init__()
         self.backend, self.precision = Engine(backend, precision).checked()
@@ -67,8 +69,8 @@ class WaveSSM(nn.Module):
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         if not 0 < dt_min <= dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
-        start = initial_modes(family, measure, d_state, structure)
-        self.d_model, self.d_state, self.family, self.measure = d_model, d_state, family, measure
+        start = initial_modes(family, measure, d_state, structure, drive)
+        self.d_model, self.d_state, self.family, self.measure, self.drive = d_model, d_state, family, measure, drive
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
         span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
         self.log_dt = nn.Parameter(span)

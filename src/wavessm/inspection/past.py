@@ -39,7 +39,7 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     length, channel = whole(length, "length", least=1), whole(channel, "channel", least=0)
     if channel >= layer.d_model:
         raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
-    start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure)
+    start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.drive)
     system = layer.discrete(rate)
     if isinstance(system, Dense):
         states = repeated(system.A[channel : channel + 1], system.B[channel : channel + 1, :, None], length)[0]

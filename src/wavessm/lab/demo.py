@@ -60,7 +60,7 @@ class Setting:
     def recipe(self, family: str, seed: int) -> Recipe:
         """The same for every family."""
         return Recipe(
-            ModelOptions(family=family, d_model=self.d_model, n_layers=2, d_state=self.d_state),
+            ModelOptions(family=family, d_model=self.d_model, n_layers=2, d_state=self.d_state, drive="slow"),
             lr=self.lr,
             batch_size=self.batch_size,
             steps=self.steps,
