@@ -32,6 +32,12 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
+def test_the_data_folder_has_a_longer_name(tmp_path, capsys):
+    for option in (["--data-root", str(tmp_path)], [f"--data_root={tmp_path}"]):
+        assert main(["train", "ptbxl-super-diag", *option]) == 2
+        assert f"no ptbxl_database.csv in {tmp_path}" in capsys.readouterr().err
+
+
 # -- the README ---------------------------------------------------------------------------------------------------
 
 

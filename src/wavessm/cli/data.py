@@ -68,7 +68,7 @@ USAGE = """usage: wavessm data VERB [NAME] [--root FOLDER] [options]
   fetch NAME        bring a set from its official source; goes on after a cut connection
   generate NAME     draw listops, pathfinder or pathx by their published rules; goes on after a stop
 
-FOLDER holds all sets; without --root it is $WAVESSM_DATA. `wavessm data VERB --help` lists the options."""
+FOLDER holds all sets; without --root (or --data-root) it is $WAVESSM_DATA. `wavessm data VERB --help` lists options."""
 VERBS = ("list", "check", "fetch", "generate")
 GENERATED = ("listops", "pathfinder", "pathx")
 

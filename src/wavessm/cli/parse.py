@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from wavessm.errors import MissingExtraError, OptionError
 
 T = TypeVar("T")
+_ROOT = re.compile(r"^--data[-_]root(?==|$)")  # the same folder by its longer name
 
 
 def parse(
@@ -24,6 +25,7 @@ def parse(
     hidden: names of fields that are no options here.
     """
     tyro = _tyro()
+    arguments = [_ROOT.sub("--root", argument) for argument in arguments]
     known = [option for option in options_of(kind) if option.removeprefix("no-").replace("-", "_") not in hidden]
     _refuse_unknown(arguments, known)
     said = io.StringIO()

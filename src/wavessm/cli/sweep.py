@@ -185,7 +185,7 @@ def _on_gpu(device: str) -> bool:
 
 
 def _budget(gib: float, on_gpu: bool) -> int | None:
-    if gib < 0:
+    if not gib >= 0:
         raise OptionError(f"memory_gib is {gib:g}, expected a positive number, or 0.")
     if math.isinf(gib) or (not gib and not on_gpu):
         return None

@@ -74,9 +74,12 @@ def main() -> None:
     parser.add_argument("--against", required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    with np.load(options.predictions) as file:
-        outputs = {name: file[name].astype(float) for name in file.files if name != "labels"}
-        rows = differences(outputs, file["labels"], options.against)
+    try:
+        with np.load(options.predictions) as file:
+            outputs = {name: file[name].astype(float) for name in file.files if name != "labels"}
+            rows = differences(outputs, file["labels"], options.against)
+    except (OSError, ValueError, KeyError) as reason:
+        parser.error(f"{options.predictions}: {reason}")
     write_csv(options.out / "paired.csv", rows)
     for row in rows:
         print(f"{row['run']:24} {row['auroc']:.4f} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")
