@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from wavessm.cli.parse import parse
-from wavessm.errors import OptionError
+from wavessm.errors import MissingExtraError, OptionError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ ABOUT = "Frames, operators, memories and runs on a page in the browser, served t
 
 def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), _named(arguments), "wavessm explore FOLDERS", ABOUT)
-    server = make_server(given)
     one_thread()
+    server = make_server(given)
     address = f"http://127.0.0.1:{server.port}/"
     print(f"wavessm explore: {address}  (Ctrl-C stops it)", flush=True)
     if given.open:
@@ -45,8 +45,11 @@ def main(arguments: list[str]) -> int:
 def one_thread() -> None:
     """Products of matrices this small take twice as long on two threads that wait for each other."""
     import torch
-    from threadpoolctl import threadpool_limits
 
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError as reason:
+        raise MissingExtraError("the page needs threadpoolctl: pip install 'wavessm[explore]'.") from reason
     torch.set_num_threads(1)
     threadpool_limits(1)
 
