@@ -101,7 +101,7 @@ def test_segments_equal_the_reference(segments, length, directions):
     [
         ((2, 2, 6, 100), None),
         ((1, 1, 33, 64), None),
-        ((3, 2, 5, 150), Settings(chunk=16, segments=3)),
+        ((3, 2, 5, 150), Settings(chunk=16, tile=64, part=16, block=16)),
         ((3, 2, 5, 150), Settings(chunk=16, segments=3, part=16, block=16)),
     ],
 )
