@@ -26,11 +26,15 @@ def make_backbone(config: ModelConfig) -> nn.Module:
     """The backbone a config asks for; all are called as backbone(h, lengths, rate)."""
     if config.backbone == "transformer":
         return Transformer(config)
-    block = LSTMBlock if config.backbone == "lstm" else _wavessm_block
-    return Stack([block(config) for _ in range(config.n_layers)], config)
+    if config.backbone == "lstm":
+        return Stack([LSTMBlock(config) for _ in range(config.n_layers)], config)
+    return Stack([_wavessm_block(config, first=index == 0) for index in range(config.n_layers)], config)
 
 
-def _wavessm_block(config: ModelConfig) -> ResidualBlock:
+def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
+    dt_min, dt_max = config.dt_min, config.dt_max
+    if first:
+        dt_min, dt_max = config.dt_min_first or dt_min, config.dt_max_first or dt_max
     layer = WaveSSM(
         config.d_model,
         config.d_state,
@@ -38,8 +42,8 @@ def _wavessm_block(config: ModelConfig) -> ResidualBlock:
         measure=config.measure,
         structure=config.structure,
         bidirectional=config.bidirectional,
-        dt_min=config.dt_min,
-        dt_max=config.dt_max,
+        dt_min=dt_min,
+        dt_max=dt_max,
         n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
         backend=config.backend,
         precision=config.precision,

@@ -41,6 +41,7 @@ class ModelConfig:
     instance_norm      forecasting: take off "last" or "mean" of each context, "mean_std" also scales; undone after
     backbone           "wavessm", "lstm", "transformer" (with `n_heads`)
     d_state … precision  as in `WaveSSM`; n_ssm None gives every channel its own copy
+    dt_min_first, dt_max_first  steps of the first layer where they differ from the others'
 
     >>> config = ModelConfig(d_input=12, d_output=5, family="db6", bidirectional=True)
     >>> ModelConfig.from_dict(config.to_dict()) == config
@@ -71,6 +72,8 @@ class ModelConfig:
     n_heads: int = 4
     dt_min: float = 1e-3
     dt_max: float = 1e-1
+    dt_min_first: float | None = None
+    dt_max_first: float | None = None
     n_ssm: int | None = 1
     drive: str = "even"
     backend: str = "auto"
@@ -89,6 +92,8 @@ class ModelConfig:
             raise OptionError(f"ModelConfig: dropout is {self.dropout!r}, expected 0 ≤ dropout < 1.")
         for name in ("dt_min", "dt_max"):
             positive(getattr(self, name), f"ModelConfig: {name}")
+            if (first := getattr(self, f"{name}_first")) is not None:
+                positive(first, f"ModelConfig: {name}_first")
         self._check_encoder()
         self._check_head()
         self._check_backbone()

@@ -101,6 +101,10 @@ class WindowCopyOptions:
     """Samples of a sequence."""
     windows: int = 2
     """Windows to find and add."""
+    windows_max: int | None = None
+    """Highest number of windows: each case has its own, from windows to so many; the test is scored by number."""
+    stages: str = ""
+    """Shorter lengths to begin with, each with its share of the steps: 128:0.4,1000:0.3."""
     d_min: int = 8
     """Shortest window."""
     d_max: int = 8
@@ -111,11 +115,10 @@ class WindowCopyOptions:
     """Fixed cases of validation, and as many of test."""
 
     def load(self, seed: int) -> DataSet:
-        from wavessm.data import window_copying
+        from wavessm.data.window_copy import WindowCopy, copying_set, read_stages
 
-        return window_copying(
-            self.length, self.windows, self.d_min, self.d_max, seed=seed, epoch=self.epoch, cases=self.cases
-        )
+        task = WindowCopy(self.length, self.windows, self.d_min, self.d_max, self.windows_max)
+        return copying_set(task, read_stages(self.stages), seed, epoch=self.epoch, cases=self.cases)
 
 
 @dataclass(frozen=True)

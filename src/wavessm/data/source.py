@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -149,6 +149,10 @@ class Windows:
         return moved
 
 
+Draw = Callable[[int, torch.Generator], Batch]
+"""Draws so many cases, on the generator's device."""
+
+
 class Generated:
     """Fresh cases on every call: `take` uses only how many indices it is given.
 
@@ -158,7 +162,7 @@ class Generated:
 
     def __init__(
         self,
-        draw: Callable[[int, torch.Generator], Batch],
+        draw: Draw,
         epoch: int,
         seed: int,
         device: torch.device | str = "cpu",
@@ -191,6 +195,37 @@ class Generated:
         return Generated(self.draw, self.epoch, self.seed, device)
 
 
+class Staged(Generated):
+    """Drawn cases that change while a run goes on: `stages` are (share of its steps, draw), one after another.
+
+    `at` says where the run stands; before it is called, cases are those of the last stage.
+
+    >>> draw = lambda length: lambda count, generator: Batch(torch.zeros(count, length, 1), torch.zeros(count, 1))
+    >>> source = Staged([(0.5, draw(8)), (0.5, draw(32))], epoch=64, seed=0)
+    >>> [source.at(done).take(torch.arange(2)).x.shape[1] for done in (0, 0.25, 0.5, 1)]
+    [8, 8, 32, 32]
+    """
+
+    def __init__(
+        self, stages: Sequence[tuple[float, Draw]], epoch: int, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(stages[-1][1], epoch, seed, device)
+        self.stages = tuple(stages)
+
+    def at(self, done: float) -> Staged:
+        """Itself, ready to draw what belongs to a part `done` of the run, 0 to 1."""
+        for share, self.draw in self.stages:
+            done -= share
+            if done < 0:
+                break
+        return self
+
+    def to(self, device: torch.device | str) -> Staged:
+        if torch.device(device).type == self.device.type and torch.device(device).index in (None, self.device.index):
+            return self
+        return Staged(self.stages, self.epoch, self.seed, device)
+
+
 @dataclasses.dataclass(frozen=True)
 class DataInfo:
     """What training, evaluation and prediction need to know about a set. Plain numbers and strings: it goes into JSON.
@@ -218,6 +253,7 @@ class DataInfo:
     skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
     symbols: tuple[str, ...] = ()
     step_scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    parts: tuple[str, ...] = ()  # of the test split: equally many cases each, one after another, scored apart
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

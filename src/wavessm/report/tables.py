@@ -10,8 +10,11 @@ from wavessm.errors import DataError
 from wavessm.record import pyplot
 from wavessm.report.compare import counterpart, partner, verdict
 from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs
+from wavessm.report.windows import has_windows, plot_windows, window_table
 
 Table = list[list[str]]
+Page = tuple[str, list[str], Table]
+"""Title, head and lines."""
 HEAD = ["variant", "seeds", "ours", "paper", "verdict"]
 
 
@@ -23,7 +26,11 @@ def write_report(source: Path, out: Path) -> list[Path]:
         raise DataError(f"{source}: no finished run with a test score; nothing to report yet.")
     out.mkdir(parents=True, exist_ok=True)
     published = paper()
-    pages = [(title(cell), table(cell, made, published)) for cell, made in sorted(results.items())]
+    windows = {cell: made for cell, made in results.items() if has_windows(cell)}
+    results = {cell: made for cell, made in results.items() if cell not in windows}
+    pages: list[Page] = [(title(cell), HEAD, table(cell, made, published)) for cell, made in sorted(results.items())]
+    if windows:
+        pages.append(("window-copy, relative_mse by the number of windows", *window_table(windows)))
     failed = sum(row["status"] != "ok" for row in rows)
     remark = f"{len(rows)} rows of {source.name}, {failed} of them failed runs. ± is the standard deviation over seeds."
     written = [out / "report.md", out / "report.html"]
@@ -31,6 +38,8 @@ def write_report(source: Path, out: Path) -> list[Path]:
     written[1].write_text(_html(pages, remark))
     for task in dict.fromkeys(cell.task for cell in results):
         written.append(plot({c: m for c, m in results.items() if c.task == task}, published, out / f"{task}.png"))
+    if windows:
+        written.append(plot_windows(windows, out / "window-copy-windows.png"))
     return written
 
 
@@ -58,15 +67,15 @@ def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Va
     return lines
 
 
-def _markdown(pages: list[tuple[str, Table]], remark: str) -> str:
+def _markdown(pages: list[Page], remark: str) -> str:
     parts = ["# Results beside the paper's", "", remark, ""]
-    for name, lines in pages:
-        parts += [f"## {name}", "", "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    for name, head, lines in pages:
+        parts += [f"## {name}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         parts += ["| " + " | ".join(line) + " |" for line in lines] + [""]
     return "\n".join(parts)
 
 
-def _html(pages: list[tuple[str, Table]], remark: str) -> str:
+def _html(pages: list[Page], remark: str) -> str:
     style = (
         "body{font:15px system-ui;max-width:60em;margin:2em auto}table{border-collapse:collapse}"
         "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}"
@@ -74,9 +83,9 @@ def _html(pages: list[tuple[str, Table]], remark: str) -> str:
     )
     parts = [f"<!doctype html><meta charset=utf-8><title>wavessm results</title><style>{style}</style>"]
     parts.append(f"<h1>Results beside the paper's</h1><p>{html.escape(remark)}</p>")
-    for name, lines in pages:
-        head = "".join(f"<th>{word}</th>" for word in HEAD)
-        parts.append(f"<h2>{html.escape(name)}</h2><table><tr>{head}</tr>")
+    for name, head, lines in pages:
+        cells = "".join(f"<th>{word}</th>" for word in head)
+        parts.append(f"<h2>{html.escape(name)}</h2><table><tr>{cells}</tr>")
         for line in lines:
             kind = line[-1].split(" ")[0]
             cells = "".join(f"<td>{html.escape(text)}</td>" for text in line)

@@ -3,7 +3,8 @@
 Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
 one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Cases of
-different lengths come filled up to one length (`loader.of_one_length`), their true lengths in a buffer of their own.
+different lengths come filled up to one length (`loader.of_one_length`), their true lengths in a buffer of their own. A
+curriculum has a capture for each of its stages (`module.advance`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class CapturedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.buffers: Batch
         self.result: Tensor
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether the batch has the shapes of the capture, if there is one already."""
+        return self.graph is None or [_form(part) for part in self.buffers] == [_form(part) for part in batch]
 
     def __call__(self, batch: Batch) -> Tensor:
         self.calls += 1

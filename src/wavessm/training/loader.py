@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch, Generated, Source
+from wavessm.data.source import Batch, Generated, Source, Staged
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
 from wavessm.training.processes import ALONE, Team
@@ -31,7 +31,10 @@ def order(cases: int, seed: int, epoch: int) -> Tensor:
 
 @dataclass
 class Stretch:
-    """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning."""
+    """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning.
+
+    total: steps of the run, by which a source with stages knows where it stands; 0 is the end.
+    """
 
     source: Source
     batch_size: int
@@ -39,6 +42,7 @@ class Stretch:
     start: int
     stop: int
     team: Team = ALONE
+    total: int = 0
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -55,6 +59,8 @@ class Stretch:
                 permutation = torch.cat(
                     [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
                 )
+            if isinstance(self.source, Staged):
+                self.source.at(step / self.total if self.total else 1.0)
             at = (step % in_epoch) * self.batch_size
             yield self._part(permutation[at : at + self.batch_size])
 

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from wavessm.data.source import Batch, DataSet
+from wavessm.data.source import Batch, DataSet, Staged
 from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
@@ -50,7 +50,8 @@ class TrainingModule(LightningModule):
 
     def train_dataloader(self) -> Stretch:
         stop = self.step + self.plan.stretch(self.step)
-        return Stretch(self.data.train, self.recipe.batch_size, self.recipe.seed, self.step, stop, self.team)
+        recipe, total = self.recipe, self.plan.total_steps
+        return Stretch(self.data.train, recipe.batch_size, recipe.seed, self.step, stop, self.team, total)
 
     def val_dataloader(self) -> Whole:
         return Whole(self.data.val, self.recipe.eval_batch_size, self.team)
@@ -88,6 +89,8 @@ class TrainingModule(LightningModule):
         self.set_rates(optimiser)
         if self.team.size > 1:
             seed_step(self.recipe.seed, self.step, self.team.rank)
+        if isinstance(self.data.train, Staged) and self.captured is not None and not self.captured.fits(batch):
+            self.captured = CapturedStep(self.captured.step)  # the next stage of a curriculum has shapes of its own
         loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss

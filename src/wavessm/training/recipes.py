@@ -48,6 +48,10 @@ class ModelOptions:
     """Smallest initial step."""
     dt_max: float = 1e-1
     """Largest initial step."""
+    dt_min_first: float | None = None
+    """Smallest initial step of the first layer; None: as the others."""
+    dt_max_first: float | None = None
+    """Largest initial step of the first layer; None: as the others."""
     n_ssm: int | None = 1
     """Independent copies of the dynamics, shared over the channels; None gives every channel its own."""
     drive: str = "even"

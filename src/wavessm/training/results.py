@@ -100,7 +100,7 @@ def _repaired(path: Path) -> list[dict[str, str]]:
 
 
 def _key(row: Row) -> tuple[str, ...]:
-    return tuple(_cell(row.get(name, "")) for name in ("command", "split", "metric", "status"))
+    return tuple(_cell(row.get(name, "")) for name in ("command", "horizon", "split", "metric", "status"))
 
 
 def _cell(value: Any) -> str:
@@ -113,7 +113,10 @@ def _cell(value: Any) -> str:
 
 
 def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
-    """A finished run: its selecting score on the test split; or every score there, and the best one in validation."""
+    """A finished run: its selecting score on the test split; or every score there, and the best one in validation.
+
+    A test split with parts (window copying by the number of windows) has rows for each, its name as the horizon.
+    """
     result = json.loads((run.folder / "result.json").read_text())
     last = checkpoint.load(run.folder / "last.ckpt")
     options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
@@ -134,6 +137,13 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
         if everything or name == selecting:
             rows.append(common | {"split": "test", "metric": name, "value": result[f"test_{name}"],
                                   "ci_low": low, "ci_high": high})  # fmt: skip
+    for part, scores in result.get("parts", {}).items():
+        intervals = scores.pop("intervals")
+        for name, value in scores.items():
+            low, high = intervals.get(name, (None, None))
+            if everything or name in (selecting, "mse"):
+                rows.append(common | {"horizon": part, "split": "test", "metric": name, "value": value,
+                                      "ci_low": low, "ci_high": high})  # fmt: skip
     if everything:
         rows.append(common | {"split": "val", "metric": selecting, "value": last["best"]})
     return rows

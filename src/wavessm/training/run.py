@@ -188,8 +188,18 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             "parameters": sum(p.numel() for p in model.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
             "intervals": _intervals(data.info.kind, table),
+            **({"parts": _parts(data.info, table)} if data.info.parts else {}),
         },
     )
+
+
+def _parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Scores of each part of the test split, and their intervals."""
+    rows = np.split(table, len(info.parts))
+    return {
+        part: {**metrics.summarise(info.kind, own), "intervals": _intervals(info.kind, own)}
+        for part, own in zip(info.parts, rows, strict=True)
+    }
 
 
 def _intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
