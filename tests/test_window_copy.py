@@ -1,8 +1,10 @@
 """Window copying with many numbers of windows: cases, stages of length, captured steps, scores by number, report."""
 
+import contextlib
 import csv
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from wavessm.data import WindowCopy, window_copying
 from wavessm.data.window_copy import copying_set, read_stages
 from wavessm.report.tables import write_report
 from wavessm.training import results
+from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.keeper import Interrupted
 from wavessm.training.loader import Stretch
@@ -128,6 +131,32 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert scores["1"]["relative_mse"] != scores["3"]["relative_mse"]
 
 
+def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path, monkeypatch):
+    """Rates of 0 leave what the stages do: 16 → 24 → 48 samples, at steps 4 and 8."""
+    still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, stretch=True)
+    monkeypatch.setattr(TrainingModule, "enter_stage", lambda self: None)
+    plain = train("window-copy", STAGED, still, tmp_path / "plain", show=False).load_model("last")
+    monkeypatch.undo()
+    work, stops = TrainingModule.work, [4, 8]
+
+    def broken(self, batch, optimiser):
+        if stops and self.step == stops[0]:  # after the layers were slowed down, before it was saved
+            stops.pop(0)
+            raise KeyboardInterrupt
+        return work(self, batch, optimiser)
+
+    monkeypatch.setattr(TrainingModule, "work", broken)
+    folder = tmp_path / "broken"
+    for attempt in range(3):
+        with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
+            resume(folder, show=False) if attempt else train("window-copy", STAGED, still, folder, show=False)
+    slowed = Run.read(folder).load_model("last")
+    (one, two), (same, slow) = ([block.layer for block in m.backbone.blocks] for m in (plain, slowed))
+    assert torch.equal(one.log_dt, same.log_dt)
+    torch.testing.assert_close(slow.log_dt, two.log_dt - math.log(3))
+    torch.testing.assert_close(slow.B, 3 * two.B)
+
+
 def test_every_stage_is_captured_anew(fake_cuda, monkeypatch):  # noqa: F811
     data = copying_set(TASK, read_stages("24:0.5"), cases=2)
     torch.manual_seed(0)
@@ -155,8 +184,7 @@ def test_every_stage_is_captured_anew(fake_cuda, monkeypatch):  # noqa: F811
 def test_the_table_of_runs_has_rows_for_each_number_once(tmp_path):
     run = train("window-copy", STAGED, TINY, tmp_path / "run", "best", show=False)
     table, rows = tmp_path / "runs.csv", results.rows_of_run(run, "wavessm train window-copy")
-    assert results.append(table, rows) == 5
-    assert results.append(table, rows) == 0
+    assert [results.append(table, part) for part in (rows[:2], rows, rows)] == [2, 3, 0], "as after a kill"
     with table.open(newline="") as file:
         found = [(r["task"], r["horizon"], r["metric"], r["split"], r["status"]) for r in csv.DictReader(file)]
     assert found == [

@@ -195,29 +195,40 @@ class Generated:
         return Generated(self.draw, self.epoch, self.seed, device)
 
 
+class Stage(NamedTuple):
+    """A stretch of a run: its share of the steps, the length of its cases, and what draws them."""
+
+    share: float
+    length: int
+    draw: Draw
+
+
 class Staged(Generated):
-    """Drawn cases that change while a run goes on: `stages` are (share of its steps, draw), one after another.
+    """Drawn cases that get longer while a run goes on, stage after stage.
 
     `at` says where the run stands; before it is called, cases are those of the last stage.
 
     >>> draw = lambda length: lambda count, generator: Batch(torch.zeros(count, length, 1), torch.zeros(count, 1))
-    >>> source = Staged([(0.5, draw(8)), (0.5, draw(32))], epoch=64, seed=0)
+    >>> source = Staged([Stage(0.5, 8, draw(8)), Stage(0.5, 32, draw(32))], epoch=64, seed=0)
     >>> [source.at(done).take(torch.arange(2)).x.shape[1] for done in (0, 0.25, 0.5, 1)]
     [8, 8, 32, 32]
     """
 
-    def __init__(
-        self, stages: Sequence[tuple[float, Draw]], epoch: int, seed: int, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(stages[-1][1], epoch, seed, device)
+    def __init__(self, stages: Sequence[Stage], epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(stages[-1].draw, epoch, seed, device)
         self.stages = tuple(stages)
 
-    def at(self, done: float) -> Staged:
-        """Itself, ready to draw what belongs to a part `done` of the run, 0 to 1."""
-        for share, self.draw in self.stages:
-            done -= share
+    def stage(self, done: float) -> Stage:
+        """The stage that a part `done` of the run lies in, 0 to 1."""
+        for stage in self.stages:
+            done -= stage.share
             if done < 0:
-                break
+                return stage
+        return self.stages[-1]
+
+    def at(self, done: float) -> Staged:
+        """Itself, ready to draw what belongs there."""
+        self.draw = self.stage(done).draw
         return self
 
     def to(self, device: torch.device | str) -> Staged:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from wavessm.checks import whole
-from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Draw, Staged
+from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Stage, Staged
 from wavessm.errors import OptionError
 
 # The evaluation sets are the same for every seed of training, on every device.
@@ -162,15 +162,15 @@ def copying_set(
         "regression", 2, task.d_max, task.length, channels=("noise", "marker"), target_variance=task.target_variance,
         parts=tuple(map(str, numbers)),
     )  # fmt: skip
-    train = Staged(_draws(task, stages), epoch, seed, device)
+    train = Staged(_stages(task, stages), epoch, seed, device)
     return DataSet("window-copy", train, Arrays(val.x, val.y).to(device), test.to(device), info)
 
 
-def _draws(task: WindowCopy, stages: Stages) -> list[tuple[float, Draw]]:
-    """What a run draws, one stage after another, with their shares of the steps."""
+def _stages(task: WindowCopy, stages: Stages) -> list[Stage]:
+    """What a run draws, one stage after another."""
     made = []
     for length, share in stages:
         fitting = replace(task, length=length, windows_max=None).fitting
         most = None if task.windows_max is None else max(task.windows, min(task.windows_max, fitting))
-        made.append((share, replace(task, length=length, windows_max=most).draw))
-    return [*made, (1.0, task.draw)]
+        made.append(Stage(share, length, replace(task, length=length, windows_max=most).draw))
+    return [*made, Stage(1.0, task.length, task.draw)]

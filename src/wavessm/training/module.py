@@ -24,6 +24,7 @@ from wavessm.training.loader import Stretch, Whole, of_one_length
 from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
+from wavessm.training.stretch import stretch
 
 
 class TrainingModule(LightningModule):
@@ -87,6 +88,7 @@ class TrainingModule(LightningModule):
     def advance(self, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
         """One step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
         self.set_rates(optimiser)
+        self.enter_stage()
         if self.team.size > 1:
             seed_step(self.recipe.seed, self.step, self.team.rank)
         if isinstance(self.data.train, Staged) and self.captured is not None and not self.captured.fits(batch):
@@ -94,6 +96,14 @@ class TrainingModule(LightningModule):
         loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss
+
+    def enter_stage(self) -> None:
+        """Where a curriculum goes on to longer sequences: slow the model down with them, if the recipe says so."""
+        source, total = self.data.train, self.plan.total_steps
+        if self.recipe.stretch and self.step and isinstance(source, Staged):
+            before, now = (source.stage(step / total).length for step in (self.step - 1, self.step))
+            if before != now:
+                stretch(self.model, now / before)
 
     def set_rates(self, optimiser: torch.optim.Optimizer) -> None:
         """The learning rates of the coming step."""

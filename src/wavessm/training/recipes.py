@@ -89,6 +89,8 @@ class Recipe:
     """Warm-up and half a cosine, one cycle from lr/25 up and down to nothing, or constant after the warm-up."""
     warmup: float = 0.1
     """Steps of linear warm-up, or a fraction of all steps if below 1; of one-cycle, the rising part."""
+    stretch: bool = False
+    """At a longer stage of a curriculum, slow all layers but the first down as much as sequences grew."""
     grad_clip: float = 0.0
     """Largest gradient norm; 0 clips nothing."""
     validations: float = 1.0
