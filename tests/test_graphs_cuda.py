@@ -9,6 +9,7 @@ import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet, generate_listops
 from wavessm.data.listops import Grammar, Sizes
 from wavessm.data.tokens import Tokens
+from wavessm.data.window_copy import WindowCopy, copying_set
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
@@ -62,6 +63,23 @@ def test_captured_steps_have_the_losses_of_plain_steps(kind, norm):
 @pytest.mark.parametrize("backbone", ["lstm", "transformer"])
 def test_other_backbones_are_captured_with_lengths_too(backbone):
     plain, captured = losses("tokens", False, "layer", backbone), losses("tokens", True, "layer", backbone)
+    torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def staged_losses(graphs, device="cuda"):
+    """Losses of a curriculum over two lengths, eight steps each."""
+    data = copying_set(WindowCopy(96, windows=2, windows_max=4), ((48, 0.5),), device=device, cases=4)
+    torch.manual_seed(0)
+    config = ws.ModelConfig(2, 8, d_model=32, n_layers=2, d_state=32, norm="batch", head="last")
+    recipe = Recipe(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, stretch=True)
+    module = TrainingModule(ws.SequenceModel(config).to(device), data, recipe, recipe.plan(len(data.train)))
+    optimiser = module.configure_optimizers()
+    return torch.stack([module.advance(batch, optimiser).clone() for batch in module.train_dataloader()]).cpu()
+
+
+def test_a_curriculum_is_captured_stage_by_stage():
+    plain, captured = staged_losses(False), staged_losses(True)
+    assert len(plain) == 16
     torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
 
 

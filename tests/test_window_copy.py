@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import math
 
@@ -33,8 +34,8 @@ TINY = Recipe(ModelOptions(d_model=6, n_layers=2, d_state=8, norm="batch"), batc
 
 def windows_of(x):
     """First and last samples of the windows in one case (length, 2), from its markers alone."""
-    marks = x[:, 1].tolist()
-    return list(zip([t for t, m in enumerate(marks) if m == 1], [t for t, m in enumerate(marks) if m == -1], strict=True))
+    starts, stops = ((x[:, 1] == mark).nonzero().flatten().tolist() for mark in (1, -1))
+    return list(zip(starts, stops, strict=True))
 
 
 def test_every_case_has_its_own_number_of_windows_and_their_sum():
@@ -50,7 +51,7 @@ def test_every_case_has_its_own_number_of_windows_and_their_sum():
             assert 3 <= stop - start + 1 <= 5
             expected[: stop - start + 1] += x[start : stop + 1, 0]
         torch.testing.assert_close(y, expected, atol=1e-6, rtol=0)
-        assert all(after[0] - before[1] >= 2 for before, after in zip(found, found[1:], strict=False))
+        assert all(after[0] - before[1] >= 2 for before, after in itertools.pairwise(found))
         assert found[-1][1] < 96 - 96 // 8
     assert counts[:2].sum() == 0
     assert (counts[2:] - 120).abs().max() < 50, f"numbers from 2 to 6 are equally likely, got {counts.tolist()}"
@@ -90,7 +91,7 @@ def test_stages_change_the_length_at_their_share_of_the_steps():
     [
         ({"windows_max": 1}, "windows_max is 1, less than windows 2"),
         ({"length": 32, "windows_max": 9}, "9 windows of up to 8 samples need 80 steps"),
-        ({"stages": "16"}, "stages is '16', expected lengths with a share"),
+        ({"stages": "16"}, "stages is '16', expected lengths and shares"),
         ({"stages": "64:0.6,96:0.4"}, "leave some steps for the full length"),
         ({"stages": "64:-1"}, "positive shares"),
         ({"stages": "16:0.5"}, "2 windows of up to 8 samples need 17 steps, but length 16"),
@@ -118,10 +119,8 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingModule, "work", broken)
     folder, begin = tmp_path / "broken", True
     while begin or not (folder / "result.json").exists():
-        try:
+        with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
             train("window-copy", STAGED, TINY, folder, show=False) if begin else resume(folder, show=False)
-        except (KeyboardInterrupt, Interrupted, SystemExit):
-            pass
         begin = False
     assert not stops
     assert lengths == [16] * 4 + [24] * 4 + [48] * 5
@@ -165,17 +164,19 @@ def test_every_stage_is_captured_anew(fake_cuda, monkeypatch):  # noqa: F811
     optimiser = module.configure_optimizers()
     captures = []
 
-    class Captured(CapturedStep):
-        def _capture(self, batch):
-            FakeGraph.captured = self
-            captures.append(batch.x.shape[1])
-            super()._capture(batch)
+    capture = CapturedStep._capture
+
+    def watched(self, batch):
+        FakeGraph.captured = self
+        captures.append(batch.x.shape[1])
+        capture(self, batch)
 
     def step(batch):
         return torch.zeros(()) if FakeGraph.recording else module.work(batch, optimiser)
 
-    monkeypatch.setattr("wavessm.training.module.CapturedStep", Captured)
-    module.captured = Captured(step)
+    monkeypatch.setattr(CapturedStep, "_capture", watched)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    module.captured = CapturedStep(step)
     losses = [float(module.advance(batch, optimiser)) for batch in Stretch(data.train, 4, 0, 0, 12, total=12)]
     assert captures == [24, 96]
     assert all(loss > 0 for loss in losses)
@@ -220,7 +221,9 @@ def test_the_report_sets_baselines_against_the_mean_of_the_frames(tmp_path):
 
 
 def test_the_first_layer_may_have_steps_of_its_own():
-    config = ws.ModelConfig(d_model=32, n_layers=3, d_state=8, dt_min=1e-4, dt_max=1e-3, dt_min_first=0.02, dt_max_first=0.2)
+    config = ws.ModelConfig(
+        d_model=32, n_layers=3, d_state=8, dt_min=1e-4, dt_max=1e-3, dt_min_first=0.02, dt_max_first=0.2
+    )
     first, *others = [block.layer.log_dt.detach().exp() for block in ws.SequenceModel(config).backbone.blocks]
     assert 0.02 <= float(first.min()) < 0.05 < 0.1 < float(first.max()) <= 0.2
     for steps in others:

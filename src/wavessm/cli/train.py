@@ -106,7 +106,8 @@ def report(run: Run) -> int:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
     print(f"test: {scores}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
     for part, own in result.get("parts", {}).items():
-        print(f"  {part:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals"))
+        own = {name.replace("_", " "): value for name, value in own.items() if name != "intervals"}
+        print(f"  {part:>4}: " + "  ".join(f"{name} {value:.4g}" for name, value in own.items()))
     print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
     return 0
 

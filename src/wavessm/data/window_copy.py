@@ -48,11 +48,11 @@ class WindowCopy:
         if self.d_min > self.d_max:
             raise OptionError(f"d_min is {self.d_min}, more than d_max {self.d_max}; give d_min <= d_max.")
         if self.windows_max is not None and whole(self.windows_max, "windows_max", 1) < self.windows:
-            raise OptionError(f"windows_max is {self.windows_max}, less than windows {self.windows}; give more, or none.")
+            raise OptionError(f"windows_max is {self.windows_max}, less than windows {self.windows}; give more.")
         if self.most > self.fitting:
-            raise OptionError(f"{self.most} windows of up to {self.d_max} samples need {self.most * (self.d_max + 1) - 1} "
-                              f"steps, but length {self.length} leaves {self.length - self.length // 4} before the "
-                              "longest delay; raise the length.")  # fmt: skip
+            room, need = self.length - self.length // 4, self.most * (self.d_max + 1) - 1
+            raise OptionError(f"{self.most} windows of up to {self.d_max} samples need {need} steps, but length "
+                              f"{self.length} leaves {room} before the longest delay; raise the length.")  # fmt: skip
 
     @property
     def most(self) -> int:
@@ -109,7 +109,7 @@ def read_stages(text: str) -> Stages:
     try:
         stages = tuple((int(length), float(share)) for length, share in (s.split(":") for s in text.split(",") if s))
     except ValueError:
-        raise OptionError(f"stages is {text!r}, expected lengths with a share of the steps, as 128:0.4,1000:0.3.") from None
+        raise OptionError(f"stages is {text!r}, expected lengths and shares of the steps: 128:0.4,1000:0.3.") from None
     if any(share <= 0 for _, share in stages) or sum(share for _, share in stages) >= 1:
         raise OptionError(f"stages is {text!r}, expected positive shares that leave some steps for the full length.")
     return stages

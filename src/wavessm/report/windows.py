@@ -55,7 +55,7 @@ def frames(found: dict[Variant, Curve]) -> dict[int, tuple[float, float, float]]
 
 
 def window_table(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: every variant over its seeds, the mean of the frames, and each baseline's error over that mean."""
+    """Head and lines: every variant over its seeds, the mean of the frames, each baseline's error over that mean."""
     found = curves(results)
     numbers = sorted({number for curve in found.values() for number in curve})
     lines = []
@@ -90,9 +90,9 @@ def plot_windows(results: Results, path: Path) -> Path:
         low, high = ([pick(result.values) for result in curve.values()] for pick in (min, max))
         axes.fill_between(numbers, low, high, color=color, alpha=0.12, linewidth=0)
     if mean := frames(found):
-        middle, low, high = zip(*mean.values(), strict=True)
-        axes.plot(list(mean), middle, color="black", linewidth=2.5, marker="o", label="WaveSSM, mean of the scaled frames")
-        axes.fill_between(list(mean), low, high, color="black", alpha=0.15, linewidth=0)
+        middle, lower, upper = zip(*mean.values(), strict=True)
+        axes.plot(list(mean), middle, color="black", linewidth=2.5, marker="o", label="mean of the scaled frames")
+        axes.fill_between(list(mean), lower, upper, color="black", alpha=0.15, linewidth=0)
     axes.axhline(1, color="0.6", linestyle=":", linewidth=1)
     axes.set(xlabel="windows to find and add", ylabel="relative MSE", yscale="log")
     axes.set_title("shaded: range over seeds; black: 95 % interval over frames; 1 = nothing learnt", fontsize=9)

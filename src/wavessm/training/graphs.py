@@ -34,6 +34,11 @@ class CapturedStep:
         """Whether the batch has the shapes of the capture, if there is one already."""
         return self.graph is None or [_form(part) for part in self.buffers] == [_form(part) for part in batch]
 
+    def anew(self) -> CapturedStep:
+        """The same step without a capture. The old graph must not go while it still runs."""
+        torch.cuda.synchronize()
+        return CapturedStep(self.step)
+
     def __call__(self, batch: Batch) -> Tensor:
         self.calls += 1
         if self.calls <= WARM_UP:

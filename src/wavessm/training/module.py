@@ -92,7 +92,7 @@ class TrainingModule(LightningModule):
         if self.team.size > 1:
             seed_step(self.recipe.seed, self.step, self.team.rank)
         if isinstance(self.data.train, Staged) and self.captured is not None and not self.captured.fits(batch):
-            self.captured = CapturedStep(self.captured.step)  # the next stage of a curriculum has shapes of its own
+            self.captured = self.captured.anew()  # the next stage of a curriculum has shapes of its own
         loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss
