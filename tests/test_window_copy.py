@@ -13,10 +13,12 @@ import torch
 import wavessm as ws
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
+from wavessm.cli import main
 from wavessm.data import WindowCopy, window_copying
 from wavessm.data.window_copy import copying_set, read_stages
 from wavessm.report.tables import write_report
 from wavessm.training import results
+from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.keeper import Interrupted
@@ -182,7 +184,7 @@ def test_every_stage_is_captured_anew(fake_cuda, monkeypatch):  # noqa: F811
     assert all(loss > 0 for loss in losses)
 
 
-def test_the_table_of_runs_has_rows_for_each_number_once(tmp_path):
+def test_the_table_of_runs_has_rows_for_each_number_once(tmp_path, capsys):
     run = train("window-copy", STAGED, TINY, tmp_path / "run", "best", show=False)
     table, rows = tmp_path / "runs.csv", results.rows_of_run(run, "wavessm train window-copy")
     assert [results.append(table, part) for part in (rows[:2], rows, rows)] == [2, 3, 0], "as after a kill"
@@ -193,6 +195,12 @@ def test_the_table_of_runs_has_rows_for_each_number_once(tmp_path):
         for number, metric in [("", "relative_mse"), *((n, m) for n in "13" for m in ("relative_mse", "mse"))]
     ]
     assert all(row["ci_low"] <= row["value"] <= row["ci_high"] for row in rows)
+    evaluated = evaluate_run(run)
+    assert [evaluated.parts[n][m] for n in "13" for m in ("relative_mse", "mse")] == pytest.approx(
+        [row["value"] for row in rows[1:]]
+    )
+    assert main(["evaluate", str(run.folder), "--device", "cpu"]) == 0
+    assert "\n     3: relative mse " in capsys.readouterr().out
 
 
 def test_the_report_sets_baselines_against_the_mean_of_the_frames(tmp_path):

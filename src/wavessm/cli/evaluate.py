@@ -8,7 +8,7 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
-from wavessm.training.evaluate import evaluate_run
+from wavessm.training.evaluate import evaluate_run, part_lines
 from wavessm.training.folder import Run
 from wavessm.training.recipes import Recipe
 
@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> int:
     for name, value in result.scores.items():
         low, high = result.intervals.get(name, (float("nan"), float("nan")))
         print(f"  {name.replace('_', ' '):<14}{value:.4f}   [{low:.4f}, {high:.4f}]")
+    for line in part_lines(result.parts):
+        print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
     return 0

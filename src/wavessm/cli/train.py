@@ -98,6 +98,8 @@ def report(run: Run) -> int:
     team = team_of(run.recipe)
     if team is not None and team.rank > 0:
         return 0
+    from wavessm.training.evaluate import part_lines
+
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
                        if name.startswith("test_"))  # fmt: skip
@@ -105,9 +107,8 @@ def report(run: Run) -> int:
     if skipped:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
     print(f"test: {scores}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
-    for part, own in result.get("parts", {}).items():
-        own = {name.replace("_", " "): value for name, value in own.items() if name != "intervals"}
-        print(f"  {part:>4}: " + "  ".join(f"{name} {value:.4g}" for name, value in own.items()))
+    for line in part_lines(result.get("parts", {})):
+        print(line)
     print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
     return 0
 

@@ -32,6 +32,7 @@ class Evaluation:
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     antialias: bool = False  # a low-pass filter went before leaving samples out
+    parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
 
 
 def evaluate_run(
@@ -71,8 +72,38 @@ def evaluate_run(
     table_scores, table = evaluate_split(
         model, source.to(device), run.info, run.recipe.eval_batch_size, every=every, rate=rate, antialias=antialias
     )
-    intervals = metrics.bootstrap(run.info.kind, table) if len(table) > 1 else {}
-    return Evaluation(split, len(table), rate, table_scores, intervals, antialias)
+    spans = metrics.bootstrap(run.info.kind, table) if len(table) > 1 else {}
+    parts = score_parts(run.info, table) if split == "test" else {}
+    return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts)
+
+
+def score_parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Scores and intervals of each part of a test split, from the rows of its cases; none where it has no parts."""
+    rows = np.split(table, len(info.parts)) if info.parts else []
+    return {
+        part: {**metrics.summarise(info.kind, own), "intervals": intervals(info.kind, own)}
+        for part, own in zip(info.parts, rows, strict=True)
+    }
+
+
+def part_lines(parts: dict[str, dict[str, Any]]) -> list[str]:
+    """Scores of parts as the command line prints them.
+
+    >>> part_lines({"2": {"relative_mse": 0.5, "mse": 1.0, "intervals": {}}})
+    ['     2: relative mse 0.5  mse 1']
+    """
+    return [
+        f"  {part:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals")
+        for part, own in parts.items()
+    ]
+
+
+def intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
+    """5 % and 95 % quantiles of the scores; none where the cases are too few to be drawn again."""
+    try:
+        return metrics.bootstrap(kind, table)
+    except OptionError:
+        return {}
 
 
 def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:

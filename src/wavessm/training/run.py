@@ -27,8 +27,8 @@ from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training import checkpoint, metrics
-from wavessm.training.evaluate import evaluate_split
+from wavessm.training import checkpoint
+from wavessm.training.evaluate import evaluate_split, intervals, score_parts
 from wavessm.training.folder import Run, environment, new_folder
 from wavessm.training.launch import launch
 from wavessm.training.loader import Stretch
@@ -187,27 +187,10 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             "best_step": picked["step"],
             "parameters": sum(p.numel() for p in model.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
-            "intervals": _intervals(data.info.kind, table),
-            **({"parts": _parts(data.info, table)} if data.info.parts else {}),
+            "intervals": intervals(data.info.kind, table),
+            **({"parts": score_parts(data.info, table)} if data.info.parts else {}),
         },
     )
-
-
-def _parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Scores of each part of the test split, and their intervals."""
-    rows = np.split(table, len(info.parts))
-    return {
-        part: {**metrics.summarise(info.kind, own), "intervals": _intervals(info.kind, own)}
-        for part, own in zip(info.parts, rows, strict=True)
-    }
-
-
-def _intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
-    """5 % and 95 % quantiles of the scores; none where the cases are too few to be drawn again."""
-    try:
-        return metrics.bootstrap(kind, table)
-    except OptionError:
-        return {}
 
 
 def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
