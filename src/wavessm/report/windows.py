@@ -95,6 +95,7 @@ def plot_windows(results: Results, path: Path) -> Path:
         axes.fill_between(list(mean), lower, upper, color="black", alpha=0.15, linewidth=0)
     axes.axhline(1, color="0.6", linestyle=":", linewidth=1)
     axes.set(xlabel="windows to find and add", ylabel="relative MSE", yscale="log")
+    axes.set_xticks(sorted({number for curve in found.values() for number in curve}))
     axes.set_title("shaded: range over seeds; black: 95 % interval over frames; 1 = nothing learnt", fontsize=9)
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=8)
