@@ -21,6 +21,7 @@ MODELS = {
     "pool": {},
     "both directions": {"bidirectional": True, "norm": "batch", "head": "sequence"},
     "dense": {"family": "legs", "prenorm": False, "head": "last"},
+    "no norm": {"norm": "none", "head": "last"},
     "dense, both directions": {"family": "legs", "bidirectional": True},
     "an odd number of real modes": {"family": "dpss", "d_state": 7, "head": "sequence"},
     "own dynamics for each channel": {"family": "db6", "n_ssm": None},

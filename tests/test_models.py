@@ -239,7 +239,7 @@ def heard_so_far(model, x, marks, end):
 
 
 @pytest.mark.parametrize("prenorm", [True, False])
-@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
 @pytest.mark.parametrize("backbone", ["wavessm", "lstm"])
 @pytest.mark.parametrize("kind", STREAMED)
 def test_chunks_and_steps_equal_the_whole(kind, backbone, norm, prenorm):

@@ -239,3 +239,11 @@ def test_the_first_layer_may_have_steps_of_its_own():
     assert ws.ModelConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ws.OptionError, match="dt_min_first is -1"):
         dataclasses.replace(config, dt_min_first=-1)
+
+
+def test_without_norm_signals_pass_as_they_are():
+    model = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=2, d_state=8, norm="none"))
+    assert not any("norm" in name for name in model.state_dict())
+    x = 100 * torch.randn(2, 5, 8)
+    assert torch.equal(model.backbone.norm(x), x)
+    assert torch.equal(model.backbone.blocks[0].norm(x, torch.ones(2, 5, 1, dtype=torch.bool)), x)

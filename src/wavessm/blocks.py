@@ -20,7 +20,7 @@ from wavessm.layer import WaveSSM, time_mask
 from wavessm.ops import activate, gate
 from wavessm.registry import unknown_name
 
-NORMS = ("layer", "batch")
+NORMS = ("layer", "batch", "none")
 
 
 class TiedDropout(nn.Module):
@@ -47,17 +47,17 @@ class TiedDropout(nn.Module):
 
 
 class SequenceNorm(nn.Module):
-    """Layer norm over features, or batch norm over batch and time that never sees padding."""
+    """Layer norm over features, batch norm over batch and time that never sees padding, or none."""
 
     def __init__(self, d_model: int, kind: str) -> None:
         super().__init__()
         if kind not in NORMS:
             raise unknown_name("norm", kind, NORMS)
         self.kind = kind
-        self.norm = nn.LayerNorm(d_model) if kind == "layer" else nn.BatchNorm1d(d_model)
+        self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # (batch, length, d_model), (batch, length, 1)
-        if self.kind == "layer":
+        if self.kind != "batch":
             return self.norm(x)
         if mask is None or not self.training:
             return self.norm(x.flatten(0, 1)).view_as(x)
@@ -90,7 +90,7 @@ class ResidualBlock(nn.Module):
     """A `WaveSSM` with norm, gated projection and a path around it.
 
     layer    the sequence layer inside
-    norm     "layer" or "batch"
+    norm     "layer", "batch" or "none"
     prenorm  normalise before the layer (True) or after the addition (False)
     dropout  probability of the tied dropout
 

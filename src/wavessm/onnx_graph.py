@@ -110,6 +110,8 @@ class Graph:
             return self.add(
                 "LayerNormalization", x, self.constant(inner.weight), self.constant(inner.bias), options=options
             )
+        if isinstance(inner, nn.Identity):
+            return x
         batch = cast(nn.BatchNorm1d, inner)
         scale = batch.weight / torch.sqrt(cast(Tensor, batch.running_var) + batch.eps)
         shift = batch.bias - cast(Tensor, batch.running_mean) * scale
