@@ -71,7 +71,7 @@ def staged_losses(graphs, device="cuda"):
     data = copying_set(WindowCopy(96, windows=2, windows_max=4), ((48, 0.5),), device=device, cases=4)
     torch.manual_seed(0)
     config = ws.ModelConfig(2, 8, d_model=32, n_layers=2, d_state=32, norm="batch", head="last")
-    recipe = Recipe(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, stretch=True)
+    recipe = Recipe(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, slow_down=True)
     module = TrainingModule(ws.SequenceModel(config).to(device), data, recipe, recipe.plan(len(data.train)))
     optimiser = module.configure_optimizers()
     return torch.stack([module.advance(batch, optimiser).clone() for batch in module.train_dataloader()]).cpu()

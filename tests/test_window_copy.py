@@ -26,6 +26,7 @@ from wavessm.training.loader import Stretch
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import resume, train
+from wavessm.training.slowing import slow_down
 
 TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)
 STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "epoch": 20,
@@ -134,7 +135,7 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path, monkeypatch):
     """Rates of 0 leave what the stages do: 16 → 24 → 48 samples, at steps 4 and 8."""
-    still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, stretch=True)
+    still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, slow_down=True)
     monkeypatch.setattr(TrainingModule, "enter_stage", lambda self: None)
     plain = train("window-copy", STAGED, still, tmp_path / "plain", show=False).load_model("last")
     monkeypatch.undo()
@@ -156,6 +157,7 @@ def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path
     assert torch.equal(one.log_dt, same.log_dt)
     torch.testing.assert_close(slow.log_dt, two.log_dt - math.log(3))
     torch.testing.assert_close(slow.B, 3 * two.B)
+    slow_down(torch.nn.LSTM(1, 1), 2.0)
 
 
 def test_every_stage_is_captured_anew(fake_cuda, monkeypatch):  # noqa: F811

@@ -24,7 +24,7 @@ from wavessm.training.loader import Stretch, Whole, of_one_length
 from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
-from wavessm.training.stretch import stretch
+from wavessm.training.slowing import slow_down
 
 
 class TrainingModule(LightningModule):
@@ -100,10 +100,10 @@ class TrainingModule(LightningModule):
     def enter_stage(self) -> None:
         """Where a curriculum goes on to longer sequences: slow the model down with them, if the recipe says so."""
         source, total = self.data.train, self.plan.total_steps
-        if self.recipe.stretch and self.step and isinstance(source, Staged):
+        if self.recipe.slow_down and self.step and isinstance(source, Staged):
             before, now = (source.stage(step / total).length for step in (self.step - 1, self.step))
             if before != now:
-                stretch(self.model, now / before)
+                slow_down(self.model, now / before)
 
     def set_rates(self, optimiser: torch.optim.Optimizer) -> None:
         """The learning rates of the coming step."""

@@ -89,7 +89,7 @@ class Recipe:
     """Warm-up and half a cosine, one cycle from lr/25 up and down to nothing, or constant after the warm-up."""
     warmup: float = 0.1
     """Steps of linear warm-up, or a fraction of all steps if below 1; of one-cycle, the rising part."""
-    stretch: bool = False
+    slow_down: bool = False
     """At a longer stage of a curriculum, slow all layers but the first down as much as sequences grew."""
     grad_clip: float = 0.0
     """Largest gradient norm; 0 clips nothing."""
@@ -305,10 +305,11 @@ RECIPES: dict[str, dict[str, Recipe]] = {
                 _WINDOW_COPY.model, norm="none", dt_min_first=0.02, dt_max_first=0.2, dt_min=0.002, dt_max=0.02
             ),
             lr=0.01,
+            epochs=39.0625,  # 10,000 steps
             warmup=0.1,
             validations=0.2,
             eval_batch_size=128,
-            stretch=True,
+            slow_down=True,
             note="the first layer fast enough for single samples, the second slow; no norm, so that sums stay linear; "
             "lr 1e-2; in stages of length, the second layer slows down with it",
         ),

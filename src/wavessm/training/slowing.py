@@ -18,19 +18,19 @@ from torch import nn
 from wavessm.layer import WaveSSM
 
 
-def stretch(model: nn.Module, factor: float) -> None:
-    """Slow all layers but the first down, in place.
+def slow_down(model: nn.Module, factor: float) -> None:
+    """Slow all layers but the first down, in place; models without such layers (LSTM, Transformer) stay as they are.
 
     >>> layers = nn.ModuleList(WaveSSM(1, 8, dt_max=1e-3) for _ in range(2))
     >>> with torch.no_grad():
     ...     one, two = (layer.kernel(100)[0, 0] for layer in layers)
-    ...     stretch(layers, 2)
+    ...     slow_down(layers, 2)
     ...     same, slow = (layer.kernel(100)[0, 0] for layer in layers)
     >>> torch.equal(same, one), bool((slow[::2] - two[:50]).abs().max() < 0.05 * two.abs().max())
     (True, True)
     """
-    _, *others = (module for module in model.modules() if isinstance(module, WaveSSM))
+    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
     with torch.no_grad():
-        for layer in others:
+        for layer in layers[1:]:
             layer.log_dt.sub_(math.log(factor))
             layer.B.mul_(factor)
