@@ -44,6 +44,8 @@ class ModelOptions:
     """Probability of the tied dropout."""
     instance_norm: Literal["none", "last", "mean", "mean_std"] = "none"
     """Forecasting: what is taken off the context and put back on the forecast."""
+    direct: bool = False
+    """Forecasting: a linear map from context to horizon, the same for all columns, beside the blocks."""
     dt_min: float = 1e-3
     """Smallest initial step."""
     dt_max: float = 1e-1
@@ -71,6 +73,8 @@ class Recipe:
     """Highest learning rate of the dynamics (steps, modes, B, P)."""
     dt_rate: Literal["ssm", "global"] = "ssm"
     """Rate of the steps: that of the dynamics, or the global one."""
+    direct_start: Literal["zero", "ridge"] = "zero"
+    """Where a direct path starts: at zero, or at the ridge regression of the training windows."""
     c_rate: Literal["global", "ssm"] = "global"
     """Rate of C: the global one, or that of the dynamics."""
     weight_decay: float = 0.0
@@ -135,6 +139,8 @@ class Recipe:
         ):
             if not ok:
                 raise OptionError(f"recipe: {name} is {getattr(self, name)}, expected {wanted}.")
+        if self.direct_start == "ridge" and not self.model.direct:
+            raise OptionError("recipe: direct_start is 'ridge', but the model has no direct path; add --direct.")
         if self.cuda_graphs and self.devices * self.nodes > 1:
             raise OptionError("recipe: cuda_graphs captures one process; leave it out, or use devices = nodes = 1.")
         return self

@@ -28,6 +28,7 @@ from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training import checkpoint, metrics
+from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import Run, environment, new_folder
 from wavessm.training.launch import launch
@@ -164,6 +165,8 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
         start is not None and run.recipe.patience > 0 and start["waited"] >= run.recipe.patience
     )
     if not finished:
+        if start is None and run.recipe.direct_start == "ridge":
+            start_at_ridge(model, data)
         if team.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
         module = TrainingModule(model, data, run.recipe, plan, team)
