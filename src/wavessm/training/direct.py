@@ -19,11 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wavessm.data import baselines
 from wavessm.data.source import DataSet, Source
 from wavessm.models import SequenceModel
 from wavessm.training.loader import Whole
 
-PENALTIES = (1e-2, 0.1, 1.0, 10.0)
+PENALTIES = (*baselines.PENALTIES, 10.0)
 MARK_PENALTIES = (1e-3, 0.1, 10.0)
 WINDOWS = 512
 

@@ -115,6 +115,8 @@ class Recipe:
     """At most so many seconds of work are lost when a run is killed; 0 saves after every step."""
     divergence: float = 100.0
     """Stop when the loss exceeds its first value so many times."""
+    test: bool = True
+    """Score the best model on the test split at the end; leave it out while choosing between settings."""
     note: str = ""
     """In what this recipe differs from the paper's."""
 

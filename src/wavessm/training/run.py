@@ -177,9 +177,18 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             _trainer(run, module, keeper, place).fit(module)
     if team.rank > 0:
         return
+    _conclude(run, data, device)
+
+
+def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
+    """result.json: the best model, and its scores on the test split unless that is left alone."""
     best = run.load_model("best").to(device)
-    scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
-    np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
+    scores: dict[str, float] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    if run.recipe.test:
+        scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
+        np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
+        intervals = _intervals(data.info.kind, table)
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",
@@ -188,9 +197,9 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             "family": run.model.family,
             "seed": run.recipe.seed,
             "best_step": picked["step"],
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters": sum(p.numel() for p in best.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
-            "intervals": _intervals(data.info.kind, table),
+            "intervals": intervals,
         },
     )
 
