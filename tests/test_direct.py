@@ -128,6 +128,8 @@ def test_the_ridge_start_is_the_linear_baseline(folder, multi):
     assert fit.penalties[0] == linear.penalty, "both grids hold the penalty that is best here"
     torch.testing.assert_close(fit.W, linear.weight, rtol=1e-4, atol=1e-6)
     assert fit.error == pytest.approx(score(linear, data.val).mse, rel=1e-4)
+    batch = data.val.take(torch.arange(9))
+    torch.testing.assert_close(model.eval()(batch.x, marks=batch.marks), linear(batch.x), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("norm", "multi"), [("none", True), ("mean_std", False)])

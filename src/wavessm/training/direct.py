@@ -6,7 +6,8 @@ marks, y what follows, all after instance normalisation, and means over windows 
     G = ⟨r rᵀ⟩   R = ⟨r yᵀ⟩   M = ⟨m mᵀ⟩   X_c = ⟨m r_cᵀ⟩   Y_c = ⟨m y_cᵀ⟩          K = (M + q)⁻¹
     (G + p − ⟨X_cᵀ K X_c⟩) W = R − ⟨X_cᵀ K Y_c⟩        U_c = K (Y_c − X_c W)
 
-The penalties p and q are those with the least error in validation; a large q leaves the calendar out.
+The penalties p and q are those with the least error in validation; a large q leaves the calendar out. The decoder behind
+the blocks then starts at zero: what they learn is what the ridge leaves.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wavessm.data import baselines
 from wavessm.data.source import DataSet, Source
+from wavessm.heads import ForecastHead
 from wavessm.models import SequenceModel
 from wavessm.training.loader import Whole
 
@@ -39,8 +41,10 @@ class Fit(NamedTuple):
 
 
 def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
-    """Put the ridge regression of the training windows into the model's direct path."""
+    """Put the ridge regression of the training windows into the model's direct path; the blocks begin to speak at zero."""
     assert model.direct is not None
+    for weight in cast(ForecastHead, model.head).decoder.parameters():
+        nn.init.zeros_(weight)
     moments = _moments(model, data.train)
     marked = moments.M.shape[0] > 0
     pairs = list(itertools.product(PENALTIES, MARK_PENALTIES if marked else (0.0,)))

@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
     "batch_size": 50,
     "validations": 5,
     "patience": 10,
-    "eval_batch_size": 2048,
+    "eval_batch_size": 512,
 }
 """Every option that some setting may change, so that a setting is complete."""
 
