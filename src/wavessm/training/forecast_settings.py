@@ -1,7 +1,7 @@
 """Stage 8a½: what the `best` recipe of a univariate forecast chooses for a data set and horizon.
 
 `SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
-`CHOSEN` says which setting had the least validation error for a data set and horizon, and when there is none the recipe
+`CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
 stands as it is. `benchmarks/tune_forecast.py` compares settings; the test split plays no part in the choice.
 """
 
@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {
     "epochs": 5,
     "batch_size": 50,
     "validations": 5,
-    "patience": 10,
+    "patience": 0,
     "eval_batch_size": 512,
 }
 """Every option that some setting may change, so that a setting is complete."""
@@ -45,13 +45,27 @@ COMMON: dict[str, Any] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "level": {},
     "level-year": {"timeenc": 3},
+    "level-long": {"seq_len": 720},
+    "level-year-long": {"timeenc": 3, "seq_len": 720},
     "raw": {"instance_norm": "none"},
     "raw-year": {"instance_norm": "none", "timeenc": 3},
+    "raw-year-week": {"instance_norm": "none", "timeenc": 3, "seq_len": 168},
+    "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3},
 }
-"""Named settings. level: the last value is taken off; raw: nothing is; year: the calendar knows the season."""
+"""Named settings. level: the last value is taken off; raw: nothing is; year: the calendar knows the season; long, week:
+720 or 168 steps of context instead of Informer's; blocks: no direct path."""
 
-CHOSEN: dict[tuple[str, int], str] = {}
-"""Data set and horizon → setting, by validation error."""
+CHOSEN: dict[tuple[str, int], str] = {
+    **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
+    **{("ETTh2", horizon): "raw-year" for horizon in (24, 48)},
+    **{("ETTh2", horizon): "raw-year-week" for horizon in (168, 336, 720)},
+    **{("ETTm1", horizon): "level-year-long" for horizon in (24, 48, 96, 288, 672)},
+    ("WTH", 24): "level-year",
+    **{("WTH", horizon): "raw-year" for horizon in (48, 168, 336, 720)},
+    **{("ECL", horizon): "level-long" for horizon in (48, 960)},
+    **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
+}
+"""Data set and horizon → setting, by the validation error of where its training starts."""
 
 
 def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
