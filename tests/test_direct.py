@@ -18,6 +18,7 @@ from wavessm.data.forecast import load_forecast
 from wavessm.data.series import make_marks
 from wavessm.heads import DirectPath
 from wavessm.tasks import TASKS, ForecastOptions, model_config
+from wavessm.training import checkpoint
 from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.folder import Run
@@ -154,15 +155,28 @@ def test_the_ridge_start_with_marks_is_least_squares(folder, monkeypatch, norm, 
 
 def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
     line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY,
-            "--direct", "--direct-start", "ridge", "--no-test", "--lr", "1e-9", "--lr-ssm", "0"]  # fmt: skip
+            "--direct", "--direct-start", "ridge", "--no-test", "--lr-direct", "0"]  # fmt: skip
     assert main([*line, "--out", str(tmp_path / "a")]) == 0
     run = Run.read(tmp_path / "a")
     model, data = cell(folder, "last")
     start_at_ridge(model, data)
-    torch.testing.assert_close(run.load_model().direct.W, model.direct.W, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.load_model("last").direct.W, model.direct.W, rtol=1e-4, atol=1e-5)
+    assert run.load_model("last").head.decoder.weight.any(), "the rest has learnt"
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert not any(name.startswith("test_") for name in result)
     assert not (tmp_path / "a" / "test.npy").exists()
+
+
+def test_training_that_only_harms_leaves_the_ridge_as_the_best_model(folder, tmp_path):
+    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY]
+    rates = ["--lr", "0.03", "--lr-direct", "0.03", "--schedule", "constant", "--warmup", "0"]
+    assert main([*line, "--direct", "--direct-start", "ridge", *rates, "--out", str(tmp_path / "a")]) == 0
+    model, data = cell(folder, "last")
+    fit = start_at_ridge(model, data)
+    assert checkpoint.load(tmp_path / "a" / "last.ckpt")["best"] == pytest.approx(fit.error, rel=1e-4)
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert result["best_step"] == 0
+    assert result["test_mse"] == pytest.approx(score(fit_linear(data.train, data.val), data.test).mse, rel=1e-4)
 
 
 def test_a_ridge_start_without_a_path_is_refused():

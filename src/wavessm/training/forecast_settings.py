@@ -31,6 +31,7 @@ COMMON: dict[str, Any] = {
     "dropout": 0.25,
     "lr": 1e-3,
     "lr_ssm": 1e-3,
+    "lr_direct": 1e-3,
     "weight_decay": 0.01,
     "schedule": "one-cycle",
     "warmup": 0.3,

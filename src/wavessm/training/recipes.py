@@ -73,6 +73,8 @@ class Recipe:
     """Highest learning rate of the dynamics (steps, modes, B, P)."""
     dt_rate: Literal["ssm", "global"] = "ssm"
     """Rate of the steps: that of the dynamics, or the global one."""
+    lr_direct: float = 1e-3
+    """Highest learning rate of a direct path; 0 leaves it where it starts."""
     direct_start: Literal["zero", "ridge"] = "zero"
     """Where a direct path starts: at zero, or at the ridge regression of the training windows."""
     c_rate: Literal["global", "ssm"] = "global"
@@ -125,6 +127,7 @@ class Recipe:
         for name, ok, wanted in (
             ("lr", self.lr > 0 and math.isfinite(self.lr), "a positive number"),
             ("lr_ssm", self.lr_ssm >= 0 and math.isfinite(self.lr_ssm), "a number of at least 0"),
+            ("lr_direct", self.lr_direct >= 0 and math.isfinite(self.lr_direct), "a number of at least 0"),
             ("weight_decay", self.weight_decay >= 0, "a number of at least 0"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("eval_batch_size", self.eval_batch_size >= 1, "at least 1"),
