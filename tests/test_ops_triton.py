@@ -80,10 +80,10 @@ def test_copies_gather_the_gradients_of_their_channels():
     check((2, 4, 3, 1, 70), directions=2, copies=2)
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("tile", [16, 64])
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_each_arithmetic_keeps_its_accuracy(precision, fused):
-    settings = Settings(chunk=32, fused=fused, part=16, block=16)
+def test_each_arithmetic_keeps_its_accuracy(precision, tile):
+    settings = Settings(chunk=32, tile=tile, part=16, block=16)
     check((3, 2, 7, 1, 150), directions=2, precision=precision, settings=settings)
 
 
@@ -91,7 +91,7 @@ def test_each_arithmetic_keeps_its_accuracy(precision, fused):
 @pytest.mark.parametrize("length", [15, 96, 250])
 @pytest.mark.parametrize("segments", [2, 5])
 def test_segments_equal_the_reference(segments, length, directions):
-    settings = Settings(chunk=16, tile=16, segments=segments, fused=segments == 2, part=16, block=16)
+    settings = Settings(chunk=16, tile=16, segments=segments, part=16, block=16)
     check((3, 2, 2, 1, length), directions, settings=settings)
 
 
@@ -101,7 +101,7 @@ def test_segments_equal_the_reference(segments, length, directions):
     [
         ((2, 2, 6, 100), None),
         ((1, 1, 33, 64), None),
-        ((3, 2, 5, 150), Settings(chunk=16, segments=3, fused=True)),
+        ((3, 2, 5, 150), Settings(chunk=16, tile=64, part=16, block=16)),
         ((3, 2, 5, 150), Settings(chunk=16, segments=3, part=16, block=16)),
     ],
 )

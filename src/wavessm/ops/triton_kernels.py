@@ -7,7 +7,8 @@ numbers a slot, d = (d₀, d₁, d₂), or a matrix:
     s₀' = d₀ s₀ − d₁ s₁ + u E₀        s₁' = d₂ s₁ + d₁ s₀ + u E₁            (d₁ = 0 for a slot of two real modes)
 
 Every sum over samples runs on tensor cores. Backwards in time (REVERSE) the transposes of the tables change places:
-Tᵀ for T, Cᵀ for E, Eᵀ for C, the transpose of d for d.
+Tᵀ for T, Cᵀ for E, Eᵀ for C, the transpose of d for d. Length and strides of signals come in units of EVEN, a power of
+two, so that the compiler sees what divides them and moves several samples at a time.
 """
 
 from __future__ import annotations
@@ -87,17 +88,19 @@ def _decays(
 
 @jit
 def walk_kernel(
-    x: tl.tensor, K: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
+    x: tl.tensor, K: tl.tensor, across: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
     begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor,
     x_batch: tl.tensor, x_channel: tl.tensor,
     channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
-    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
 ) -> None:  # fmt: skip
     """R rows of one channel from `begin` to `ends`: y and the states met, or neither. N is a power of two here.
 
-    ADD adds to the y that is there.
+    ADD adds to the y that is there. Where there are two directions, the first walk takes what a chunk says to itself in
+    both, the other's kernel from `across`, and the second has no K.
     """
+    length *= EVEN
     h = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * R + tl.arange(0, R)
     signal, segment = (row // segments).to(tl.int64), row % segments
@@ -107,8 +110,12 @@ def walk_kernel(
 
     in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
     d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
-    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
-    T = _table(K + h * M + lag, lag >= 0, PRECISION)
+    if K is not None:
+        lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
+        T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
+        if across is not None:
+            T += tl.load(across + h * M - lag, mask=lag <= 0, other=0.0)
+        T = T.to(tl.bfloat16) if PRECISION == "bf16" else T
 
     at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
     s_0 = tl.zeros((R, N), tl.float32)
@@ -121,7 +128,7 @@ def walk_kernel(
             s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
 
     start = segment * (steps * M)
-    at_x = x + (signal * x_batch + h * x_channel + start)[:, None] + i[None, :]
+    at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
     at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
     at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
     for k in range(steps):
@@ -134,10 +141,11 @@ def walk_kernel(
         if not DENSE:
             seen_1 = tl.where(whole, s_1, 0.0) if REVERSE else s_1
         if y is not None:
-            out = _dot(chunk, T, tl.zeros((R, M), tl.float32), PRECISION)
-            out = _dot(seen_0, out_0, out, PRECISION)
+            out = _dot(seen_0, out_0, tl.zeros((R, M), tl.float32), PRECISION)
             if not DENSE:
                 out = _dot(seen_1, out_1, out, PRECISION)
+            if K is not None:
+                out = _dot(chunk, T, out, PRECISION)
             if ADD:
                 out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
             tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
@@ -162,138 +170,23 @@ def walk_kernel(
 
 
 @jit
-def walk_back_kernel(
-    x: tl.tensor, other: tl.tensor, K: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
-    begin: tl.tensor, y: tl.tensor, kept: tl.tensor, ends: tl.tensor, sums: tl.tensor,
-    x_batch: tl.tensor, x_channel: tl.tensor, other_batch: tl.tensor, other_channel: tl.tensor,
-    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
-    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
-    DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
-) -> None:  # fmt: skip
-    """The adjoint of a walk over `other` that left the states `kept`: y from x, and the sums for the tables' gradients.
-
-    With u, s the input and states of the walk that runs forward in time, and g, a those of the one that runs back,
-
-        dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a        over this program's rows and all chunks
-
-    which stay in registers until the end. Where the adjoint runs back, x is g; where it runs forward, x is u.
-    """
-    h = tl.program_id(0).to(tl.int64)
-    row = tl.program_id(1) * R + tl.arange(0, R)
-    signal, segment = (row // segments).to(tl.int64), row % segments
-    i, n = tl.arange(0, M), tl.arange(0, N)
-    row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
-    planes = 1 if DENSE else 2
-
-    in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
-    d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
-    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
-    T = _table(K + h * M + lag, lag >= 0, PRECISION)
-
-    at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
-    s_0 = tl.zeros((R, N), tl.float32)
-    if begin is not None:
-        s_0 += tl.load(begin + at_edge, mask=row_ok & n_ok, other=0.0)
-    dT, dE_0, dC_0 = tl.zeros((M, M), tl.float32), tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
-    if DENSE:
-        dd = tl.zeros((N, N), tl.float32)
-    else:
-        in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
-        s_1 = tl.zeros((R, N), tl.float32)
-        if begin is not None:
-            s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
-        dE_1, dC_1 = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
-        dd_0, dd_1, dd_2 = tl.zeros((R, N), tl.float32), tl.zeros((R, N), tl.float32), tl.zeros((R, N), tl.float32)
-
-    start = segment * (steps * M)
-    at_x = x + (signal * x_batch + h * x_channel + start)[:, None] + i[None, :]
-    at_other = other + (signal * other_batch + h * other_channel + start)[:, None] + i[None, :]
-    at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
-    at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
-    for k in range(steps):
-        step = steps - 1 - k if REVERSE else k
-        ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
-        chunk = tl.load(at_x + step * M, mask=ok, other=0.0)
-        there = tl.load(at_other + step * M, mask=ok, other=0.0)
-        whole = (start + step * M + M <= length)[:, None]
-        seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
-        from_0 = tl.load(kept + at_states + step * planes * modes, mask=row_ok & n_ok, other=0.0)
-        out = _dot(chunk, T, tl.zeros((R, M), tl.float32), PRECISION)
-        out = _dot(seen_0, out_0, out, PRECISION)
-        if not DENSE:
-            seen_1 = tl.where(whole, s_1, 0.0) if REVERSE else s_1
-            from_1 = tl.load(kept + at_states + step * planes * modes + modes, mask=row_ok & n_ok, other=0.0)
-            out = _dot(seen_1, out_1, out, PRECISION)
-        if ADD:
-            out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
-        tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
-
-        if REVERSE:
-            u_t, g_t, g = tl.trans(there), tl.trans(chunk), chunk
-            a_0, f_0 = seen_0, from_0.to(tl.float32)
-        else:
-            u_t, g_t, g = tl.trans(chunk), tl.trans(there), there
-            a_0, f_0 = from_0.to(tl.float32), seen_0
-        dT = _dot(u_t, g, dT, PRECISION)
-        dE_0 = _dot(u_t, a_0, dE_0, PRECISION)
-        dC_0 = _dot(g_t, f_0, dC_0, PRECISION)
-        if DENSE:
-            dd = _dot(tl.trans(a_0), f_0, dd, PRECISION)
-            next_0 = _dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
-        else:
-            a_1 = seen_1 if REVERSE else from_1.to(tl.float32)
-            f_1 = from_1.to(tl.float32) if REVERSE else seen_1
-            dE_1 = _dot(u_t, a_1, dE_1, PRECISION)
-            dC_1 = _dot(g_t, f_1, dC_1, PRECISION)
-            dd_0 += f_0 * a_0
-            dd_1 += f_0 * a_1 - f_1 * a_0
-            dd_2 += f_1 * a_1
-            next_0, next_1 = d_0 * s_0 - d_1 * s_1, d_2 * s_1 + d_1 * s_0
-            next_1 = tl.where(whole, next_1, s_1) if REVERSE else next_1
-            next_1 = _dot(chunk, in_1, next_1, PRECISION)
-            s_1 = next_1 if REVERSE else tl.where(whole, next_1, s_1)
-        next_0 = tl.where(whole, next_0, s_0) if REVERSE else next_0
-        next_0 = _dot(chunk, in_0, next_0, PRECISION)
-        s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
-    tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
-    if not DENSE:
-        tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
-
-    size = M * modes
-    width = modes * modes if DENSE else 3 * modes
-    to = sums + (tl.program_id(1) * channels + h) * (M * M + 2 * planes * size + width)
-    # Column d of row i is dT[i, i + d]; the places left over take the zeros from below the diagonal.
-    ahead = i[None, :] - i[:, None]
-    tl.store(to + i[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
-    at = to + M * M + i[:, None] * modes + n[None, :]
-    tl.store(at, dE_0, mask=n_ok)
-    tl.store(at + planes * size, dC_0, mask=n_ok)
-    if DENSE:
-        last = to + M * M + 2 * size + n[:, None] * modes + n[None, :]
-        tl.store(last, dd, mask=(n < modes)[:, None] & n_ok)
-    else:
-        tl.store(at + size, dE_1, mask=n_ok)
-        tl.store(at + 3 * size, dC_1, mask=n_ok)
-        last = to + M * M + 4 * size + n
-        tl.store(last, tl.sum(dd_0, 0), mask=n < modes)
-        tl.store(last + modes, tl.sum(dd_1, 0), mask=n < modes)
-        tl.store(last + 2 * modes, tl.sum(dd_2, 0), mask=n < modes)
-
-
-@jit
 def sum_kernel(
     u: tl.tensor, g: tl.tensor, states: tl.tensor, adjoints: tl.tensor, other: tl.tensor, others: tl.tensor,
     sums: tl.tensor,
     u_batch: tl.tensor, u_channel: tl.tensor, g_batch: tl.tensor, g_channel: tl.tensor, blocks: tl.tensor,
     channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
-    M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    DENSE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sums of `walk_back_kernel` where its registers would not hold them, from states stored by plain walks: P of
-    their M rows for one channel, over `blocks` blocks of Q chunks from all rows.
+    """What the gradients of the tables are made of: P of their M rows for one channel, over `blocks` blocks of Q chunks
+    from all rows. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
+
+        dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a
 
     The direction that reads backwards, if there is one, has the states `other` of its adjoint, which runs forward in
     time, and its own, `others`; u and g change places, so one product serves dT of both.
     """
+    length *= EVEN
     part = tl.program_id(0) % (M // P)
     h, first = (tl.program_id(0) // (M // P)).to(tl.int64), part * P
     i, p, n = tl.arange(0, M), first + tl.arange(0, P), tl.arange(0, N)
@@ -314,8 +207,8 @@ def sum_kernel(
         signal = (row // segments).to(tl.int64)
         start = (row % segments) * (steps * M) + (chunk % steps) * M
         here = ((row < rows) & (start < length))[:, None]
-        at_u = u + (signal * u_batch + h * u_channel + start)[:, None]
-        at_g = g + (signal * g_batch + h * g_channel + start)[:, None]
+        at_u = u + (signal * u_batch * EVEN + h * u_channel * EVEN + start)[:, None]
+        at_g = g + (signal * g_batch * EVEN + h * g_channel * EVEN + start)[:, None]
         g_all = tl.load(at_g + i[None, :], mask=here & (start[:, None] + i[None, :] < length), other=0.0)
         part_ok = here & (start[:, None] + p[None, :] < length)
         u_t = tl.trans(tl.load(at_u + p[None, :], mask=part_ok, other=0.0))

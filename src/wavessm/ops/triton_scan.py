@@ -6,15 +6,16 @@ walk finds what each segment adds to the state, a small kernel chains the segmen
 from its true state. The direction that reads backwards is the adjoint of a forward walk, so it walks back with the
 same tables and nothing is flipped.
 
-For the backward only u and the states before each chunk are kept. The adjoint walk forms the gradient of u and the
-sums that the gradients of the tables are made of: in registers where they fit, else a kernel of their own makes them
-from the states of both walks.
+For the backward only u and the states before each chunk are kept. The adjoint walk forms the gradient of u; from the
+states of both walks a kernel of its own makes the sums that the gradients of the tables consist of.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,40 +27,15 @@ from wavessm.ops import triton_tables
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import scan, tables_of
 from wavessm.ops.tables import Dense, dense_tables
-from wavessm.ops.triton_kernels import chain_kernel, missing, sum_kernel, walk_back_kernel, walk_kernel
+from wavessm.ops.triton_kernels import chain_kernel, missing, sum_kernel, walk_kernel
+from wavessm.ops.triton_settings import Settings, default_settings, power_of_two
 from wavessm.ops.triton_turn import heard, spoil, turn
 
 # What tl.dot is told. Three TF32 products carry float32's accuracy; "bf16" rounds the factors, never the sums.
 _ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
-# (precision, more than 64 reals): part, block, warps_back and stages_back of `Settings`
-_SUMS = {
-    ("fp32", False): (64, 32, 4, 1),
-    ("fp32", True): (32, 32, 4, 3),
-    ("tf32", False): (64, 32, 4, 1),
-    ("tf32", True): (64, 32, 4, 1),
-    ("bf16", False): (64, 32, 4, 1),
-    ("bf16", True): (64, 64, 8, 2),
-}
 
 MOST_SLOTS, MOST_DENSE = 128, 128
 """Sizes of a state beyond which the tables leave a multiprocessor's memory."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the work is cut. Powers of two, chunk and tile at least 16 (the smallest side of a tensor-core product)."""
-
-    chunk: int = 64  # M, samples in a chunk
-    tile: int = 16  # rows in a program
-    segments: int = 1  # rows that each signal is cut into
-    warps: int = 4
-    stages: int = 3
-    fused: bool = False  # the adjoint walk keeps the tables' gradients in registers; else a kernel of their own
-    warps_back: int = 4  # of either
-    stages_back: int = 2
-    part: int = 32  # samples of the chunk in one program of the separate sums
-    block: int = 32  # chunks that they take at a time
-    programs: int = 256  # that they are spread over, if the channels alone are fewer
 
 
 def available(u: Tensor, dense: int = 0, slots: int = 0) -> str | None:
@@ -75,27 +51,6 @@ def available(u: Tensor, dense: int = 0, slots: int = 0) -> str | None:
     return None
 
 
-def default_settings(batch: int, channels: int, width: int, length: int, precision: str, dense: bool) -> Settings:
-    """What was fastest on an H200 at the sizes of the benchmarks; width counts slots, or reals of a dense state."""
-    wide = width > (64 if dense else 32)
-    huge = width > 64 and not (dense and precision != "fp32")  # tables of 64 samples would not fit a multiprocessor
-    chunk = min(32 if huge else 64, _power_of_two(length))
-    tile = 32 if wide and batch >= 32 else 16
-    # Signals that fill less than half a tile are cut into rows enough for whole tiles, two programs a processor.
-    enough = -(-max(tile, 256 * tile // channels) // batch)
-    segments = max(1, min(enough, -(-length // chunk) // 4)) if 2 * batch < tile else 1
-    light = not dense and not wide and precision != "fp32"
-    warps = 2 if light else 8 if width > 64 or (wide and precision == "fp32") else 4
-    part, block, warps_back, stages_back = _SUMS[precision, wide]
-    if width > 64:
-        part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
-    elif dense and not wide and precision != "fp32":
-        block = 64
-    fused = precision == "bf16" and wide and not dense
-    programs = 512 if dense or wide else 256
-    return Settings(chunk, tile, segments, warps, 3, fused, warps_back, stages_back, min(part, chunk), block, programs)
-
-
 class Tables(NamedTuple):
     """As the kernels read them: see `triton_kernels`."""
 
@@ -104,8 +59,10 @@ class Tables(NamedTuple):
     C: Tensor  # (directions, channels, planes, N, M)
     decay: Tensor  # (channels, 3, N) or (channels, N, N)
 
-    def of(self, direction: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.K[direction], self.E, self.C[direction], self.decay
+    def of(self, direction: int) -> tuple[Tensor | None, ...]:
+        """What one walk reads: the first of two takes what a chunk says to itself in both, the second nothing of it."""
+        K = (None, None) if direction else (self.K[0], self.K[1] if len(self.K) == 2 else None)
+        return *K, self.E, self.C[direction], self.decay
 
 
 def run_modes(
@@ -170,10 +127,6 @@ def _arithmetic(u: Tensor, precision: str) -> str:
     return _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
 
 
-def _power_of_two(n: int, least: int = 16) -> int:
-    return max(least, 1 << (n - 1).bit_length())
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Sizes shared by the launches of one call."""
@@ -192,59 +145,62 @@ class _Plan:
         batch, channels, length = u.shape
         return cls(batch, channels, length, width, planes, cut, arithmetic)
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         return -(-self.length // self.cut.chunk)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Chunks in a row."""
         return -(-self.chunks // self.cut.segments)
 
-    @property
+    @cached_property
     def segments(self) -> int:
         """Rows that hold at least one chunk; all but the last of a signal are full."""
         return -(-self.chunks // self.steps)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return self.batch * self.segments
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int]:
         return self.channels, -(-self.rows // self.cut.tile)
 
-    @property
+    @cached_property
     def edge_shape(self) -> tuple[int, ...]:
         """Of the states at one end of all rows."""
         return self.batch, self.segments, self.channels, self.planes, self.width
 
-    @property
+    @cached_property
     def splits(self) -> tuple[int, int]:
         """Partial sums that the tables' gradients come in, and blocks of chunks in each."""
-        if self.cut.fused:
-            return self.grid[1], 0
         blocks = -(-self.rows * self.steps // self.cut.block)
         per_split = -(-blocks // max(1, min(blocks, self.cut.programs // self.channels)))
         return -(-blocks // per_split), per_split
 
-    @property
+    @cached_property
     def sums_shape(self) -> tuple[int, ...]:
         """Of these partial sums: dT, dE, dCᵀ and the decay's."""
         M, N = self.cut.chunk, self.width
         return self.splits[0], self.channels, M * M + 2 * self.planes * M * N + N * (N if self.planes == 1 else 3)
 
-    def sizes(self) -> dict[str, Any]:
-        """The arguments every walk takes."""
+    def sizes(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
+        """Strides of the signals, in units that divide them and the length; and the arguments every walk takes."""
+        strides = [stride for x in signals for stride in x.stride()[:2]]
+        even = math.gcd(16, self.length, *strides)
+        return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
+
+    @cached_property
+    def _sizes(self) -> dict[str, Any]:
         return {
             "channels": self.channels,
             "modes": self.width,
             "rows": self.rows,
             "segments": self.segments,
             "steps": self.steps,
-            "length": self.length,
             "M": self.cut.chunk,
-            "N": _power_of_two(self.width),
+            "N": power_of_two(self.width),
             "PRECISION": self.arithmetic,
             "DENSE": self.planes == 1,
         }
@@ -255,7 +211,7 @@ class _Plan:
         shape = self.channels, self.rows, self.steps, self.planes, self.width
         return torch.empty(shape, dtype=kept, device=like.device)
 
-    def begin(self, edge: Tensor | None, x: Tensor, tables: tuple[Tensor, ...], reverse: bool) -> Tensor | None:
+    def begin(self, edge: Tensor | None, x: Tensor, tables: Tables, direction: int, reverse: bool) -> Tensor | None:
         """The state each row starts from, given the first one's: a walk without outputs, then a chain."""
         at = self.segments - 1 if reverse else 0
         if self.segments == 1 and edge is None:
@@ -265,13 +221,13 @@ class _Plan:
             begin[:, at] = edge
         if self.segments > 1:
             ends = torch.empty_like(begin)
-            self.walk(x, tables, begin, None, None, ends, reverse, add=False)
+            self.walk(x, tables.of(direction), begin, None, None, ends, reverse, add=False)
             if self.planes == 1:
-                self._chain_dense(begin, ends, tables[-1], reverse)
+                self._chain_dense(begin, ends, tables.decay, reverse)
             else:
                 chain_kernel[(self.channels, self.batch)](
-                    begin, ends, tables[-1], self.channels, self.width, self.segments, self.steps,
-                    N=_power_of_two(self.width), REVERSE=reverse,
+                    begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
+                    N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip
         return begin
 
@@ -287,7 +243,7 @@ class _Plan:
     def walk(
         self,
         x: Tensor,
-        tables: tuple[Tensor, ...],
+        tables: tuple[Tensor | None, ...],
         begin: Tensor | None,
         y: Tensor | None,
         states: Tensor | None,
@@ -295,30 +251,11 @@ class _Plan:
         reverse: bool,
         add: bool,
     ) -> None:
+        strides, sizes = self.sizes(x)
         walk_kernel[self.grid](
-            x, *tables, begin, y, states, ends, x.stride(0), x.stride(1), **self.sizes(), R=self.cut.tile,
+            x, *tables, begin, y, states, ends, *strides, **sizes, R=self.cut.tile,
             REVERSE=reverse, ADD=add, num_warps=self.cut.warps, num_stages=self.cut.stages,
         )  # fmt: skip
-
-    def adjoint(
-        self,
-        dy: Tensor,
-        u: Tensor,
-        tables: tuple[Tensor, ...],
-        begin: Tensor | None,
-        du: Tensor,
-        kept: Tensor,
-        sums: Tensor,
-        reverse: bool,
-    ) -> Tensor:
-        """du (added to what the first direction left there), the sums, and the states at the other end of the rows."""
-        ends = torch.empty(self.edge_shape, device=u.device)
-        strides = dy.stride(0), dy.stride(1), u.stride(0), u.stride(1)
-        walk_back_kernel[self.grid](
-            dy, u, *tables, begin, du, kept, ends, sums, *strides, **self.sizes(), R=self.cut.tile,
-            REVERSE=reverse, ADD=not reverse, num_warps=self.cut.warps_back, num_stages=self.cut.stages_back,
-        )  # fmt: skip
-        return ends
 
     def sum(self, u: Tensor, dy: Tensor, kept: list[Tensor], met: list[Tensor], sums: Tensor) -> None:
         """The sums of all directions, from the states of their walks and of the adjoints."""
@@ -331,9 +268,9 @@ class _Plan:
 
     def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
         cut = self.cut
-        strides = u.stride(0), u.stride(1), g.stride(0), g.stride(1)
+        strides, sizes = self.sizes(u, g)
         sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits[0])](
-            u, g, *states, sums, *strides, self.splits[1], **self.sizes(), P=cut.part, Q=cut.block,
+            u, g, *states, sums, *strides, self.splits[1], **sizes, P=cut.part, Q=cut.block,
             num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
 
@@ -345,7 +282,7 @@ def _forward(plan: _Plan, u: Tensor, tables: Tables, first: Tensor | None, save:
         reverse = direction == 1
         states = plan.states(u) if save else None
         ends = torch.empty(plan.edge_shape, device=u.device)
-        begin = plan.begin(None if reverse else first, u, tables.of(direction), reverse)
+        begin = plan.begin(None if reverse else first, u, tables, direction, reverse)
         plan.walk(u, tables.of(direction), begin, y, states, ends, reverse, add=reverse)
         if direction == 0:
             last = ends[:, -1]
@@ -360,19 +297,15 @@ def _backward(
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     sums = torch.empty(len(kept), *plan.sums_shape, device=u.device)
     met = []
-    for direction, states in enumerate(kept):
+    for direction in range(len(kept)):
         reverse = direction == 0
-        begin = plan.begin(dlast if reverse else None, dy, tables.of(direction), reverse)
-        if plan.cut.fused:
-            ends = plan.adjoint(dy, u, tables.of(direction), begin, du, states, sums[direction], reverse)
-        else:
-            met.append(plan.states(u))
-            ends = torch.empty(plan.edge_shape, device=u.device)
-            plan.walk(dy, tables.of(direction), begin, du, met[-1], ends, reverse, add=not reverse)
+        begin = plan.begin(dlast if reverse else None, dy, tables, direction, reverse)
+        met.append(plan.states(u))
+        ends = torch.empty(plan.edge_shape, device=u.device)
+        plan.walk(dy, tables.of(direction), begin, du, met[-1], ends, reverse, add=not reverse)
         if direction == 0:
             dfirst = ends[:, 0]
-    if met:
-        plan.sum(u, dy, kept, met, sums)
+    plan.sum(u, dy, kept, met, sums)
     return du, dfirst, sums
 
 
