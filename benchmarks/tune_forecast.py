@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import shlex
 import sys
 import tomllib
@@ -29,7 +30,8 @@ from wavessm.training.grid import Job, variant_fields
 from wavessm.training.job import Desk
 from wavessm.training.sweep import Board, Local
 
-COLUMNS = ("dataset", "horizon", "candidate", "variant", "seed", "val_mse", "epochs", "seconds", "command", "status")
+COLUMNS = ("dataset", "horizon", "candidate", "variant", "seed", "val_mse", "best_step", "epochs", "seconds",
+           "command", "status")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,31 @@ class Table:
             if row is not None:
                 named = {name: getattr(trial, name) for name in COLUMNS[:5]}
                 score = {"val_mse": row["value"], "epochs": row["epochs"], "seconds": row["train_seconds"]}
-                rows.append(named | score | {"command": trial.job.command, "status": row["status"]})
+                rows.append(
+                    named
+                    | score
+                    | {
+                        "best_step": self._best_step(trial, row["status"]),
+                        "command": trial.job.command,
+                        "status": row["status"],
+                    }
+                )
+        self._save(rows)
+        return rows
+
+    def _best_step(self, trial: Trial, status: str) -> int | str:
+        """Of a finished run; 0 is where it started."""
+        if status != "ok":
+            return ""
+        return json.loads((self.desk.run(trial.job) / "result.json").read_text())["best_step"]
+
+    def _save(self, rows: list[dict[str, Any]]) -> None:
         with checkpoint.replacing(self.path) as file:
             lines: list[str] = []
             writer = csv.DictWriter(_Lines(lines), COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
             file.write("".join(lines).encode())
-        return rows
 
 
 class _Lines:

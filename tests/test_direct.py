@@ -23,7 +23,9 @@ from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.folder import Run
 from wavessm.training.grid import Grid, expand
+from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe, recipe
+from wavessm.training.run import train
 
 SIZE = {"d_model": 8, "n_layers": 1, "d_state": 8}
 TINY = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--precision", "fp32", "--steps", "2",
@@ -165,6 +167,20 @@ def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert not any(name.startswith("test_") for name in result)
     assert not (tmp_path / "a" / "test.npy").exists()
+
+
+def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch):
+    modes, work = [], TrainingModule.work
+
+    def watched(module, batch, optimiser):
+        modes.append(module.model.training)
+        return work(module, batch, optimiser)
+
+    monkeypatch.setattr(TrainingModule, "work", watched)
+    options = {"root": str(folder), "horizon": 12, "seq_len": 30}
+    small = Recipe(ModelOptions(**SIZE, direct=True), direct_start="ridge", steps=3, validations=3000, device="cpu")
+    train("forecast", options, small, tmp_path / "a", show=False)
+    assert modes == [True, True, True]
 
 
 def test_training_that_only_harms_leaves_the_ridge_as_the_best_model(folder, tmp_path):

@@ -61,6 +61,7 @@ def test_every_run_is_a_row_and_the_same_line_goes_on(folder):
     for name, row in good.items():
         assert (row["dataset"], row["horizon"], row["seed"]) == ("WTH", "24", "0")
         assert float(row["seconds"]) > 0
+        assert int(row["best_step"]) in ((1, 2) if name == "plain" else (0, 1, 2))
         assert "--no-test" in row["command"].split()
         run = next(p for p in (folder / "tune").glob("forecast-*/run.json") if row["command"] in p.read_text())
         content = json.loads(run.read_text())

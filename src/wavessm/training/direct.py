@@ -26,7 +26,7 @@ from wavessm.heads import ForecastHead
 from wavessm.models import SequenceModel
 from wavessm.training.loader import Whole
 
-PENALTIES = (*baselines.PENALTIES, 10.0)
+PENALTIES = (*baselines.PENALTIES, 10.0, 100.0)
 MARK_PENALTIES = (1e-3, 0.1, 10.0)
 WINDOWS = 512
 
