@@ -3,9 +3,10 @@
     python benchmarks/tune_forecast.py --data-root FOLDER --out runs/tune --jobs 8
     python benchmarks/tune_forecast.py --data-root FOLDER --sets ETTh2,WTH --horizons 168,720 --candidates my.toml
 
-Candidates are the settings of wavessm.training.forecast_settings, some of them by name, or a TOML file with a table of
-options for each. All runs go side by side through the engine of `wavessm sweep`. The same line again goes on with what
-is left. OUT/tune.csv has a row for every run, failed ones too; options of `wavessm train` for every run follow --.
+Candidates are the settings of wavessm.training.forecast_settings, some of them by name (WTH:raw for one data set only),
+or a TOML file with a table of options for each. All runs go side by side through the engine of `wavessm sweep`. The same
+line again goes on with what is left. OUT/tune.csv has a row for every run, failed ones too. Options of `wavessm train`
+for every run follow --, as in -- --cuda-graphs.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class Trial:
     job: Job
 
 
-def read_candidates(given: str) -> dict[str, dict[str, Any]]:
-    """Named settings: all, some by name, or those of a TOML file; each with every option that a setting may change."""
+def read_candidates(given: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Named settings: all, some by name, or those of a TOML file; each with every option that a setting may change.
+
+    → the data set it is for (none: all of them), its name, its options
+    """
     if given.endswith(".toml"):
         try:
             known: dict[str, Any] = tomllib.loads(Path(given).read_text())
@@ -60,7 +64,8 @@ def read_candidates(given: str) -> dict[str, dict[str, Any]]:
     else:
         known = settings.SETTINGS
         names = given.split(",") if given else list(known)
-    return {name: settings.complete(name, known) for name in names}
+    split = [name.rpartition(":") for name in names]
+    return [(dataset, name, settings.complete(name, known)) for dataset, _, name in split]
 
 
 def plan(given: argparse.Namespace, extra: list[str]) -> list[Trial]:
@@ -74,7 +79,7 @@ def plan(given: argparse.Namespace, extra: list[str]) -> list[Trial]:
             raise OptionError(f"--sets has {dataset!r}, expected some of {', '.join(SETS)}.")
         horizons = [h for h in SETS[dataset].lengths if not given.horizons or str(h) in given.horizons.split(",")]
         for horizon in horizons:
-            for name, setting in candidates.items():
+            for name, setting in [(n, s) for only, n, s in candidates if only in ("", dataset)]:
                 for variant in given.variants.split(","):
                     for seed in map(int, given.seeds.split(",")):
                         place = {"root": given.data_root, "dataset": dataset, "horizon": horizon}
@@ -178,7 +183,7 @@ def run(arguments: list[str]) -> int:
     given, extra = parsed(arguments)
     trials = plan(given, extra)
     if not trials:
-        raise OptionError(f"no run: none of the sets has a horizon of {given.horizons}.")
+        raise OptionError("no run: none of the sets has such a horizon and a candidate; see --horizons, --candidates.")
     given.out.mkdir(parents=True, exist_ok=True)
     desk = Desk(given.out, given.out / "runs.csv")
     board = Board.of([trial.job for trial in trials], desk, given.retry_failed)

@@ -83,20 +83,59 @@ def test_every_run_is_a_row_and_the_same_line_goes_on(folder):
     assert [row for row in rows_of(folder) if row["seed"] == "0"] == rows, "what was done is not done again"
 
 
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("tune_forecast", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tune_forecast"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_candidate_may_be_for_one_data_set_only(script):
+    given, extra = script.parsed(
+        [
+            "--data-root",
+            "x",
+            "--sets",
+            "WTH,ECL",
+            "--horizons",
+            "720",
+            "--candidates",
+            "level,ECL:raw",
+            "--seeds",
+            "0,1",
+        ]
+    )
+    trials = script.plan(given, [*extra, "--device", "cpu"])
+    assert [(t.dataset, t.candidate, t.seed) for t in trials] == [
+        ("WTH", "level", 0), ("WTH", "level", 1), ("ECL", "level", 0), ("ECL", "level", 1), ("ECL", "raw", 0),
+        ("ECL", "raw", 1),
+    ]  # fmt: skip
+    assert len({t.job.name for t in trials}) == 6
+    assert {t.job.recipe.model.instance_norm for t in trials if t.candidate == "raw"} == {"none"}
+    assert {t.job.recipe.model.structure for t in trials} == {"diagonal"}
+
+
+def test_the_best_candidate_is_the_one_with_the_least_mean_of_as_many_runs(script):
+    def row(candidate, error, status="ok"):
+        return {"dataset": "WTH", "horizon": 24, "candidate": candidate, "val_mse": str(error), "status": status}
+
+    rows = [row("a", 0.3), row("a", 0.1), row("b", 0.05), row("b", "", "failed: x"), row("c", 0.25), row("c", 0.25)]
+    assert script.ranked(rows) == {("WTH", 24): [(pytest.approx(0.2), "a"), (0.25, "c")]}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--sets", "ETTh9"], "expected some of ETTh1"),
-        (["--sets", "WTH", "--horizons", "25"], "none of the sets has a horizon of 25"),
+        (["--sets", "WTH", "--horizons", "25"], "none of the sets has such a horizon"),
         (["--sets", "WTH", "--candidates", "lvl"], "unknown setting 'lvl'"),
+        (["--sets", "WTH", "--horizons", "24", "--candidates", "ECL:raw"], "no run: none of the sets"),
         (["--sets", "WTH", "--candidates", "nowhere.toml"], "cannot be read as TOML"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, words, said):
-    spec = importlib.util.spec_from_file_location("tune_forecast", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    sys.modules["tune_forecast"] = script
-    spec.loader.exec_module(script)
+def test_mistakes_are_one_line(tmp_path, script, words, said):
     with pytest.raises(ws.WaveSSMError, match=said) as raised:
         script.run(["--data-root", str(tmp_path), "--out", str(tmp_path / "tune"), *words, "--", *TINY])
     assert "\n" not in str(raised.value)
