@@ -5,8 +5,8 @@
 
 Candidates are the settings of wavessm.training.forecast_settings, some of them by name (WTH:raw for one data set only),
 or a TOML file with a table of options for each. All runs go side by side through the engine of `wavessm sweep`. The
-same line again goes on with what is left. OUT/tune.csv has a row for every run, failed ones too. Options of `wavessm train`
-for every run follow --, as in -- --cuda-graphs.
+same line again goes on with what is left. OUT/tune.csv has a row for every run, failed ones too. Options of `wavessm
+train` for every run follow --, as in -- --cuda-graphs.
 """
 
 from __future__ import annotations
