@@ -23,6 +23,7 @@ from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.folder import Run
 from wavessm.training.grid import Grid, expand
+from wavessm.training.groups import optimiser_groups
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe, recipe
 from wavessm.training.run import train
@@ -167,6 +168,16 @@ def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert not any(name.startswith("test_") for name in result)
     assert not (tmp_path / "a" / "test.npy").exists()
+
+
+def test_a_direct_path_has_a_rate_of_its_own_and_the_global_one_comes_last(folder):
+    model, _ = cell(folder, "last")
+    groups = optimiser_groups(model, Recipe(lr=0.1, lr_direct=0.02, weight_decay=0.3))
+    assert [(group["name"], group["lr"]) for group in groups] == [
+        ("direct", 0.02), ("ssm", 0.001), ("no decay", 0.1), ("decay", 0.1),
+    ]  # fmt: skip
+    assert {id(p) for p in groups[0]["params"]} == {id(p) for p in model.direct.parameters()}
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())), "each once"
 
 
 def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch):

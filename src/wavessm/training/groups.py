@@ -36,4 +36,5 @@ def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
         for group in groups:
             group["params"] = [p for p in group["params"] if id(p) not in moved]
         groups.append({"name": name, "params": [p for p in parameters if id(p) in moved], **rates})
-    return [group for group in groups if group["params"]]
+    there = [group for group in groups if group["params"]]
+    return sorted(there, key=lambda group: group["name"] != "direct")  # first: the last one's rate is written down
