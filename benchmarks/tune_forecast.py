@@ -64,8 +64,11 @@ def read_candidates(given: str) -> list[tuple[str, str, dict[str, Any]]]:
     else:
         known = settings.SETTINGS
         names = given.split(",") if given else list(known)
-    split = [name.rpartition(":") for name in names]
-    return [(dataset, name, settings.complete(name, known)) for dataset, _, name in split]
+    found = []
+    for entry in names:
+        dataset, _, name = entry.rpartition(":")
+        found.append((dataset, name, settings.complete(entry if entry in known else name, known)))
+    return found
 
 
 def plan(given: argparse.Namespace, extra: list[str]) -> list[Trial]:

@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
     miniatures.forecast(folder, "WTH", rows=1200)
     (folder / "settings.toml").write_text(
         "[plain]\ntimeenc = 0\ndirect = false\ndirect_start = 'zero'\nseq_len = 20\n\n"
-        "[year]\ntimeenc = 3\ninstance_norm = 'none'\nseq_len = 20\n\n[broken]\nseq_len = 9999\n"
+        "['WTH:year']\ntimeenc = 3\ninstance_norm = 'none'\nseq_len = 20\n\n[broken]\nseq_len = 9999\n\n['ECL:raw']\n"
     )
     return folder
 
