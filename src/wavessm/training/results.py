@@ -113,7 +113,8 @@ def _cell(value: Any) -> str:
 
 
 def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
-    """A finished run: its selecting score on the test split; or every score there, and the best one in validation."""
+    """A finished run: its selecting score on the test split; or every score there, and the best one in validation. A
+    run without a test has that one alone."""
     result = json.loads((run.folder / "result.json").read_text())
     last = checkpoint.load(run.folder / "last.ckpt")
     options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
@@ -134,7 +135,7 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
         if everything or name == selecting:
             rows.append(common | {"split": "test", "metric": name, "value": result[f"test_{name}"],
                                   "ci_low": low, "ci_high": high})  # fmt: skip
-    if everything:
+    if everything or not run.recipe.test:
         rows.append(common | {"split": "val", "metric": selecting, "value": last["best"]})
     return rows
 
