@@ -131,8 +131,8 @@ def test_missing_series_say_where_they_are_published(tmp_path):
         load_forecast(tmp_path)
     with pytest.raises(UnknownNameError, match=r"unknown forecasting set 'ETTh3'.*Known: ETTh1"):
         load_forecast(tmp_path, "ETTh3")
-    with pytest.raises(OptionError, match="timeenc is 2"):
-        load_forecast(tmp_path, timeenc=2)
+    with pytest.raises(OptionError, match="timeenc is 4"):
+        load_forecast(tmp_path, timeenc=4)
     table = pd.DataFrame({"OT": miniatures.series(2000, 1, 24)[:, 0]})
     table.insert(0, "date", pd.date_range("2020", periods=2000, freq="h"))
     table.to_csv(tmp_path / "ECL_univariate.csv", index=False)

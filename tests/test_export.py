@@ -31,6 +31,10 @@ MODELS = {
         "head": "forecast", "horizon": 70, "d_output": 2, "instance_norm": "last", "encoder": "calendar",
         "mark_sizes": (4, 5), "horizon_mask": True,
     },
+    "forecast with a direct path": {
+        "head": "forecast", "horizon": 7, "d_output": 2, "encoder": "calendar", "mark_width": 2, "horizon_mask": True,
+        "direct": True, "context": 40, "instance_norm": "mean_std",
+    },
     "forecast with real marks": {
         "head": "forecast", "horizon": 7, "d_output": 2, "encoder": "calendar", "mark_width": 2, "horizon_mask": True,
     },
@@ -195,10 +199,12 @@ def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
 
 def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path):
     lstm = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, backbone="lstm"))
+    direct = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, head="forecast", horizon=2, direct=True, context=3))
     for model, write, words in (
         (lstm, export_onnx, "expected 'wavessm'"),
         (make("both directions"), export_step_onnx, "reads the future"),
         (make("forecast"), export_step_onnx, "instance_norm"),
+        (direct, export_step_onnx, "direct reads the whole context"),
         (torch.nn.Linear(1, 1), export_torch, "got a Linear"),
     ):
         with pytest.raises(ws.OptionError, match=words) as raised:

@@ -8,8 +8,10 @@ import torch
 import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet, generate_listops
 from wavessm.data.listops import Grammar, Sizes
+from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
 from wavessm.data.window_copy import WindowCopy, copying_set
+from wavessm.tasks import model_config
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
@@ -58,6 +60,24 @@ def test_captured_steps_have_the_losses_of_plain_steps(kind, norm):
     plain, captured = losses(kind, False, norm), losses(kind, True, norm)
     assert plain.isfinite().all()
     torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_captured_steps_on_windows_have_the_losses_of_plain_steps():
+    """Forecasts with a calendar and a direct path; the last batch of an epoch is filled up."""
+    series = torch.sin(torch.arange(400.0) / 5)[:, None]
+    marks = torch.rand(400, 3, generator=torch.Generator().manual_seed(0))
+    source = Windows(series, marks, 60, 24, [0], torch.arange(100), eval_stamp=True)
+    info = DataInfo("forecast", 1, 1, 60, horizon=24, mark_width=3)
+    data = DataSet("windows", source, source, source, info).to("cuda")
+    curves = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        options = ModelOptions(d_model=32, n_layers=2, d_state=32, direct=True, instance_norm="last", horizon_mask=True)
+        recipe = Recipe(options, lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs)
+        step = stepper(ws.SequenceModel(model_config("forecast", options, info, "fp32")).cuda(), data, recipe)
+        curves.append(torch.stack([step().clone() for _ in range(STEPS)]).cpu())
+    assert curves[0].isfinite().all()
+    torch.testing.assert_close(curves[1], curves[0], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("backbone", ["lstm", "transformer"])

@@ -24,6 +24,10 @@ HEADS = {
         "head": "forecast", "horizon": 4, "encoder": "calendar", "mark_sizes": (5, 3), "horizon_mask": True,
         "instance_norm": "mean",
     },
+    "direct": {
+        "head": "forecast", "horizon": 4, "encoder": "calendar", "mark_width": 2, "d_output": 2, "direct": True,
+        "context": 7, "instance_norm": "last",
+    },
     "real marks": {"head": "forecast", "horizon": 4, "encoder": "calendar", "mark_width": 2},
     "marked classes": {"encoder": "calendar", "mark_width": 2},
     "pair": {"head": "pair"},
@@ -38,7 +42,10 @@ SMALL = {"d_input": 3, "d_output": 3, "d_model": 8, "n_layers": 2, "d_state": 6,
 def make(kind="pool", seed=0, **fields):
     options = HEADS["calendar"] | {"instance_norm": "none"} if kind == "calendar, raw" else HEADS[kind]
     torch.manual_seed(seed)
-    return ws.SequenceModel(ws.ModelConfig(**(SMALL | options | fields))).double()
+    model = ws.SequenceModel(ws.ModelConfig(**(SMALL | options | fields))).double()
+    for weight in [] if model.direct is None else model.direct.parameters():
+        torch.nn.init.normal_(weight)  # it begins at zero, where it could do no wrong
+    return model
 
 
 def inputs(model, batch=3, length=20, seed=1):

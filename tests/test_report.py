@@ -109,7 +109,7 @@ def test_paired_differences_leave_out_what_the_cases_do_to_both(tmp_path):
     pack({name: tmp_path / name for name in runs}, tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as file:
         outputs = {name: file[name].astype(float) for name in runs}
-        rows = {row["run"]: row for row in differences(outputs, file["labels"], "a", resamples=100)}
+        rows = {row["model"]: row for row in differences(outputs, file["labels"], "a", resamples=100)}
     assert rows["a"]["difference"] == rows["a"]["high"] == 0
     assert abs(rows["same"]["difference"]) < 1e-3
     assert rows["worse"]["high"] < 0
@@ -119,3 +119,17 @@ def test_paired_differences_leave_out_what_the_cases_do_to_both(tmp_path):
     np.save(tmp_path / "a" / "test.npy", np.concatenate([shared, ~labels], axis=1))
     with pytest.raises(ws.WaveSSMError, match="test cases of same are not those"):
         pack({name: tmp_path / name for name in runs}, tmp_path / "p.npz")
+
+
+def test_seeds_widen_the_interval_of_a_difference():
+    random = np.random.default_rng(1)
+    labels = random.random((300, 2)) < 0.5
+    signal = labels + random.normal(size=labels.shape)
+    noise = [random.normal(size=labels.shape) for _ in range(3)]
+    outputs = {f"a-s{k}": signal + 0.1 * noise[k] for k in range(3)}
+    outputs |= {f"b-s{k}": signal + (0.0, 0.8, 2.5)[k] * noise[k] for k in range(3)}
+    rows = {row["model"]: row for row in differences(outputs, labels, "a", resamples=200)}
+    one = {row["model"]: row for row in differences({k: outputs[k] for k in ("a-s1", "b-s1")}, labels, "a", 200)}
+    assert rows["b"]["seeds"] == 3
+    assert rows["b"]["deviation"] > rows["a"]["deviation"]
+    assert rows["b"]["high"] - rows["b"]["low"] > 2 * (one["b"]["high"] - one["b"]["low"])

@@ -67,6 +67,7 @@ def test_a_recipe_decides_what_the_data_do_not():
         "mark_width",
         "head",
         "horizon",
+        "context",
         "precision",
     }
     assert set(fields_of(ModelOptions)) == set(fields_of(ModelConfig)) - decided

@@ -23,7 +23,7 @@ INSTANCE_NORMS = ("none", "last", "mean", "mean_std")
 _CHOICES = {
     "norm": NORMS, "encoder": ENCODERS, "head": HEADS, "backbone": BACKBONES, "instance_norm": INSTANCE_NORMS,
 }  # fmt: skip
-_SWITCHES = ("bidirectional", "prenorm", "horizon_mask")
+_SWITCHES = ("bidirectional", "prenorm", "horizon_mask", "direct")
 _COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads")
 
 
@@ -39,6 +39,7 @@ class ModelConfig:
     horizon_mask       calendar, forecasting: tell steps of the horizon from steps of the context
     head               "pool", "last", "sequence", "forecast" (the `horizon` steps after the context), "pair"
     instance_norm      forecasting: take off "last" or "mean" of each context, "mean_std" also scales; undone after
+    direct             forecasting: a linear map beside the backbone, from the last `context` steps to the horizon
     backbone           "wavessm", "lstm", "transformer" (with `n_heads`)
     d_state … precision  as in `WaveSSM`; n_ssm None gives every channel its own copy
     dt_min_first, dt_max_first  steps of the first layer where they differ from the others'
@@ -68,6 +69,8 @@ class ModelConfig:
     head: str = "pool"
     horizon: int | None = None
     instance_norm: str = "none"
+    direct: bool = False
+    context: int | None = None
     backbone: str = "wavessm"
     n_heads: int = 4
     dt_min: float = 1e-3
@@ -130,13 +133,22 @@ class ModelConfig:
         if self.head == "pair" and self.encoder == "calendar":
             raise OptionError("ModelConfig: head='pair' takes no marks; use encoder='linear' or 'embedding'.")
         if self.instance_norm != "none":
-            if self.head != "forecast":
-                raise OptionError(f"ModelConfig: instance_norm goes with head='forecast', the head is {self.head!r}.")
-            if self.d_output > self.d_input:
-                raise OptionError(
-                    f"ModelConfig: instance_norm is undone on the last d_output columns of the input; d_output is "
-                    f"{self.d_output}, d_input {self.d_input}; use instance_norm='none' or fewer outputs."
-                )
+            self._check_columns("instance_norm is undone on", "use instance_norm='none' or fewer outputs")
+        if self.direct:
+            self._check_columns("direct reads", "use direct=False or fewer outputs")
+            whole(self.context, "ModelConfig: direct=True: context, the steps it reads,", least=1)
+        elif self.context is not None:
+            raise OptionError("ModelConfig: context goes with direct=True; models without it take any length.")
+
+    def _check_columns(self, what: str, advice: str) -> None:
+        """What works column by column needs the targets among the inputs."""
+        if self.head != "forecast":
+            raise OptionError(f"ModelConfig: {what.split()[0]} goes with head='forecast', the head is {self.head!r}.")
+        if self.d_output > self.d_input:
+            raise OptionError(
+                f"ModelConfig: {what} the last d_output columns of the input; d_output is {self.d_output}, d_input "
+                f"{self.d_input}; {advice}."
+            )
 
     def _check_backbone(self) -> None:
         if self.n_ssm is not None:

@@ -5,11 +5,14 @@ last      (batch, d_output)           the last true step
 sequence  (batch, length, d_output)   every step; zero where padded
 forecast  (batch, horizon, d_output)  the steps after the context
 pair      (batch, d_output)           two sequences, pooled to a and b; [a, b, a − b, a · b] through two Linears
+
+A forecast may have a second way to it, `DirectPath`, which goes round encoder and backbone.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +97,59 @@ class ForecastHead(nn.Module):
             return self.decoder(h[:, -self.horizon :])
         steps = lengths[:, None] + torch.arange(self.horizon, device=h.device)
         return self.decoder(take_steps(h, steps))
+
+
+class DirectPath(nn.Module):
+    """A forecast straight from the context: y = Wᵀ x + Uᵀ m, zero at the start.
+
+    x  the last `context` values of a column (nothing before the first of a shorter one), W the same for all columns
+    m  the real-valued marks of the last step, where there are any; U has weights for every column
+
+    W is kept √context times as large, so that a step of Adam moves the forecast by about its rate for any context.
+
+    >>> config = ModelConfig(head="forecast", horizon=2, direct=True, context=3)
+    >>> path = DirectPath(config).set(torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    >>> path(torch.tensor([5.0, 6.0, 7.0, 8.0])[None, :, None]).flatten().tolist()     # the last, the third from it
+    [8.0, 6.0]
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.context, self.d_output = cast(int, config.context), config.d_output
+        horizon = cast(int, config.horizon)
+        self.W = nn.Parameter(torch.zeros(self.context, horizon))
+        self.U = nn.Parameter(torch.zeros(config.mark_width, horizon, self.d_output)) if config.mark_width else None
+
+    @torch.no_grad()
+    def set(self, W: Tensor, U: Tensor | None = None) -> DirectPath:
+        """Put a map there. W: (context, horizon); U: (marks, horizon, d_output)"""
+        self.W.copy_(W * math.sqrt(self.context))
+        if self.U is not None and U is not None:
+            self.U.copy_(U)
+        return self
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, columns), zero where padded
+        marks: Tensor | None = None,  # (batch, length or more, k)
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> Tensor:
+        """→ (batch, horizon, d_output)"""
+        recent, now = self.read(x, marks, lengths)
+        y = torch.einsum("bsc,sh->bhc", recent, self.W / math.sqrt(self.context))
+        return y if now is None or self.U is None else y + torch.einsum("bk,khc->bhc", now, self.U)
+
+    def read(self, x: Tensor, marks: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the maps are applied to: values (batch, context, d_output), marks (batch, k) or None."""
+        padded = F.pad(x[..., -self.d_output :], (0, 0, self.context, 0))
+        if lengths is None:
+            recent = padded[:, x.shape[1] :]
+        else:
+            recent = take_steps(padded, lengths[:, None] + torch.arange(self.context, device=x.device))
+        if self.U is None or marks is None:
+            return recent, None
+        now = marks[:, x.shape[1] - 1] if lengths is None else take_steps(marks, lengths[:, None] - 1)[:, 0]
+        return recent, now.to(x.dtype)
 
 
 class PairHead(nn.Module):

@@ -19,7 +19,7 @@ from wavessm.checks import whole
 from wavessm.config import ModelConfig
 from wavessm.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, can_look, make_encoder
 from wavessm.errors import OptionError, ShapeError
-from wavessm.heads import Heard, LastHead, make_head
+from wavessm.heads import DirectPath, Heard, LastHead, make_head
 from wavessm.layer import time_mask
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class SequenceModel(nn.Module):
         self.scale = InstanceNorm(config.instance_norm)
         self.backbone = make_backbone(config)
         self.head = make_head(config)
+        self.direct = DirectPath(config) if config.direct else None
 
     def forward(
         self,
@@ -83,7 +84,8 @@ class SequenceModel(nn.Module):
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
         h = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead)
         h = self.backbone(h, None if lengths is None else lengths + horizon, rate)
-        return self.scale.undo(self.head(h, lengths), centre, scale)
+        y = self.head(h, lengths)
+        return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 
     # -- streams ------------------------------------------------------------------------------------------------
 
@@ -218,6 +220,8 @@ class SequenceModel(nn.Module):
             reason = "head='pair' compares whole sequences; use 'pool', 'last', 'sequence' or 'forecast'"
         elif config.instance_norm != "none":
             reason = "instance_norm needs the whole context; use 'none', or call the model on the latest window"
+        elif config.direct:
+            reason = "direct reads the whole context; use direct=False, or call the model on the latest window"
         else:
             return
         raise OptionError(f"SequenceModel.{call}: {reason}.")

@@ -10,6 +10,7 @@ free. A whole sequence is padded to full rows; a stream takes whole rows and han
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch import nn
 from wavessm.backbones import Stack
 from wavessm.blocks import ResidualBlock
 from wavessm.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
+from wavessm.heads import DirectPath
 from wavessm.layer import WaveSSM
 from wavessm.models import SequenceModel
 from wavessm.onnx_graph import END, Graph, onnx_package
@@ -176,10 +178,24 @@ def put_forecast(g: Graph, x: str, marks: str | None, model: SequenceModel, run:
     h, _ = put_stack(g, h, cast(Stack, model.backbone), run)
     y = g.linear(g.cut(h, -horizon, END, axis=1), cast(Any, model.head).decoder)
     d = model.config.d_output
+    if model.direct is not None:
+        y = g.add("Add", y, _put_direct(g, x, early, model.direct))
     for name, kind in ((scale, "Mul"), (centre, "Add")):
         if name is not None:
             y = g.add(kind, y, g.cut(name, -d, END, axis=2))
     return y
+
+
+def _put_direct(g: Graph, x: str, marks: str | None, path: DirectPath) -> str:
+    """The forecast straight from context (batch, length, d_input) and its marks."""
+    x = g.cut(x, -path.d_output, END, axis=2)
+    early = g.zeros(g.size(x, 0), path.context, path.d_output)
+    recent = g.cut(g.add("Concat", early, x, options={"axis": 1}), -path.context, END, axis=1)
+    y = g.add("MatMul", g.constant(path.W.T / math.sqrt(path.context)), recent)
+    if path.U is None or marks is None:
+        return y
+    now = g.add("MatMul", g.cut(marks, -1, END, axis=1), g.constant(path.U.flatten(1)))  # (batch, 1, horizon · d)
+    return g.add("Add", y, g.add("Reshape", now, g.shape(0, path.W.shape[1], path.d_output)))
 
 
 def _put_instance_norm(g: Graph, x: str, norm: InstanceNorm) -> tuple[str, str | None, str | None]:

@@ -73,8 +73,8 @@ class ForecastOptions:
     """The target alone, or all columns in and out."""
     seq_len: int | None = None
     """Steps of context; None takes Informer's for the set and horizon."""
-    timeenc: Literal[0, 1] = 0
-    """Calendar as tables (0) or as real numbers (1)."""
+    timeenc: Literal[0, 1, 2, 3] = 0
+    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
     eval_stamp: bool = False
     """Give the model the calendar of the horizon too; it is known."""
 
@@ -144,8 +144,8 @@ class CsvOptions:
     """Steps the model sees."""
     date_column: str | None = None
     """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
-    timeenc: Literal[0, 1] = 0
-    """Calendar as tables (0) or as real numbers (1)."""
+    timeenc: Literal[0, 1, 2, 3] = 0
+    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
     eval_stamp: bool = False
     """Give the model the calendar of the horizon too; it is known."""
 
@@ -280,6 +280,7 @@ def model_config(task: str, options: ModelOptions, info: DataInfo, precision: st
         decided: dict[str, Any] = {
             "head": "forecast",
             "horizon": info.horizon,
+            "context": info.length if options.direct else None,
             "encoder": "calendar" if calendar else "linear",
             "mark_sizes": tuple(info.mark_sizes) if calendar else (),
             "mark_width": info.mark_width if calendar else 0,

@@ -12,6 +12,7 @@ from wavessm.cli.parse import explained, parse
 from wavessm.errors import OptionError
 from wavessm.tasks import TASKS, Task
 from wavessm.training.folder import Run, resume_command
+from wavessm.training.forecast_settings import settled
 from wavessm.training.processes import team_of
 from wavessm.training.recipes import RECIPES, Recipe, recipe
 
@@ -52,7 +53,12 @@ def read(arguments: list[str]) -> tuple[Task, Any]:
     kind = _options(task)
     line = f"wavessm train {task.name}" + (f" {task.where.upper()}" if task.where else "")
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
-    return task, parse(kind, kind(task.data, chosen), rest, line, about, task.fixed)
+    start = kind(task.data, chosen)
+    if task.recipes == "forecast" and name == "best":  # it has a setting of its own for many data sets and horizons
+        typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, task.fixed)
+        place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
+        start = kind(*settled(dataclasses.replace(task.data, **place), chosen))  # type: ignore[type-var]
+    return task, parse(kind, start, rest, line, about, task.fixed)
 
 
 def _run(task: Task, given: Any) -> int:
@@ -106,7 +112,7 @@ def report(run: Run) -> int:
     skipped = run.info.skipped
     if skipped:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
-    print(f"test: {scores}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
+    print(f"test: {scores or 'left out'}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
     for line in part_lines(result.get("parts", {})):
         print(line)
     print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")

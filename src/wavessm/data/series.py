@@ -43,7 +43,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class WindowOptions:
-    """How windows are cut. timeenc 0: whole marks to be embedded; 1: real marks in [-0.5, 0.5].
+    """How windows are cut. timeenc 0: whole marks to be embedded; 1: real marks in [-0.5, 0.5]; 2, 3: waves.
 
     With `eval_stamp` the marks of the horizon are given too (the calendar of the future is known).
     """
@@ -56,8 +56,11 @@ class WindowOptions:
     def __post_init__(self) -> None:
         whole(self.seq_len, "seq_len", 1)
         whole(self.horizon, "horizon", 1)
-        if self.timeenc not in (0, 1):
-            raise OptionError(f"timeenc is {self.timeenc!r}, expected 0 (marks to embed) or 1 (real marks).")
+        if self.timeenc not in (0, 1, 2, 3):
+            raise OptionError(
+                f"timeenc is {self.timeenc!r}, expected 0 (marks to embed), 1 (real marks), 2 (waves of day and week) "
+                "or 3 (of the year too)."
+            )
 
 
 def read_series(path: Path, columns: list[str] | None, date_column: str | None) -> Series:
@@ -119,8 +122,11 @@ def calendar(seconds: np.ndarray) -> dict[str, np.ndarray]:
 
 def make_marks(seconds: np.ndarray, timeenc: int, minutes: bool) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Marks (rows, k) and the table sizes of those to embed: month, day, weekday, hour and, with `minutes`, minute//15
-    (timeenc 0, long); or minute where wanted, hour, weekday, day, day of year, each in [-0.5, 0.5] (timeenc 1, float).
+    (timeenc 0, long); or minute where wanted, hour, weekday, day, day of year, each in [-0.5, 0.5] (timeenc 1, float);
+    or waves (timeenc 2 and 3, float), see `waves`.
     """
+    if timeenc >= 2:
+        return torch.from_numpy(waves(seconds, year=timeenc == 3)), ()
     now = calendar(seconds)
     if timeenc == 0:
         fields = [now["month"], now["day"], now["weekday"], now["hour"]]
@@ -132,6 +138,20 @@ def make_marks(seconds: np.ndarray, timeenc: int, minutes: bool) -> tuple[torch.
     if minutes:
         real = [now["minute"] / 59, *real]
     return torch.from_numpy((np.stack(real, axis=1) - 0.5).astype(np.float32)), ()
+
+
+def waves(seconds: np.ndarray, year: bool) -> np.ndarray:
+    """Sines and cosines of the day (four harmonics) and the week (three), (rows, 14) float32; with the year, its first
+    and that times the first two of the day, (rows, 24): a mean for every hour and season is then linear in them.
+    """
+
+    def turns(period: float, harmonics: int) -> list[np.ndarray]:
+        angle = 2 * np.pi * np.remainder(seconds / period, 1.0)
+        return [wave(k * angle) for k in range(1, harmonics + 1) for wave in (np.sin, np.cos)]
+
+    day, week = turns(86_400, 4), turns(604_800, 3)
+    season = turns(365.2425 * 86_400, 1) if year else []
+    return np.stack([*day, *week, *season, *(a * b for a in season for b in day[:4])], axis=1).astype(np.float32)
 
 
 def window_sets(name: str, series: Series, parts: Parts, options: WindowOptions) -> DataSet:

@@ -1,15 +1,18 @@
-"""Whether two models differ on one test set: differences of their scores over the same resamples of the cases.
+"""Whether models differ on one test set: differences of their mean scores over the same resamples of the cases.
 
-    python -m wavessm.report.paired results/ptbxl/predictions.npz --against legs-s0 --out results/ptbxl
+    python -m wavessm.report.paired results/ptbxl/predictions.npz --against legs --out results/ptbxl
 
-The file holds `labels` (cases, classes) and for every run its outputs (cases, classes); `pack` makes it from run
-folders, each of which has the rows of its test cases in test.npy. A paired interval leaves out what the choice of
-cases does to both models alike; what the seed does is not in it.
+The file holds `labels` (cases, classes) and for every run its outputs (cases, classes), under a name that ends in its
+seed: legs-s0. `pack` makes it from run folders, each of which has the rows of its test cases in test.npy. A resample
+draws cases, the same for all models, and for each model as many of its seeds as it has, with replacement. The interval
+then leaves out what the choice of cases does to both models alike, and holds what the seed does to each.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -34,30 +37,49 @@ def pack(folders: dict[str, Path], path: Path) -> None:
     np.savez_compressed(path, labels=labels.astype(bool), **outputs)  # type: ignore[arg-type]
 
 
+def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Runs by model.
+
+    >>> seeds_of(["legs-s0", "legs-s1", "morlet-scaled-s0"])
+    {'legs': ['legs-s0', 'legs-s1'], 'morlet-scaled': ['morlet-scaled-s0']}
+    """
+    models: dict[str, list[str]] = {}
+    for name in names:
+        models.setdefault(re.sub(r"-s\d+$", "", name), []).append(name)
+    return models
+
+
 def differences(
     outputs: dict[str, np.ndarray], labels: np.ndarray, against: str, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[dict[str, str | float]]:
-    """Macro AUROC of every run, its difference to that of `against`, and the difference's 5 % and 95 % quantiles."""
-    if against not in outputs:
-        raise unknown_name("run", against, outputs)
+    """Macro AUROC of every model, mean and standard deviation over its seeds, the difference to that of `against`, and
+    the difference's 5 % and 95 % quantiles."""
+    models, runs = seeds_of(outputs), list(outputs)
+    if against not in models:
+        raise unknown_name("model", against, models)
     random = np.random.default_rng(seed)
-    drawn: list[list[float]] = []
-    while len(drawn) < resamples:
+    drawn: dict[str, list[float]] = {model: [] for model in models}
+    while len(drawn[against]) < resamples:
         sample = random.integers(len(labels), size=len(labels))
-        if labels[sample].any(axis=0).all():
-            drawn.append([float(auroc(output[sample], labels[sample]).mean()) for output in outputs.values()])
-    scores = np.array(drawn)
-    base = list(outputs).index(against)
+        if not labels[sample].any(axis=0).all():
+            continue
+        scores = {run: float(auroc(outputs[run][sample], labels[sample]).mean()) for run in runs}
+        for model, names in models.items():
+            drawn[model].append(
+                float(np.mean([scores[names[k]] for k in random.integers(len(names), size=len(names))]))
+            )
+    whole = {model: np.array([auroc(outputs[run], labels).mean() for run in names]) for model, names in models.items()}
     rows: list[dict[str, str | float]] = []
-    for k, (name, output) in enumerate(outputs.items()):
-        gap = scores[:, k] - scores[:, base]
-        whole = float(auroc(output, labels).mean())
+    for model, values in whole.items():
+        gap = np.array(drawn[model]) - np.array(drawn[against])
         low, high = np.quantile(gap, (0.05, 0.95))
         rows.append(
             {
-                "run": name,
-                "auroc": whole,
-                "difference": whole - float(auroc(outputs[against], labels).mean()),
+                "model": model,
+                "seeds": len(values),
+                "auroc": float(values.mean()),
+                "deviation": float(values.std(ddof=1)) if len(values) > 1 else float("nan"),
+                "difference": float(values.mean() - whole[against].mean()),
                 "low": float(low),
                 "high": float(high),
                 "better_in": float((gap > 0).mean()),
@@ -82,7 +104,7 @@ def main() -> None:
         parser.error(f"{options.predictions}: {reason}")
     write_csv(options.out / "paired.csv", rows)
     for row in rows:
-        print(f"{row['run']:24} {row['auroc']:.4f} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")
+        print(f"{row['model']:24} {row['auroc']:.4f} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")
 
 
 if __name__ == "__main__":

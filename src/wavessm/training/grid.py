@@ -123,15 +123,19 @@ def expand(grid: Grid, base: Base) -> list[Job]:
     for place, recipe_name, extra in itertools.product(grid.tasks, grid.recipes, itertools.product(*varied)):
         task, _, dataset = place.partition(":")
         arguments = [task, "--recipe", recipe_name, *grid.options, *itertools.chain(*extra)]
-        options, recipe = base(arguments)
-        axes = _data_axes(grid, task, dataset)
-        for chosen, variant, seed in itertools.product(axes, grid.variants, grid.seeds):
-            model: dict[str, Any] = variant_fields(variant)
-            words = [[f"--{k.replace('_', '-')}", str(v)] for k, v in {**chosen, **model, "seed": seed}.items()]
-            command = shlex.join(["wavessm", "train", *arguments, *itertools.chain(*words)])
-            changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
-            jobs[command] = Job(task, {**options, **chosen}, recipe_name, changed, command)
+        for chosen in _data_axes(grid, task, dataset):
+            placed = [*arguments, *_words(chosen)]
+            options, recipe = base(placed)  # which may start elsewhere for every data set and horizon
+            for variant, seed in itertools.product(grid.variants, grid.seeds):
+                model: dict[str, Any] = variant_fields(variant)
+                command = shlex.join(["wavessm", "train", *placed, *_words({**model, "seed": seed})])
+                changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
+                jobs[command] = Job(task, options, recipe_name, changed, command)
     return list(jobs.values())
+
+
+def _words(values: dict[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:

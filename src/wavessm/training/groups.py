@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from wavessm.heads import DirectPath
 from wavessm.layer import WaveSSM, param_groups
 from wavessm.training.recipes import Recipe
 
@@ -14,6 +15,7 @@ def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Groups for AdamW.
 
     dt_rate "global" trains the steps at the global rate; c_rate "ssm" trains C at the rate of the dynamics, with decay.
+    A direct path has a rate of its own.
     """
     groups = param_groups(model, recipe.lr, recipe.weight_decay, recipe.lr_ssm)
     layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
@@ -22,6 +24,11 @@ def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
         moves.append(("dt", [layer.log_dt for layer in layers], {"lr": recipe.lr, "weight_decay": 0.0}))
     if recipe.c_rate == "ssm":
         moves.append(("C", [layer.C for layer in layers], {"lr": recipe.lr_ssm, "weight_decay": recipe.weight_decay}))
+    paths: list[Tensor] = [
+        w for module in model.modules() if isinstance(module, DirectPath) for w in module.parameters()
+    ]
+    if paths:
+        moves.append(("direct", paths, {"lr": recipe.lr_direct, "weight_decay": recipe.weight_decay}))
     for name, parameters, rates in moves:
         moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
         if not moved:
@@ -29,4 +36,5 @@ def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
         for group in groups:
             group["params"] = [p for p in group["params"] if id(p) not in moved]
         groups.append({"name": name, "params": [p for p in parameters if id(p) in moved], **rates})
-    return [group for group in groups if group["params"]]
+    there = [group for group in groups if group["params"]]
+    return sorted(there, key=lambda group: group["name"] != "direct")  # first: the last one's rate is written down

@@ -14,16 +14,18 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from wavessm.models import SequenceModel
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import RunError
 from wavessm.training.curves import draw_curves
+from wavessm.training.evaluate import evaluate_split
 from wavessm.training.loader import restore_source, source_state
 from wavessm.training.metrics import SELECTION
 from wavessm.training.module import TrainingModule
@@ -70,7 +72,18 @@ class Keeper(Callback):
             _set_random_state(self.start["random"])
         self.began = self.saved = time.monotonic()
         if self.start is None:
+            if module.recipe.direct_start == "ridge":
+                self._score_start(module)
             self.save(module)
+
+    def _score_start(self, module: TrainingModule) -> None:
+        """A model that starts at a regression may already be the best one."""
+        info, model = module.data.info, cast(SequenceModel, module.model)
+        scores, _ = evaluate_split(model, module.data.val, info, module.recipe.eval_batch_size)
+        model.train()
+        self.best = scores[SELECTION[info.kind].name]
+        if module.team.rank == 0:
+            checkpoint.save(self.folder / "best.ckpt", model_content(module))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for kind, handler in self.handlers.items():

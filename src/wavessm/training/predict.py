@@ -127,7 +127,8 @@ def _marks(run: Run, series: Series) -> Tensor | None:
     if dates is None or series.seconds is None:
         raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
     seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
-    marks = make_marks(seconds, timeenc=0 if info.mark_sizes else 1, minutes=count == 5)[0]
+    timeenc = getattr(options, "timeenc", 0 if info.mark_sizes else 1)
+    marks = make_marks(seconds, timeenc, minutes=count == 5)[0]
     if not getattr(options, "eval_stamp", False):
         marks[info.length :] = 0
     return marks[None]

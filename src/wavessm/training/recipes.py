@@ -44,6 +44,8 @@ class ModelOptions:
     """Probability of the tied dropout."""
     instance_norm: Literal["none", "last", "mean", "mean_std"] = "none"
     """Forecasting: what is taken off the context and put back on the forecast."""
+    direct: bool = False
+    """Forecasting: a linear map from context to horizon, the same for all columns, beside the blocks."""
     dt_min: float = 1e-3
     """Smallest initial step."""
     dt_max: float = 1e-1
@@ -75,6 +77,10 @@ class Recipe:
     """Highest learning rate of the dynamics (steps, modes, B, P)."""
     dt_rate: Literal["ssm", "global"] = "ssm"
     """Rate of the steps: that of the dynamics, or the global one."""
+    lr_direct: float = 1e-3
+    """Highest learning rate of a direct path; 0 leaves it where it starts."""
+    direct_start: Literal["zero", "ridge"] = "zero"
+    """Where a direct path starts: at zero, or at the ridge regression of the training windows."""
     c_rate: Literal["global", "ssm"] = "global"
     """Rate of C: the global one, or that of the dynamics."""
     weight_decay: float = 0.0
@@ -117,6 +123,8 @@ class Recipe:
     """At most so many seconds of work are lost when a run is killed; 0 saves after every step."""
     divergence: float = 100.0
     """Stop when the loss exceeds its first value so many times."""
+    test: bool = True
+    """Score the best model on the test split at the end; leave it out while choosing between settings."""
     note: str = ""
     """In what this recipe differs from the paper's."""
 
@@ -125,6 +133,7 @@ class Recipe:
         for name, ok, wanted in (
             ("lr", self.lr > 0 and math.isfinite(self.lr), "a positive number"),
             ("lr_ssm", self.lr_ssm >= 0 and math.isfinite(self.lr_ssm), "a number of at least 0"),
+            ("lr_direct", self.lr_direct >= 0 and math.isfinite(self.lr_direct), "a number of at least 0"),
             ("weight_decay", self.weight_decay >= 0, "a number of at least 0"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("eval_batch_size", self.eval_batch_size >= 1, "at least 1"),
@@ -141,6 +150,8 @@ class Recipe:
         ):
             if not ok:
                 raise OptionError(f"recipe: {name} is {getattr(self, name)}, expected {wanted}.")
+        if self.direct_start == "ridge" and not self.model.direct:
+            raise OptionError("recipe: direct_start is 'ridge', but the model has no direct path; add --direct.")
         if self.cuda_graphs and self.devices * self.nodes > 1:
             raise OptionError("recipe: cuda_graphs captures one process; leave it out, or use devices = nodes = 1.")
         return self

@@ -115,7 +115,8 @@ def _cell(value: Any) -> str:
 def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
     """A finished run: its selecting score on the test split; or every score there, and the best one in validation.
 
-    A test split with parts (window copying by the number of windows) has rows for each, its name as the horizon.
+    A run without a test has that one alone. A test split with parts (window copying by the number of windows) has rows
+    for each, its name as the horizon.
     """
     result = json.loads((run.folder / "result.json").read_text())
     last = checkpoint.load(run.folder / "last.ckpt")
@@ -144,7 +145,7 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
             if everything or name in (selecting, "mse"):
                 rows.append(common | {"horizon": part, "split": "test", "metric": name, "value": value,
                                       "ci_low": low, "ci_high": high})  # fmt: skip
-    if everything:
+    if everything or not run.recipe.test:
         rows.append(common | {"split": "val", "metric": selecting, "value": last["best"]})
     return rows
 

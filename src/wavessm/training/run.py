@@ -28,6 +28,7 @@ from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training import checkpoint
+from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
 from wavessm.training.folder import Run, environment, new_folder
 from wavessm.training.launch import launch
@@ -164,6 +165,8 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
         start is not None and run.recipe.patience > 0 and start["waited"] >= run.recipe.patience
     )
     if not finished:
+        if start is None and run.recipe.direct_start == "ridge":
+            start_at_ridge(model, data)
         if team.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
         module = TrainingModule(model, data, run.recipe, plan, team)
@@ -174,9 +177,19 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             _trainer(run, module, keeper, place).fit(module)
     if team.rank > 0:
         return
+    _conclude(run, data, device)
+
+
+def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
+    """result.json: the best model, and its scores on the test split unless that is left alone."""
     best = run.load_model("best").to(device)
-    scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
-    np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
+    scores: dict[str, float] = {}
+    spans: dict[str, tuple[float, float]] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    if run.recipe.test:
+        scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
+        np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
+        spans, parts = intervals(data.info.kind, table), score_parts(data.info, table)
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",
@@ -185,10 +198,10 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dic
             "family": run.model.family,
             "seed": run.recipe.seed,
             "best_step": picked["step"],
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters": sum(p.numel() for p in best.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
-            "intervals": intervals(data.info.kind, table),
-            **({"parts": score_parts(data.info, table)} if data.info.parts else {}),
+            "intervals": spans,
+            **({"parts": parts} if parts else {}),
         },
     )
 

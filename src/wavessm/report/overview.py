@@ -1,0 +1,97 @@
+"""The report's first pages: one table for tasks that belong together, a column for each, our variants beside the
+paper's best.
+
+Columns are the horizons of a forecast, or the label sets of PTB-XL. A mark says how a number of ours compares with the
+paper's for the same variant: + better, = within noise, - worse (see `compare.verdict`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from wavessm.report.compare import counterpart, verdict
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
+
+Results = dict[Cell, dict[Variant, Result]]
+Published = dict[Cell, dict[Variant, float]]
+MARKS = {"better": "+", "within": "=", "worse": "-"}
+
+
+class Group(NamedTuple):
+    """Quantities that share a table."""
+
+    name: str
+    metric: str
+
+
+def group(cell: Cell) -> Group:
+    """The table of a quantity, by its title.
+
+    >>> group(Cell("forecast", "ETTh1", "24", "uni", "mse")).name
+    'forecast, ETTh1, univariate'
+    >>> group(Cell("ptbxl-form", "", "", "", "auroc"))
+    Group(name='ptbxl', metric='auroc')
+    """
+    task = "ptbxl" if cell.task.startswith("ptbxl-") else cell.task
+    parts = (task, cell.dataset if cell.horizon else "", f"{cell.variables}variate" if cell.variables else "")
+    return Group(", ".join(part for part in parts if part), cell.metric)
+
+
+def column(cell: Cell) -> str:
+    return cell.horizon or cell.task.removeprefix("ptbxl-")
+
+
+def overview(results: Results, published: Published) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and lines of every group of two quantities and more."""
+    groups: dict[Group, list[Cell]] = {}
+    for cell in results:
+        groups.setdefault(group(cell), []).append(cell)
+    pages = []
+    for key, cells in sorted(groups.items()):
+        if len(cells) > 1:
+            ordered = sorted(cells, key=lambda cell: (int(cell.horizon or 0), cell.task))
+            head = ["variant", *(column(cell) for cell in ordered)]
+            pages.append((f"{key.name}: {key.metric}", head, _lines(ordered, results, published)))
+    return pages
+
+
+def _lines(cells: list[Cell], results: Results, published: Published) -> list[list[str]]:
+    variants = dict.fromkeys(variant for cell in cells for variant in results[cell])
+    best_first = sorted(variants, key=lambda variant: _rank(variant, cells, results))
+    lines = [[str(variant), *(_entry(variant, cell, results, published) for cell in cells)] for variant in best_first]
+    numbers = [_numbers_of(cell, published) for cell in cells]
+    if any(numbers):
+        pick = max if HIGHER_IS_BETTER[cells[0].metric] else min
+        lines.append(["the paper's best", *(f"{pick(found):g}" if found else "" for found in numbers)])
+    return lines
+
+
+def _rank(variant: Variant, cells: Iterable[Cell], results: Results) -> tuple[int, float]:
+    """Variants with most cells first, then by the geometric mean of their errors (1 − x for scores)."""
+    values = [results[cell][variant].mean for cell in cells if variant in results[cell]]
+    higher = HIGHER_IS_BETTER[next(iter(cells)).metric]
+    errors = [max(1 - value if higher else value, 1e-12) for value in values]
+    return -len(errors), sum(map(math.log, errors)) / len(errors)
+
+
+def _entry(variant: Variant, cell: Cell, results: Results, published: Published) -> str:
+    result = results[cell].get(variant)
+    if result is None:
+        return ""
+    number = counterpart(cell, variant, published)
+    mark = "" if number is None else " " + MARKS[verdict(cell.metric, result, number).split(" ")[0]]
+    digits = 4 if HIGHER_IS_BETTER[cell.metric] else 3
+    spread = "" if math.isnan(result.spread) else f" ± {result.spread:.{digits}f}"
+    return f"{result.mean:.{digits}f}{spread}{mark}"
+
+
+def _numbers_of(cell: Cell, published: Published) -> list[float]:
+    """All the paper's numbers for a quantity."""
+    return [
+        value
+        for theirs, rows in published.items()
+        if theirs._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs.dataset)
+        for value in rows.values()
+    ]

@@ -1,0 +1,125 @@
+"""Stage 8g½: where the direct path of a forecasting model starts: at zero, or at the ridge regression of its windows.
+
+The path is linear, so its least squares are solved, not descended to. With r the values it reads of a column, m the
+marks, y what follows, all after instance normalisation, and means over windows (and columns, c of them):
+
+    G = ⟨r rᵀ⟩   R = ⟨r yᵀ⟩   M = ⟨m mᵀ⟩   X_c = ⟨m r_cᵀ⟩   Y_c = ⟨m y_cᵀ⟩          K = (M + q)⁻¹
+    (G + p − ⟨X_cᵀ K X_c⟩) W = R − ⟨X_cᵀ K Y_c⟩        U_c = K (Y_c − X_c W)
+
+The penalties p and q are those with the least error in validation; a large q leaves the calendar out. The decoder
+behind the blocks then starts at zero: what they learn is what the ridge leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from wavessm.data import baselines
+from wavessm.data.source import DataSet, Source
+from wavessm.heads import ForecastHead
+from wavessm.models import SequenceModel
+from wavessm.training.loader import Whole
+
+PENALTIES = (*baselines.PENALTIES, 10.0, 100.0)
+MARK_PENALTIES = (1e-3, 0.1, 10.0)
+WINDOWS = 512
+
+
+class Fit(NamedTuple):
+    """A map, its penalties and its squared error in validation."""
+
+    W: Tensor  # (context, horizon)
+    U: Tensor | None  # (marks, horizon, d_output)
+    penalties: tuple[float, float]
+    error: float
+
+
+def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
+    """Put the ridge regression of the training windows into the model's direct path, and zeros behind the blocks."""
+    assert model.direct is not None
+    for weight in cast(ForecastHead, model.head).decoder.parameters():
+        nn.init.zeros_(weight)
+    moments = _moments(model, data.train)
+    marked = moments.M.shape[0] > 0
+    pairs = list(itertools.product(PENALTIES, MARK_PENALTIES if marked else (0.0,)))
+    maps = [moments.solve(p, q) for p, q in pairs]
+    fits = [
+        Fit(W, U if marked else None, pair, error)
+        for pair, (W, U), error in zip(pairs, maps, _errors(model, data.val, maps), strict=True)
+    ]
+    best = min(fits, key=lambda fit: fit.error)
+    model.direct.set(best.W, best.U)
+    return best
+
+
+@dataclass
+class _Moments:
+    """Means over windows, as above, in float64."""
+
+    G: Tensor  # (context, context)
+    R: Tensor  # (context, horizon)
+    M: Tensor  # (k, k)
+    X: Tensor  # (columns, k, context)
+    Y: Tensor  # (columns, k, horizon)
+
+    def solve(self, p: float, q: float) -> tuple[Tensor, Tensor]:
+        """W (context, horizon) and U (k, horizon, columns)."""
+        K = torch.linalg.inv(self.M + q * torch.eye(len(self.M)).to(self.M))
+        KX, KY = K @ self.X, K @ self.Y
+        G = self.G + p * torch.eye(len(self.G)).to(self.G) - (self.X.mT @ KX).mean(0)
+        W = torch.linalg.solve(G, self.R - (self.X.mT @ KY).mean(0))
+        return W, (KY - KX @ W).permute(1, 2, 0)
+
+
+class _Read(NamedTuple):
+    """A batch as the direct path sees it."""
+
+    r: Tensor  # (batch, columns, context)
+    m: Tensor  # (batch, k)
+    y: Tensor  # (batch, columns, horizon), normalised like r
+    scale: Tensor | float  # of the normalisation, (batch, columns, 1)
+
+
+def _read(model: SequenceModel, source: Source) -> Iterator[_Read]:
+    path = model.direct
+    assert path is not None
+    for batch in Whole(source, WINDOWS):
+        x, centre, scale = model.scale(batch.x)
+        recent, now = path.read(x, batch.marks, None)
+        y, d = batch.y, path.d_output
+        if centre is not None:
+            y = y - centre[..., -d:]
+        if scale is not None:
+            y = y / scale[..., -d:]
+        m = recent.new_zeros(len(recent), 0) if now is None else now
+        yield _Read(recent.mT, m, y.mT, 1.0 if scale is None else scale[..., -d:].mT)
+
+
+def _moments(model: SequenceModel, source: Source) -> _Moments:
+    sums: list[Tensor] = []
+    for r, m, y, _ in _read(model, source):
+        r, m, y = r.double(), m.double(), y.double()
+        flat = r.flatten(0, 1)  # every column is one more window
+        new = [flat.mT @ flat / r.shape[1], flat.mT @ y.flatten(0, 1) / r.shape[1], m.mT @ m,
+               torch.einsum("bk,bcs->cks", m, r), torch.einsum("bk,bch->ckh", m, y)]  # fmt: skip
+        sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
+    return _Moments(*(total / len(source) for total in sums))
+
+
+def _errors(model: SequenceModel, source: Source, maps: list[tuple[Tensor, Tensor]]) -> list[float]:
+    """Mean squared errors of several maps over a split."""
+    single = [(W.float(), U.float()) for W, U in maps]
+    sums = maps[0][0].new_zeros(len(maps))  # read once, at the end: a GPU need not wait
+    count = 0
+    for r, m, y, scale in _read(model, source):
+        for number, (W, U) in enumerate(single):
+            error = (r @ W + torch.einsum("bk,khc->bch", m, U) - y) * scale
+            sums[number] += error.square().double().sum()
+        count += y.numel()
+    return (sums / count).tolist()

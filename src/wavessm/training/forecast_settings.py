@@ -1,0 +1,120 @@
+"""Stage 8a½: what the `best` recipe of a univariate forecast chooses for a data set and horizon.
+
+`SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
+`CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
+stands as it is. `benchmarks/tune_forecast.py` compares settings; the test split plays no part in the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from wavessm.errors import OptionError
+from wavessm.registry import unknown_name
+from wavessm.training.recipes import ModelOptions, Recipe, fields_of
+
+Setting = Mapping[str, Any]
+"""Options by name: fields of the data options, the recipe or its model."""
+Data = TypeVar("Data")
+
+COMMON: dict[str, Any] = {
+    "instance_norm": "last",
+    "direct": True,
+    "direct_start": "ridge",
+    "timeenc": 2,
+    "eval_stamp": True,
+    "horizon_mask": True,
+    "seq_len": None,
+    "d_model": 128,
+    "dropout": 0.25,
+    "lr": 5e-4,
+    "lr_ssm": 5e-4,
+    "lr_direct": 1e-4,
+    "weight_decay": 0.01,
+    "schedule": "one-cycle",
+    "warmup": 0.3,
+    "epochs": 5,
+    "batch_size": 50,
+    "validations": 5,
+    "patience": 0,
+    "eval_batch_size": 512,
+}
+"""Every option that some setting may change, so that a setting is complete."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "level": {},
+    "level-year": {"timeenc": 3},
+    "level-long": {"seq_len": 720},
+    "level-year-long": {"timeenc": 3, "seq_len": 720},
+    "raw": {"instance_norm": "none"},
+    "raw-year": {"instance_norm": "none", "timeenc": 3},
+    "raw-year-week": {"instance_norm": "none", "timeenc": 3, "seq_len": 168},
+    "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3},
+}
+"""Named settings. level: the last value is taken off; raw: nothing is; year: the calendar knows the season; long, week:
+720 or 168 steps of context instead of Informer's; blocks: no direct path."""
+
+CHOSEN: dict[tuple[str, int], str] = {
+    **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
+    **{("ETTh2", horizon): "raw-year" for horizon in (24, 48)},
+    **{("ETTh2", horizon): "raw-year-week" for horizon in (168, 336, 720)},
+    **{("ETTm1", horizon): "level-year-long" for horizon in (24, 48, 96, 288, 672)},
+    ("WTH", 24): "level-year",
+    **{("WTH", horizon): "raw-year" for horizon in (48, 168, 336, 720)},
+    **{("ECL", horizon): "level-long" for horizon in (48, 960)},
+    **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
+}
+"""Data set and horizon → setting, by the validation error of where its training starts."""
+
+
+def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
+    """All options of a named setting.
+
+    >>> complete("raw")["instance_norm"], complete("raw")["timeenc"]
+    ('none', 2)
+    """
+    if name not in settings:
+        raise unknown_name("setting", name, settings)
+    return {**COMMON, **settings[name]}
+
+
+def settle(data: Data, recipe: Recipe, setting: Setting) -> tuple[Data, Recipe]:
+    """Data options and recipe with the options of a setting; one that neither has is refused."""
+    of_data = [f.name for f in dataclasses.fields(data)]  # type: ignore[arg-type]
+    own, model = fields_of(Recipe), fields_of(ModelOptions)
+    for name in setting:
+        if name == "model" or name not in (*of_data, *own, *model):
+            raise unknown_name("option of a setting", name, [*of_data, *own, *model])
+
+    def of(names: list[str]) -> dict[str, Any]:
+        return {name: value for name, value in setting.items() if name in names}
+
+    recipe = dataclasses.replace(recipe, **of(own), model=dataclasses.replace(recipe.model, **of(model)))
+    return dataclasses.replace(data, **of(of_data)), recipe  # type: ignore[type-var]
+
+
+def settled(data: Data, recipe: Recipe) -> tuple[Data, Recipe]:
+    """The same for the setting chosen for these data; unchanged where none is (other tasks, all columns at once)."""
+    place = getattr(data, "dataset", None), getattr(data, "horizon", None)
+    if getattr(data, "variables", None) != "uni" or place not in CHOSEN:
+        return data, recipe
+    name = CHOSEN[place]
+    data, recipe = settle(data, recipe, complete(name))
+    return data, dataclasses.replace(recipe, note=f"setting {name} of univariate forecasts, chosen in validation")
+
+
+def arguments(setting: Setting) -> list[str]:
+    """A setting as options of `wavessm train`.
+
+    >>> arguments({"direct": True, "eval_stamp": False, "lr": 0.001, "seq_len": None})
+    ['--direct', '--no-eval-stamp', '--lr', '0.001', '--seq-len', 'None']
+    """
+    words: list[str] = []
+    for name, value in setting.items():
+        if not isinstance(value, bool | int | float | str | None):
+            raise OptionError(f"setting: {name} is {value!r}, expected a number, a word, true or false.")
+        option = name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+    return words

@@ -1,0 +1,287 @@
+"""The direct path of forecasts: what it computes, where it starts, what it refuses; and the settings of `best`."""
+
+import dataclasses
+import json
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+import miniatures
+import wavessm as ws
+from wavessm.cli import main
+from wavessm.cli import sweep as sweep_command
+from wavessm.cli import train as train_command
+from wavessm.data.baselines import fit_linear, score
+from wavessm.data.forecast import load_forecast
+from wavessm.data.series import make_marks
+from wavessm.heads import DirectPath
+from wavessm.tasks import TASKS, ForecastOptions, model_config
+from wavessm.training import checkpoint
+from wavessm.training import forecast_settings as settings
+from wavessm.training.direct import start_at_ridge
+from wavessm.training.folder import Run
+from wavessm.training.grid import Grid, expand
+from wavessm.training.groups import optimiser_groups
+from wavessm.training.module import TrainingModule
+from wavessm.training.recipes import ModelOptions, Recipe, recipe
+from wavessm.training.run import train
+
+SIZE = {"d_model": 8, "n_layers": 1, "d_state": 8}
+TINY = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--precision", "fp32", "--steps", "2",
+        "--quiet"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forecasting")
+    miniatures.forecast(folder, "ETTh1")
+    return folder
+
+
+def forecaster(norm="none", marks=0, **fields):
+    torch.manual_seed(0)
+    calendar = {"encoder": "calendar", "mark_width": marks} if marks else {}
+    config = ws.ModelConfig(3, 2, head="forecast", horizon=4, direct=True, context=5, instance_norm=norm,
+                            **{**SIZE, **calendar, **fields})  # fmt: skip
+    model = ws.SequenceModel(config).double().eval()
+    for weight in model.direct.parameters():
+        torch.nn.init.normal_(weight)
+    return model
+
+
+# -- what it computes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [3, 5, 9])
+@pytest.mark.parametrize("norm", ["none", "last", "mean_std"])
+def test_a_direct_path_adds_a_matrix_product_per_column(norm, length):
+    model = forecaster(norm, marks=2)
+    x, marks = torch.randn(2, length, 3).double(), torch.randn(2, length + 4, 2).double()
+    plain = ws.SequenceModel(dataclasses.replace(model.config, direct=False, context=None)).double().eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("direct.")})
+    centre = {"none": torch.zeros(2, 1, 3), "last": x[:, -1:], "mean_std": x.mean(1, keepdim=True)}[norm]
+    scale = x.std(1, correction=0, keepdim=True) if norm == "mean_std" else torch.ones(2, 1, 3)
+    W, U = model.direct.W / 5**0.5, model.direct.U
+    expected = plain(x, marks=marks)
+    for case in range(2):
+        for column in range(2):
+            seen = ((x - centre) / scale)[case, -5:, 1 + column]
+            added = sum(seen[-lag] * W[5 - lag] for lag in range(1, len(seen) + 1))
+            added = added + sum(marks[case, length - 1, k] * U[k, :, column] for k in range(2))
+            expected[case, :, column] += added * scale[case, 0, 1 + column]
+    torch.testing.assert_close(model(x, marks=marks), expected)
+
+
+def test_a_direct_path_begins_as_nothing_and_leaves_old_weights_and_configs_as_they_were():
+    config = ws.ModelConfig(3, 2, head="forecast", horizon=4, **SIZE)
+    torch.manual_seed(0)
+    before = ws.SequenceModel(config)
+    torch.manual_seed(0)
+    after = ws.SequenceModel(dataclasses.replace(config, direct=True, context=5))
+    x = torch.randn(2, 9, 3)
+    torch.testing.assert_close(after(x), before(x))
+    assert set(after.state_dict()) - set(before.state_dict()) == {"direct.W"}
+    old = {k: v for k, v in config.to_dict().items() if k not in ("direct", "context")}  # as written before it existed
+    again = ws.SequenceModel(ws.ModelConfig.from_dict(json.loads(json.dumps(old))))
+    again.load_state_dict(before.state_dict())
+    torch.testing.assert_close(again(x), before(x))
+    assert ws.ModelConfig.from_dict(json.loads(json.dumps(after.config.to_dict()))) == after.config
+
+
+def test_a_direct_path_streams_not_and_says_so():
+    model = forecaster()
+    with pytest.raises(ws.OptionError, match="direct reads the whole context; use direct=False"):
+        model.initial_state(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"direct": True, "context": 4}, "direct goes with head='forecast'"),
+        ({"direct": True, "head": "forecast", "horizon": 3}, "context, the steps it reads,"),
+        ({"context": 4, "head": "forecast", "horizon": 3}, "context goes with direct=True"),
+        ({"direct": True, "context": 4, "head": "forecast", "horizon": 3, "d_output": 2}, "last d_output columns"),
+        ({"direct": "yes"}, "direct is 'yes'"),
+    ],
+)
+def test_configs_that_make_no_sense_are_refused_in_one_line(fields, words):
+    with pytest.raises(ws.OptionError, match=words) as raised:
+        ws.ModelConfig(**fields)
+    assert "\n" not in str(raised.value)
+
+
+# -- the ridge start ----------------------------------------------------------------------------------------------
+
+
+def cell(folder, norm, timeenc=0, multi=False, **fields):
+    data = load_forecast(folder, "ETTh1", 12, multi, seq_len=30, timeenc=timeenc, eval_stamp=True)
+    config = model_config(
+        "forecast", ModelOptions(**SIZE, direct=True, instance_norm=norm, **fields), data.info, "fp32"
+    )
+    return ws.SequenceModel(config), data
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_the_ridge_start_is_the_linear_baseline(folder, multi):
+    """Without marks it solves what data/baselines.py solves another way."""
+    model, data = cell(folder, "last", multi=multi)
+    fit = start_at_ridge(model, data)
+    linear = fit_linear(data.train, data.val)
+    assert fit.penalties[0] == linear.penalty, "both grids hold the penalty that is best here"
+    torch.testing.assert_close(fit.W, linear.weight, rtol=1e-4, atol=1e-6)
+    assert fit.error == pytest.approx(score(linear, data.val).mse, rel=1e-4)
+    batch = data.val.take(torch.arange(9))
+    torch.testing.assert_close(model.eval()(batch.x, marks=batch.marks), linear(batch.x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("norm", "multi"), [("none", True), ("mean_std", False)])
+def test_the_ridge_start_with_marks_is_least_squares(folder, monkeypatch, norm, multi):
+    monkeypatch.setattr("wavessm.training.direct.PENALTIES", (0.3,))
+    monkeypatch.setattr("wavessm.training.direct.MARK_PENALTIES", (0.2,))
+    model, data = cell(folder, norm, timeenc=3, multi=multi)
+    fit = start_at_ridge(model, data)
+    W, U = fit.W.clone().requires_grad_(), fit.U.clone().requires_grad_()
+    batch = data.train.take(torch.arange(len(data.train)))
+    x, centre, scale = model.scale(batch.x.double())
+    y = batch.y.double() if centre is None else (batch.y.double() - centre)
+    y = y if scale is None else y / scale
+    said = torch.einsum("bsc,sh->bhc", x, W) + torch.einsum("bk,khc->bhc", batch.marks[:, 29].double(), U)
+    columns = y.shape[2]
+    loss = (said - y).square().sum() / len(y) / columns + 0.3 * W.square().sum() + 0.2 * U.square().sum() / columns
+    loss.backward()
+    assert W.grad.abs().max() < 1e-6, "the gradient of the penalised squares is zero there"
+    assert U.grad.abs().max() < 1e-6
+    torch.testing.assert_close(model.direct.W.double(), fit.W * 30**0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
+    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY,
+            "--direct", "--direct-start", "ridge", "--no-test", "--lr-direct", "0"]  # fmt: skip
+    assert main([*line, "--out", str(tmp_path / "a")]) == 0
+    run = Run.read(tmp_path / "a")
+    model, data = cell(folder, "last")
+    start_at_ridge(model, data)
+    torch.testing.assert_close(run.load_model("last").direct.W, model.direct.W, rtol=1e-4, atol=1e-5)
+    assert run.load_model("last").head.decoder.weight.any(), "the rest has learnt"
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert not any(name.startswith("test_") for name in result)
+    assert not (tmp_path / "a" / "test.npy").exists()
+
+
+def test_a_direct_path_has_a_rate_of_its_own_and_the_global_one_comes_last(folder):
+    model, _ = cell(folder, "last")
+    groups = optimiser_groups(model, Recipe(lr=0.1, lr_direct=0.02, weight_decay=0.3))
+    assert [(group["name"], group["lr"]) for group in groups] == [
+        ("direct", 0.02), ("ssm", 0.001), ("no decay", 0.1), ("decay", 0.1),
+    ]  # fmt: skip
+    assert {id(p) for p in groups[0]["params"]} == {id(p) for p in model.direct.parameters()}
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())), "each once"
+
+
+def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch):
+    modes, work = [], TrainingModule.work
+
+    def watched(module, batch, optimiser):
+        modes.append(module.model.training)
+        return work(module, batch, optimiser)
+
+    monkeypatch.setattr(TrainingModule, "work", watched)
+    options = {"root": str(folder), "horizon": 12, "seq_len": 30}
+    small = Recipe(ModelOptions(**SIZE, direct=True), direct_start="ridge", steps=3, validations=3000, device="cpu")
+    train("forecast", options, small, tmp_path / "a", show=False)
+    assert modes == [True, True, True]
+
+
+def test_training_that_only_harms_leaves_the_ridge_as_the_best_model(folder, tmp_path):
+    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY]
+    rates = ["--lr", "0.03", "--lr-direct", "0.03", "--schedule", "constant", "--warmup", "0"]
+    assert main([*line, "--direct", "--direct-start", "ridge", *rates, "--out", str(tmp_path / "a")]) == 0
+    model, data = cell(folder, "last")
+    fit = start_at_ridge(model, data)
+    assert checkpoint.load(tmp_path / "a" / "last.ckpt")["best"] == pytest.approx(fit.error, rel=1e-4)
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert result["best_step"] == 0
+    assert result["test_mse"] == pytest.approx(score(fit_linear(data.train, data.val), data.test).mse, rel=1e-4)
+
+
+def test_a_ridge_start_without_a_path_is_refused():
+    with pytest.raises(ws.OptionError, match="no direct path; add --direct"):
+        Recipe(direct_start="ridge").check()
+
+
+# -- waves of the calendar ----------------------------------------------------------------------------------------
+
+
+def test_a_mean_for_every_hour_weekday_and_season_is_linear_in_the_waves():
+    hours = np.arange(0, 2 * 8766) * 3600 + 1_500_000_000 // 3600 * 3600
+    season = np.cos(2 * np.pi * (hours / 86_400 - 20) / 365.2425)
+    day = np.sin(2 * np.pi * hours / 86_400 + 1) + 0.3 * np.cos(8 * np.pi * hours / 86_400)
+    target = day * (1 + 0.5 * season) + 2 * season + 0.2 * np.sin(4 * np.pi * hours / 604_800)
+    for timeenc, width, exact in ((2, 14, False), (3, 24, True)):
+        marks, sizes = make_marks(hours, timeenc, minutes=False)
+        assert (marks.shape[1], sizes, marks.dtype) == (width, (), torch.float32)
+        weights = np.linalg.lstsq(marks.double().numpy(), target, rcond=None)[0]
+        left = np.var(marks.double().numpy() @ weights - target) / np.var(target)
+        assert (left < 0.01) == exact, f"timeenc {timeenc} leaves {left:.3f} of the variance"
+
+
+# -- the settings of `best` ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    monkeypatch.setattr(settings, "CHOSEN", {("WTH", 720): "raw-year", ("ETTh1", 24): "level"})
+
+
+def read(*words):
+    _, given = train_command.read(["forecast", *words])
+    return given
+
+
+def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
+    given = read("--dataset", "WTH", "--horizon", "720", "--recipe", "best")
+    model = given.training.model
+    assert (model.instance_norm, model.direct, given.data.timeenc, given.data.eval_stamp) == ("none", True, 3, True)
+    assert "raw-year" in given.training.note
+    assert read().data.timeenc == 2, "the task's own data set and horizon count too"
+    typed = read("--dataset", "WTH", "--horizon", "720", "--instance-norm", "mean", "--timeenc", "0")
+    assert (typed.training.model.instance_norm, typed.data.timeenc) == ("mean", 0), "what is typed wins"
+    assert typed.training.model.direct
+    for words in (["--recipe", "paper"], ["--variables", "multi"], ["--horizon", "48"]):
+        other = read("--dataset", "WTH", "--horizon", "720", *words)
+        assert other.training == recipe("forecast", "paper" if "paper" in words else "best")
+        assert dataclasses.replace(other.data, dataset="ETTh1", horizon=24, variables="uni") == ForecastOptions()
+
+
+def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
+    grid = Grid(("forecast:WTH", "forecast:ETTh1"), ("morlet", "legs"), (24, 720), (0,), ("best", "paper"))
+    jobs = expand(grid, sweep_command._base)
+    assert len(jobs) == 16
+    for job in jobs:
+        given = read(*shlex.split(job.command)[3:])
+        assert (given.training, train_command.fields_of_data(given.data)) == (job.recipe, job.options)
+    direct = {(job.options["dataset"], job.options["horizon"]) for job in jobs if job.recipe.model.direct}
+    assert direct == {("WTH", 720), ("ETTh1", 24)}
+
+
+def test_every_setting_is_one_that_the_command_takes():
+    for name in settings.SETTINGS:
+        whole = settings.complete(name)
+        data, settled = settings.settle(TASKS["forecast"].data, recipe("forecast", "best"), whole)
+        given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
+        assert given.training == dataclasses.replace(settled.check(), note=given.training.note)
+        assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
+    assert set(settings.CHOSEN.values()) <= set(settings.SETTINGS)
+    with pytest.raises(ws.UnknownNameError, match="did you mean 'instance_norm'"):
+        settings.settle(ForecastOptions(), Recipe(), {"instance_nrm": "none"})
+
+
+def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):
+    line = ["train", "forecast", str(folder), "--horizon", "12", "--seq-len", "30", *TINY, "--timeenc", "3"]
+    assert main([*line, "--direct", "--eval-stamp", "--no-test", "--out", str(tmp_path / "a")]) == 0
+    assert "test: left out" in capsys.readouterr().out
+    assert isinstance(Run.read(tmp_path / "a").load_model().direct, DirectPath)
+    assert main(["predict", str(tmp_path / "a"), str(folder / "ETTh1.csv")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 12
