@@ -2,14 +2,17 @@
 
     python benchmarks/baselines.py --data-root FOLDER [--csv results/runs.csv]
 
-Forecasts: last value, the last day and week again, and a linear map fitted in closed form. PTB-XL: logistic regression
-on mean, spread, lowest and highest value and mean step of each lead, which looks at no waveform.
+Forecasts: last value, the last day and week again, and a linear map fitted in closed form; for one variable also the
+linear map of context and calendar that training under the `best` recipe starts from, which shows what the state space
+adds to it. PTB-XL: logistic regression on mean, spread, lowest and highest value and mean step of each lead, which
+looks at no waveform.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,16 @@ from wavessm.data.baselines import baseline_scores
 from wavessm.data.forecast import load_forecast
 from wavessm.data.ptbxl import load_ptbxl
 from wavessm.errors import DataError
+from wavessm.models import SequenceModel
+from wavessm.tasks import data_options, model_config
 from wavessm.training import metrics, results
+from wavessm.training.direct import start_at_ridge
+from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
+from wavessm.training.forecast_settings import settled
+from wavessm.training.recipes import recipe as recipe_of
 
+SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # its blocks say nothing
 HORIZONS = {
     "ETTh1": (24, 48, 168, 336, 720),
     "ETTh2": (24, 48, 168, 336, 720),
@@ -65,6 +75,26 @@ def forecasts(root: str) -> list[dict[str, Any]]:
     return rows
 
 
+def starts(root: str) -> list[dict[str, Any]]:
+    """What the `best` recipe begins with: its ridge regression, and nothing behind the blocks."""
+    rows = []
+    for dataset, horizons in HORIZONS.items():
+        for horizon in horizons:
+            options = {"dataset": dataset, "horizon": horizon, "variables": "uni"}
+            place = data_options("forecast", {**options, "root": root})
+            chosen, recipe = settled(place, recipe_of("forecast"))
+            data = chosen.load(0)
+            recipe = replace(recipe, model=replace(recipe.model, **SMALL))
+            began = time.perf_counter()
+            model = SequenceModel(model_config("forecast", recipe.model, data.info, "fp32"))
+            start_at_ridge(model, data)
+            seconds = time.perf_counter() - began
+            scores, _ = evaluate_split(model, data.test, data.info, 512)
+            rows += [row("forecast", options, "linear with calendar", m, scores[m], seconds) for m in ("mse", "mae")]
+            print(dataset, horizon, scores, flush=True)
+    return rows
+
+
 def features(x: torch.Tensor) -> np.ndarray:  # (cases, length, leads) → (cases, 5 leads)
     x = x.float()
     return torch.cat((x.mean(1), x.std(1), x.amin(1), x.amax(1), x.diff(dim=1).abs().mean(1)), dim=1).numpy()
@@ -93,7 +123,7 @@ def main() -> None:
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--csv", type=Path, default=Path("results/runs.csv"))
     options = parser.parse_args()
-    for make in (ecg, forecasts):
+    for make in (ecg, forecasts, starts):
         try:
             results.append(options.csv, make(options.data_root))
         except DataError as missing:
