@@ -9,6 +9,7 @@ from pathlib import Path
 from wavessm.errors import DataError
 from wavessm.record import pyplot
 from wavessm.report.compare import counterpart, partner, verdict
+from wavessm.report.overview import overview
 from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs
 from wavessm.report.windows import has_windows, plot_windows, window_table
 
@@ -28,7 +29,8 @@ def write_report(source: Path, out: Path) -> list[Path]:
     published = paper()
     windows = {cell: made for cell, made in results.items() if has_windows(cell)}
     results = {cell: made for cell, made in results.items() if cell not in windows}
-    pages: list[Page] = [(title(cell), HEAD, table(cell, made, published)) for cell, made in sorted(results.items())]
+    pages: list[Page] = overview(results, published)
+    pages += [(title(cell), HEAD, table(cell, made, published)) for cell, made in sorted(results.items())]
     if windows:
         pages.append(("window-copy, relative_mse by the number of windows", *window_table(windows)))
     failed = sum(row["status"] != "ok" for row in rows)
