@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import wavessm as ws
 from wavessm.cli import main
 from wavessm.report.compare import counterpart, verdict
+from wavessm.report.overview import overview
 from wavessm.report.paired import differences, pack
 from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
 from wavessm.report.tables import write_report
@@ -70,6 +71,24 @@ def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
     assert "| wavessm mexhat translated |  |  | " in text, "what no run has met stays visible"
     assert "8 rows of runs.csv, 1 of them failed runs" in text
     assert text.index("last value") < text.index("morlet scaled (best)"), "best first"
+
+
+def test_the_overview_has_a_column_for_each_horizon_and_the_papers_best(tmp_path):
+    rows = [
+        row(**{**ETT, "horizon": horizon}, family="morlet", measure="scaled", seed=seed, value=value)
+        for horizon, value in ((24, 0.01), (48, 0.5))
+        for seed in (0, 1)
+    ]
+    rows.append(row(**{**ETT, "horizon": 48}, model="last value", recipe="baseline", value=0.05))
+    pages = overview(collect(read_runs(written(tmp_path / "runs.csv", rows))), paper())
+    assert len(pages) == 1
+    name, head, lines = pages[0]
+    assert (name, head) == ("forecast, ETTh1, univariate: mse", ["variant", "24", "48"])
+    table = {line[0]: line[1:] for line in lines}
+    assert table["wavessm morlet scaled (best)"] == ["0.010 ± 0.000 +", "0.500 ± 0.000 -"]
+    assert table["last value (baseline)"] == ["", "0.050"], "what was not run stays empty"
+    assert table["the paper's best"] == ["0.061", "0.079"]
+    assert "## forecast, ETTh1, univariate: mse" in write_report(tmp_path / "runs.csv", tmp_path / "out")[0].read_text()
 
 
 @given(st.floats(0.1, 0.9), st.floats(-0.2, 0.2), st.floats(1e-4, 0.05), st.sampled_from(["auroc", "mse"]))

@@ -36,7 +36,7 @@ def default_settings(batch: int, channels: int, width: int, length: int, precisi
     part, block, warps_back, stages_back = (32, 32, 4, 3) if wide and precision == "fp32" else (64, 32, 4, 1)
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
-    elif dense and light:
+    elif dense and precision == "tf32" and not wide:
         block = 64
     stages = 2 if dense and tile == 64 else 3
     programs = 512 if dense or wide else 256
