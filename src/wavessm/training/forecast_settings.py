@@ -8,6 +8,7 @@ stands as it is. `benchmarks/tune_forecast.py` compares settings; the test split
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -43,18 +44,29 @@ COMMON: dict[str, Any] = {
 }
 """Every option that some setting may change, so that a setting is complete."""
 
-SETTINGS: dict[str, dict[str, Any]] = {
+_LEVELS: dict[str, dict[str, Any]] = {
     "level": {},
-    "level-year": {"timeenc": 3},
-    "level-long": {"seq_len": 720},
-    "level-year-long": {"timeenc": 3, "seq_len": 720},
     "raw": {"instance_norm": "none"},
-    "raw-year": {"instance_norm": "none", "timeenc": 3},
-    "raw-year-week": {"instance_norm": "none", "timeenc": 3, "seq_len": 168},
-    "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3},
+    "mean": {"instance_norm": "mean"},
+    "scaled": {"instance_norm": "mean_std"},
 }
-"""Named settings. level: the last value is taken off; raw: nothing is; year: the calendar knows the season; long, week:
-720 or 168 steps of context instead of Informer's; blocks: no direct path."""
+_CALENDARS: dict[str, dict[str, Any]] = {"": {}, "-year": {"timeenc": 3}}
+_CONTEXTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "-week": {"seq_len": 168},
+    "-fortnight": {"seq_len": 336},
+    "-long": {"seq_len": 720},
+}
+STARTS: dict[str, dict[str, Any]] = {
+    "".join(names): _LEVELS[names[0]] | _CALENDARS[names[1]] | _CONTEXTS[names[2]]
+    for names in itertools.product(_LEVELS, _CALENDARS, _CONTEXTS)
+}
+"""Settings with a ridge start. level: the last value is taken off; raw: nothing is; mean: the mean of the context is;
+scaled: also divided by its deviation; year: the calendar knows the season; week, fortnight, long: 168, 336 or 720 steps
+of context instead of Informer's."""
+
+SETTINGS: dict[str, dict[str, Any]] = {**STARTS, "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3}}
+"""Named settings: those, and blocks without a direct path."""
 
 CHOSEN: dict[tuple[str, int], str] = {
     **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
