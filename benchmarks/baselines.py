@@ -1,18 +1,18 @@
 """What is reached without a model: rows of the table of runs for every forecast, and for PTB-XL.
 
     python benchmarks/baselines.py --data-root FOLDER [--csv results/runs.csv]
+    python benchmarks/baselines.py --data-root FOLDER --parts starts --variables multi --csv runs/starts.csv
 
-Forecasts: last value, the last day and week again, and a linear map fitted in closed form; for one variable also the
-linear map of context and calendar that training under the `best` recipe starts from, which shows what the state space
-adds to it. PTB-XL: logistic regression on mean, spread, lowest and highest value and mean step of each lead, which
-looks at no waveform.
+Forecasts: last value, the last day and week again, a linear map fitted in closed form, and the linear map of context
+and calendar that training under the `best` recipe starts from, which shows what the state space adds to it. PTB-XL:
+logistic regression on mean, spread, lowest and highest value and mean step of each lead, which looks at no waveform.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +23,17 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from tune_start import start
 from wavessm.data.baselines import baseline_scores
-from wavessm.data.forecast import load_forecast
+from wavessm.data.forecast import SETS, load_forecast
 from wavessm.data.ptbxl import load_ptbxl
 from wavessm.errors import DataError
-from wavessm.models import SequenceModel
-from wavessm.tasks import data_options, model_config
+from wavessm.tasks import ForecastOptions
 from wavessm.training import metrics, results
-from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
 from wavessm.training.forecast_settings import settled
-from wavessm.training.recipes import recipe as recipe_of
-
-SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # its blocks say nothing
-HORIZONS = {
-    "ETTh1": (24, 48, 168, 336, 720),
-    "ETTh2": (24, 48, 168, 336, 720),
-    "ETTm1": (24, 48, 96, 288, 672),
-    "WTH": (24, 48, 168, 336, 720),
-    "ECL": (48, 168, 336, 720, 960),
-}
+from wavessm.training.recipes import recipe
 
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:
@@ -60,38 +50,38 @@ def row(task: str, options: dict[str, Any], model: str, metric: str, value: floa
     }
 
 
-def forecasts(root: str) -> list[dict[str, Any]]:
+def pairs(which: str) -> Iterator[dict[str, Any]]:
+    """Every forecast that is measured. which: uni, multi or both, by comma"""
+    for variables in which.split(","):
+        for dataset, known in SETS.items():
+            if (dataset, variables) != ("ECL", "multi"):  # one series of ECL is at hand
+                for horizon in known.lengths:
+                    yield {"dataset": dataset, "horizon": horizon, "variables": variables}
+
+
+def forecasts(root: str, variables: str) -> list[dict[str, Any]]:
     rows = []
-    for dataset, horizons in HORIZONS.items():
-        for variables in ("uni", "multi") if dataset != "ECL" else ("uni",):  # one series of ECL is at hand
-            for horizon in horizons:
-                options = {"dataset": dataset, "horizon": horizon, "variables": variables}
-                began = time.perf_counter()
-                scores = baseline_scores(load_forecast(root, dataset, horizon, variables == "multi"))
-                seconds = time.perf_counter() - began
-                for model, score in scores.items():
-                    rows += [row("forecast", options, model, m, getattr(score, m), seconds) for m in ("mse", "mae")]
-                print(dataset, variables, horizon, {name: round(score.mse, 4) for name, score in scores.items()})
+    for options in pairs(variables):
+        began = time.perf_counter()
+        data = load_forecast(root, options["dataset"], options["horizon"], options["variables"] == "multi")
+        scores = baseline_scores(data)
+        seconds = time.perf_counter() - began
+        for model, score in scores.items():
+            rows += [row("forecast", options, model, m, getattr(score, m), seconds) for m in ("mse", "mae")]
+        print(*options.values(), {name: round(score.mse, 4) for name, score in scores.items()}, flush=True)
     return rows
 
 
-def starts(root: str) -> list[dict[str, Any]]:
+def starts(root: str, variables: str) -> list[dict[str, Any]]:
     """What the `best` recipe begins with: its ridge regression, and nothing behind the blocks."""
     rows = []
-    for dataset, horizons in HORIZONS.items():
-        for horizon in horizons:
-            options = {"dataset": dataset, "horizon": horizon, "variables": "uni"}
-            place = data_options("forecast", {**options, "root": root})
-            chosen, recipe = settled(place, recipe_of("forecast"))
-            data = chosen.load(0)
-            recipe = replace(recipe, model=replace(recipe.model, **SMALL))
-            began = time.perf_counter()
-            model = SequenceModel(model_config("forecast", recipe.model, data.info, "fp32"))
-            start_at_ridge(model, data)
-            seconds = time.perf_counter() - began
-            scores, _ = evaluate_split(model, data.test, data.info, 512)
-            rows += [row("forecast", options, "linear with calendar", m, scores[m], seconds) for m in ("mse", "mae")]
-            print(dataset, horizon, scores, flush=True)
+    for options in pairs(variables):
+        began = time.perf_counter()
+        model, data, fit = start(*settled(ForecastOptions(root, **options), recipe("forecast")))
+        seconds = time.perf_counter() - began
+        scores, _ = evaluate_split(model, data.test, data.info, 512)
+        rows += [row("forecast", options, "linear with calendar", m, scores[m], seconds) for m in ("mse", "mae")]
+        print(*options.values(), scores, f"validation {fit.error:.4f}", flush=True)
     return rows
 
 
@@ -100,7 +90,7 @@ def features(x: torch.Tensor) -> np.ndarray:  # (cases, length, leads) → (case
     return torch.cat((x.mean(1), x.std(1), x.amin(1), x.amax(1), x.diff(dim=1).abs().mean(1)), dim=1).numpy()
 
 
-def ecg(root: str) -> list[dict[str, Any]]:
+def ecg(root: str, _: str) -> list[dict[str, Any]]:
     rows = []
     for task in ("super-diag", "sub-diag", "diag", "form", "rhythm"):
         data = load_ptbxl(root, task)
@@ -118,14 +108,19 @@ def ecg(root: str) -> list[dict[str, Any]]:
     return rows
 
 
+PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {"ecg": ecg, "forecasts": forecasts, "starts": starts}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--csv", type=Path, default=Path("results/runs.csv"))
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, by comma")
+    parser.add_argument("--variables", default="uni,multi", help="uni or multi, for forecasts")
     options = parser.parse_args()
-    for make in (ecg, forecasts, starts):
+    for name in options.parts.split(","):
         try:
-            results.append(options.csv, make(options.data_root))
+            results.append(options.csv, PARTS[name](options.data_root, options.variables))
         except DataError as missing:
             print(missing)
 

@@ -1,12 +1,12 @@
-"""Which setting of the `best` recipe suits which univariate forecast, by validation error; the test split is not read.
+"""Which setting of the `best` recipe suits which forecast, by validation error; the test split is not read.
 
     python benchmarks/tune_forecast.py --data-root FOLDER --out runs/tune --jobs 8
     python benchmarks/tune_forecast.py --data-root FOLDER --sets ETTh2,WTH --horizons 168,720 --candidates my.toml
 
-Candidates are the settings of wavessm.training.forecast_settings, some of them by name (WTH:raw for one data set only),
-or a TOML file with a table of options for each. All runs go side by side through the engine of `wavessm sweep`. The
-same line again goes on with what is left. OUT/tune.csv has a row for every run, failed ones too. Options of `wavessm
-train` for every run follow --, as in -- --cuda-graphs.
+Candidates are settings of wavessm.training.forecast_settings by name (WTH:raw for one data set only), or a TOML file
+with a table of options for each; without a word, blocks and all settings that are chosen somewhere. All runs go side by
+side through the engine of `wavessm sweep`. The same line again goes on with what is left. OUT/tune.csv has a row for
+every run, failed ones too. Options of `wavessm train` for every run follow --, as in -- --variables multi.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trial:
 
 
 def read_candidates(given: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Named settings: all, some by name, or those of a TOML file; each with every option that a setting may change.
+    """Named settings: those in use, some by name, or those of a TOML file; each with every option a setting may change.
 
     → the data set it is for (none: all of them), its name, its options
     """
@@ -63,7 +63,8 @@ def read_candidates(given: str) -> list[tuple[str, str, dict[str, Any]]]:
                 raise OptionError(f"{given}: {name} is {known[name]!r}, expected a table of options, [{name}].")
     else:
         known = settings.SETTINGS
-        names = given.split(",") if given else list(known)
+        chosen = {name for table in settings.CHOSEN.values() for name in table.values()}
+        names = given.split(",") if given else ["blocks", *sorted(chosen)]
     found = []
     for entry in names:
         dataset, _, name = entry.rpartition(":")
@@ -173,7 +174,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="folder of the runs and of tune.csv")
     parser.add_argument("--sets", default=",".join(SETS), help="data sets, by comma")
     parser.add_argument("--horizons", default="", help="horizons, by comma; default all of a set")
-    parser.add_argument("--candidates", default="", help="settings by comma, or a TOML file; default all settings")
+    parser.add_argument("--candidates", default="", help="settings by comma, or a TOML file; default those in use")
     parser.add_argument("--variants", default="morlet:scaled:diagonal", help="family:measure:structure, by comma")
     parser.add_argument("--seeds", default="0", help="seeds, by comma")
     parser.add_argument("--jobs", type=int, default=8, help="runs side by side")

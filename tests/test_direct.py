@@ -14,7 +14,7 @@ from wavessm.cli import main
 from wavessm.cli import sweep as sweep_command
 from wavessm.cli import train as train_command
 from wavessm.data.baselines import fit_linear, score
-from wavessm.data.forecast import load_forecast
+from wavessm.data.forecast import SETS, load_forecast
 from wavessm.data.series import make_marks
 from wavessm.heads import DirectPath
 from wavessm.tasks import TASKS, ForecastOptions, model_config
@@ -232,7 +232,8 @@ def test_a_mean_for_every_hour_weekday_and_season_is_linear_in_the_waves():
 
 @pytest.fixture
 def chosen(monkeypatch):
-    monkeypatch.setattr(settings, "CHOSEN", {("WTH", 720): "raw-year", ("ETTh1", 24): "level"})
+    uni, multi = {("WTH", 720): "raw-year", ("ETTh1", 24): "level"}, {("WTH", 720): "mean-long"}
+    monkeypatch.setattr(settings, "CHOSEN", {"uni": uni, "multi": multi})
 
 
 def read(*words):
@@ -249,21 +250,31 @@ def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
     typed = read("--dataset", "WTH", "--horizon", "720", "--instance-norm", "mean", "--timeenc", "0")
     assert (typed.training.model.instance_norm, typed.data.timeenc) == ("mean", 0), "what is typed wins"
     assert typed.training.model.direct
-    for words in (["--recipe", "paper"], ["--variables", "multi"], ["--horizon", "48"]):
+    paper, multi = ["--recipe", "paper"], ["--variables", "multi"]
+    for words in (paper, [*paper, *multi], ["--horizon", "48"], [*multi, "--horizon", "24"]):
         other = read("--dataset", "WTH", "--horizon", "720", *words)
         assert other.training == recipe("forecast", "paper" if "paper" in words else "best")
         assert dataclasses.replace(other.data, dataset="ETTh1", horizon=24, variables="uni") == ForecastOptions()
 
 
+def test_best_has_other_settings_for_all_columns_at_once(chosen):
+    given = read("--dataset", "WTH", "--horizon", "720", "--variables", "multi")
+    assert (given.training.model.instance_norm, given.data.seq_len, given.data.timeenc) == ("mean", 720, 2)
+    assert given.data.variables == "multi"
+    assert given.training.note == "setting mean-long of multivariate forecasts, chosen in validation"
+
+
 def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
-    grid = Grid(("forecast:WTH", "forecast:ETTh1"), ("morlet", "legs"), (24, 720), (0,), ("best", "paper"))
+    grid = Grid(("forecast:WTH", "forecast:ETTh1"), ("morlet", "legs"), (24, 720), (0,), ("best", "paper"),
+                ("uni", "multi"))  # fmt: skip
     jobs = expand(grid, sweep_command._base)
-    assert len(jobs) == 16
+    assert len(jobs) == 32
     for job in jobs:
         given = read(*shlex.split(job.command)[3:])
         assert (given.training, train_command.fields_of_data(given.data)) == (job.recipe, job.options)
-    direct = {(job.options["dataset"], job.options["horizon"]) for job in jobs if job.recipe.model.direct}
-    assert direct == {("WTH", 720), ("ETTh1", 24)}
+    chosen = [job.options for job in jobs if job.recipe.model.direct]
+    direct = {(options["dataset"], options["horizon"], options["variables"]) for options in chosen}
+    assert direct == {("WTH", 720, "uni"), ("ETTh1", 24, "uni"), ("WTH", 720, "multi")}
 
 
 def test_every_setting_is_one_that_the_command_takes():
@@ -273,7 +284,10 @@ def test_every_setting_is_one_that_the_command_takes():
         given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
         assert given.training == dataclasses.replace(settled.check(), note=given.training.note)
         assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
-    assert set(settings.CHOSEN.values()) <= set(settings.SETTINGS)
+    assert {name for table in settings.CHOSEN.values() for name in table.values()} <= set(settings.SETTINGS)
+    places = {(name, horizon) for name, known in SETS.items() for horizon in known.lengths}
+    assert places == set(settings.CHOSEN["uni"])
+    assert {place for place in places if place[0] != "ECL"} == set(settings.CHOSEN["multi"])
     with pytest.raises(ws.UnknownNameError, match="did you mean 'instance_norm'"):
         settings.settle(ForecastOptions(), Recipe(), {"instance_nrm": "none"})
 

@@ -1,8 +1,9 @@
-"""Stage 8a½: what the `best` recipe of a univariate forecast chooses for a data set and horizon.
+"""Stage 8a½: what the `best` recipe of a forecast chooses for a data set and horizon, for one column or all.
 
 `SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
 `CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
-stands as it is. `benchmarks/tune_forecast.py` compares settings; the test split plays no part in the choice.
+stands as it is. `benchmarks/tune_start.py` compares where training starts, `benchmarks/tune_forecast.py` where it ends;
+the test split plays no part in the choice.
 """
 
 from __future__ import annotations
@@ -68,17 +69,20 @@ of context instead of Informer's."""
 SETTINGS: dict[str, dict[str, Any]] = {**STARTS, "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3}}
 """Named settings: those, and blocks without a direct path."""
 
-CHOSEN: dict[tuple[str, int], str] = {
-    **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
-    **{("ETTh2", horizon): "raw-year" for horizon in (24, 48)},
-    **{("ETTh2", horizon): "raw-year-week" for horizon in (168, 336, 720)},
-    **{("ETTm1", horizon): "level-year-long" for horizon in (24, 48, 96, 288, 672)},
-    ("WTH", 24): "level-year",
-    **{("WTH", horizon): "raw-year" for horizon in (48, 168, 336, 720)},
-    **{("ECL", horizon): "level-long" for horizon in (48, 960)},
-    **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
+CHOSEN: dict[str, dict[tuple[str, int], str]] = {
+    "uni": {
+        **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
+        **{("ETTh2", horizon): "raw-year" for horizon in (24, 48)},
+        **{("ETTh2", horizon): "raw-year-week" for horizon in (168, 336, 720)},
+        **{("ETTm1", horizon): "level-year-long" for horizon in (24, 48, 96, 288, 672)},
+        ("WTH", 24): "level-year",
+        **{("WTH", horizon): "raw-year" for horizon in (48, 168, 336, 720)},
+        **{("ECL", horizon): "level-long" for horizon in (48, 960)},
+        **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
+    },
+    "multi": {},
 }
-"""Data set and horizon → setting, by the validation error of where its training starts."""
+"""Variables, then data set and horizon → setting, by the validation error of where its training starts."""
 
 
 def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
@@ -108,13 +112,15 @@ def settle(data: Data, recipe: Recipe, setting: Setting) -> tuple[Data, Recipe]:
 
 
 def settled(data: Data, recipe: Recipe) -> tuple[Data, Recipe]:
-    """The same for the setting chosen for these data; unchanged where none is (other tasks, all columns at once)."""
-    place = getattr(data, "dataset", None), getattr(data, "horizon", None)
-    if getattr(data, "variables", None) != "uni" or place not in CHOSEN:
+    """The same for the setting chosen for these data; unchanged where none is (other tasks, other horizons)."""
+    dataset, horizon, variables = (getattr(data, field, None) for field in ("dataset", "horizon", "variables"))
+    chosen: Mapping[Any, str] = CHOSEN.get(str(variables), {})
+    if (dataset, horizon) not in chosen:
         return data, recipe
-    name = CHOSEN[place]
+    name = chosen[dataset, horizon]
     data, recipe = settle(data, recipe, complete(name))
-    return data, dataclasses.replace(recipe, note=f"setting {name} of univariate forecasts, chosen in validation")
+    note = f"setting {name} of {variables}variate forecasts, chosen in validation"
+    return data, dataclasses.replace(recipe, note=note)
 
 
 def arguments(setting: Setting) -> list[str]:
