@@ -105,3 +105,9 @@ def test_the_start_is_a_baseline_of_one_column_and_of_all(script, folder, monkey
     assert [rows[2]["value"], rows[3]["value"]] == pytest.approx(
         [float(error.square().mean()), float(error.abs().mean())], rel=1e-4
     )
+
+
+def test_the_settings_of_all_columns_are_those_with_the_least_error_in_the_committed_table(script):
+    with (Path(__file__).parent.parent / "results" / "forecast" / "multi_settings.csv").open(newline="") as file:
+        found = script("tune_start").best(list(csv.DictReader(file)))
+    assert settings.CHOSEN["multi"] == {place: errors[0][1] for place, errors in found.items()}

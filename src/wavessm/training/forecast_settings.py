@@ -80,7 +80,21 @@ CHOSEN: dict[str, dict[tuple[str, int], str]] = {
         **{("ECL", horizon): "level-long" for horizon in (48, 960)},
         **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
     },
-    "multi": {},
+    "multi": {
+        ("ETTh1", 24): "scaled-fortnight",
+        **{("ETTh1", horizon): "raw" for horizon in (48, 720)},
+        **{("ETTh1", horizon): "raw-fortnight" for horizon in (168, 336)},
+        ("ETTh2", 24): "mean-fortnight",
+        **{("ETTh2", horizon): "mean-year-week" for horizon in (48, 168, 336, 720)},
+        ("ETTm1", 24): "level-long",
+        ("ETTm1", 48): "raw-long",
+        ("ETTm1", 96): "scaled-fortnight",
+        ("ETTm1", 288): "raw-fortnight",
+        ("ETTm1", 672): "raw-week",
+        **{("WTH", horizon): "raw-year" for horizon in (24, 168)},
+        **{("WTH", horizon): "raw-year-fortnight" for horizon in (48, 336)},
+        ("WTH", 720): "raw-year-week",
+    },
 }
 """Variables, then data set and horizon → setting, by the validation error of where its training starts."""
 
