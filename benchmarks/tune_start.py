@@ -4,8 +4,9 @@
     python benchmarks/tune_start.py --data-root FOLDER --variables uni --out runs/uni_settings.csv --sets ETTh1,ECL
 
 No model is trained and the test split is not read. Settings are the STARTS of wavessm.training.forecast_settings, all
-or some by name. With --stride 4 every fourth window is used, of training and of validation. The same line again goes on
-with what is left; at the end it says which setting has the least error.
+or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride that shares a factor
+with the day sees only some hours of it. The same line again goes on with what is left; at the end it says which setting
+has the least error.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--sets", default="ETTh1,ETTh2,ETTm1,WTH", help="data sets, by comma")
     parser.add_argument("--horizons", default="", help="horizons, by comma; default all of a set")
     parser.add_argument("--settings", default="", help="settings, by comma; default all with a ridge start")
-    parser.add_argument("--stride", type=int, default=1, help="use every so-manieth window")
+    parser.add_argument("--stride", type=int, default=1, help="windows from one used to the next")
     given = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     if given.out.exists():
