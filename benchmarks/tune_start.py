@@ -4,8 +4,8 @@
     python benchmarks/tune_start.py --data-root FOLDER --variables uni --out runs/uni_settings.csv --sets ETTh1,ECL
 
 No model is trained and the test split is not read. Settings are the STARTS of wavessm.training.forecast_settings, all
-or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride that shares a factor
-with the day sees only some hours of it. The same line again goes on with what is left; at the end it says which setting
+or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride with a factor in
+common with the day sees only some of its hours. The same line again goes on with what is left; at the end it says which setting
 has the least error.
 """
 
