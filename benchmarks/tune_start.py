@@ -5,8 +5,8 @@
 
 No model is trained and the test split is not read. Settings are the STARTS of wavessm.training.forecast_settings, all
 or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride with a factor in
-common with the day sees only some of its hours. The same line again goes on with what is left; at the end it says which setting
-has the least error.
+common with the day sees only some of its hours. The same line again goes on with what is left; at the
+end it says which setting has the least error.
 """
 
 from __future__ import annotations

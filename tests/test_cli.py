@@ -139,7 +139,7 @@ MISTAKES = {
     "no whole number": ("train window-copy --devices 1.5", "--devices is '1.5', expected a whole number."),
     "no value": ("train window-copy --lr", "--lr needs a value."),
     "one value too many": ("train window-copy --lr 1 2", "did not expect 2; see --help."),
-    "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch'."),
+    "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch', 'none'."),
     "nothing like it": ("train zzzz", "unknown task 'zzzz'. Known: ptbxl"),
     "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
     "no data folder": ("train forecast", "no data folder: give it with --root FOLDER, or set WAVESSM_DATA."),

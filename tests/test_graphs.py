@@ -95,6 +95,35 @@ def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
     assert source.take(torch.tensor([0])).x.shape[1] == int(source.lengths[0]), "the source itself is as it was"
 
 
+def token_loss(model, batch):
+    return F.cross_entropy(model(batch.x, lengths=batch.lengths), batch.y)
+
+
+def window_loss(model, batch):
+    return F.mse_loss(model(batch.x, marks=batch.marks), batch.y)
+
+
+def trained(config, batches, loss_of, captured):
+    """Losses of a fresh model over the batches, step by step or through a capture."""
+    torch.manual_seed(0)
+    model = ws.SequenceModel(config)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(batch):
+        if FakeGraph.recording:
+            return torch.zeros(())
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        return loss.detach()
+
+    if captured:
+        FakeGraph.captured = CapturedStep(step)
+        return [float(FakeGraph.captured(batch)) for batch in batches]
+    return [float(step(batch)) for batch in batches]
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, pairs):
@@ -103,25 +132,9 @@ def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, p
                             head="pair" if pairs else "pool", bidirectional=True)  # fmt: skip
     curves, shapes = [], []
     for captured in (False, True):
-        torch.manual_seed(0)
-        model = ws.SequenceModel(config)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
-
-        def step(batch, model=model, optimiser=optimiser):
-            if FakeGraph.recording:
-                return torch.zeros(())
-            loss = F.cross_entropy(model(batch.x, lengths=batch.lengths), batch.y)
-            loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
-            return loss.detach()
-
-        run = step
-        if captured:
-            run = FakeGraph.captured = CapturedStep(step)
         batches = list(Stretch(of_one_length(source) if captured else source, 5, 0, 0, 9))
         shapes.append({batch.x.shape for batch in batches})
-        curves.append([float(run(batch)) for batch in batches])
+        curves.append(trained(config, batches, token_loss, captured))
     assert len(shapes[0]) > 1, "batches of this test must differ in length"
     assert len(shapes[1]) == 1
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
@@ -136,24 +149,7 @@ def test_a_captured_step_on_windows_trains_as_a_plain_one_does(fake_cuda):
     assert len(source) % 7 > 0, "the last batch of an epoch must be a part of one"
     config = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, encoder="calendar", mark_width=2, horizon_mask=True,
                             head="forecast", horizon=4, direct=True, context=12, instance_norm="last")  # fmt: skip
-    curves = []
-    for captured in (False, True):
-        torch.manual_seed(0)
-        model = ws.SequenceModel(config)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
-
-        def step(batch, model=model, optimiser=optimiser):
-            if FakeGraph.recording:
-                return torch.zeros(())
-            loss = F.mse_loss(model(batch.x, marks=batch.marks), batch.y)
-            loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
-            return loss.detach()
-
-        run = step
-        if captured:
-            run = FakeGraph.captured = CapturedStep(step)
-        curves.append([float(run(batch)) for batch in Stretch(source, 7, 0, 0, 15)])
+    batches = list(Stretch(source, 7, 0, 0, 15))
+    curves = [trained(config, batches, window_loss, captured) for captured in (False, True)]
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[0][-1] < 0.8 * curves[0][0], "something was learnt"

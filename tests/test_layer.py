@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from wavessm.blocks import masked_batch_norm
+from wavessm.initial import initial_modes
 from wavessm.layer import SSM_PARAMETERS, time_mask
 from wavessm.ops import dplr, modes
 
@@ -22,6 +23,7 @@ KINDS = {
     "legs": {"family": "legs"},
     "legt": {"family": "legt"},
     "fout": {"family": "fout"},
+    "s4d-legs": {"family": "s4d-legs"},
     "s4d-lin": {"family": "s4d-lin"},
     "s4d-inv": {"family": "s4d-inv"},
 }
@@ -34,6 +36,17 @@ def make(kind="morlet", d_model=3, d_state=16, **options):
 
 def signal(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_s4d_legs_has_the_spectrum_of_the_normal_part():
+    n = np.arange(16)
+    root = np.sqrt(2 * n + 1)
+    A = -(np.tril(np.outer(root, root), -1) + np.diag(n + 1.0))
+    normal = np.linalg.eigvals(A + np.outer(root, root) / 2)  # S4's P is √(n + ½)
+    assert np.allclose(normal.real, -0.5)
+    lam = initial_modes("s4d-legs", None, 16, None).lam
+    assert np.allclose(np.sort(lam.imag), np.sort(normal.imag[normal.imag > 0]))
+    assert np.all(lam.real == -0.5)
 
 
 @pytest.mark.parametrize("d_state", [2, 15, 64])

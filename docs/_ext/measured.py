@@ -145,6 +145,7 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
 
     The words before the first task stand under the empty name.
     """
+    from wavessm.report.overview import overview
     from wavessm.report.runs import collect, paper, read_runs
     from wavessm.report.tables import plot
 
@@ -157,7 +158,10 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
     plots.mkdir(parents=True, exist_ok=True)
     for task in dict.fromkeys(cell.task for cell, _ in results):
         of_task = [(cell, found) for cell, found in results if cell.task == task]
-        parts = []
+        parts = [
+            f"**{name}**\n\n" + markdown([dict(zip(head, line, strict=True)) for line in lines], head)
+            for name, head, lines in overview(dict(of_task), published)
+        ]
         for group in dict.fromkeys((cell.dataset, cell.variables) for cell, _ in of_task):
             cells = {cell: found for cell, found in of_task if (cell.dataset, cell.variables) == group}
             name = "-".join(filter(None, (task, *group)))

@@ -62,7 +62,7 @@ def initial_modes(
 ) -> Initial:
     """The start of a layer; `structure` None takes the diagonal form where there is one, DPLR for polynomial families.
 
-    family  a name of `families()`, a closed form (legs, legt, fout), or s4d-lin, s4d-inv
+    family  a name of `families()`, a closed form (legs, legt, fout), or s4d-legs, s4d-lin, s4d-inv
     drive   diagonal frames: how strongly inputs move the modes, see `_diagonal`
     """
     if drive not in DRIVES:
@@ -121,7 +121,13 @@ def _inverse(n: npt.NDArray[np.floating], d_state: int) -> npt.NDArray[np.floati
     return d_state / np.pi * (d_state / (2 * n + 1) - 1)
 
 
-S4D = {"s4d-lin": _linear, "s4d-inv": _inverse}
+def _legendre(n: npt.NDArray[np.floating], d_state: int) -> npt.NDArray[np.floating]:
+    """Of LegS without its term of low rank."""
+    normal = _dplr(make_operator("legs", None, 2 * len(n)))
+    return np.sort(np.abs(normal.lam[: normal.turning].imag))
+
+
+S4D = {"s4d-legs": _legendre, "s4d-lin": _linear, "s4d-inv": _inverse}
 """Frequencies of S4D's initialisations (Gu et al. 2022); the decay is ½ and B is 1."""
 
 

@@ -28,7 +28,7 @@ class WaveSSM(nn.Module):
 
     d_model        channels
     d_state        N, the number of atoms
-    family         a name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-lin", "s4d-inv" (S4D)
+    family         a name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-legs", "s4d-lin", "s4d-inv" (S4D)
     measure        "scaled" or "translated"; closed forms have their own
     structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR
     bidirectional  also read the sequence backwards, with a readout of its own, and add

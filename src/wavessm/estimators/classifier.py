@@ -40,7 +40,7 @@ CONSTANT = 1e-7
 class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of signals; None everywhere lets the data decide (see `choices_` after fit).
 
-    family               frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-lin, s4d-inv
+    family               frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv
     d_model, n_layers, d_state  width, depth and size of the state
     bidirectional        also read backwards: better for whole recordings; False gives a model that can stream
     dropout              probability of the tied dropout

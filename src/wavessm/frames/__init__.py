@@ -39,7 +39,7 @@ PAPER_FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6")
 POINTS_PER_ATOM = 4
 """Fewest grid points an atom; coarser grids cannot tell the atoms apart."""
 
-RESERVED = ("legs", "legt", "fout", "s4d-lin", "s4d-inv")
+RESERVED = ("legs", "legt", "fout", "s4d-legs", "s4d-lin", "s4d-inv")
 """Names of operators and layers that are not made from a frame, so that no family may take them."""
 
 Family = Wavelet | Basis

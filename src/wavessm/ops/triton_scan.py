@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -142,8 +142,7 @@ class _Plan:
     @classmethod
     def of(cls, u: Tensor, tables: Tables, cut: Settings, arithmetic: str) -> _Plan:
         _, planes, _, width = tables.E.shape
-        batch, channels, length = u.shape
-        return cls(batch, channels, length, width, planes, cut, arithmetic)
+        return _plan(*u.shape, width, planes, cut, arithmetic)
 
     @cached_property
     def chunks(self) -> int:
@@ -273,6 +272,9 @@ class _Plan:
             u, g, *states, sums, *strides, self.splits[1], **sizes, P=cut.part, Q=cut.block,
             num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
+
+
+_plan = lru_cache(maxsize=256)(_Plan)  # what follows from the sizes is worked out once
 
 
 def _forward(plan: _Plan, u: Tensor, tables: Tables, first: Tensor | None, save: bool) -> tuple[Tensor, Tensor, list]:

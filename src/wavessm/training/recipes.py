@@ -21,7 +21,7 @@ class ModelOptions:
     """What a recipe chooses about the model; the rest of a `ModelConfig` follows from the data."""
 
     family: str = "morlet"
-    """Frame of the state: a name of ws.families(), or legs, legt, fout, s4d-lin, s4d-inv."""
+    """Frame of the state: a name of ws.families(), or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv."""
     measure: str | None = None
     """scaled or translated; None takes the family's own."""
     structure: str | None = None

@@ -34,7 +34,14 @@ COLUMNS = (
 )  # fmt: skip
 Row = dict[str, Any]
 
-_BASELINES = {"legs": "S4-LegS", "legt": "S4-LegT", "fout": "S4-FouT", "s4d-lin": "S4D-Lin", "s4d-inv": "S4D-Inv"}
+_BASELINES = {
+    "legs": "S4-LegS",
+    "legt": "S4-LegT",
+    "fout": "S4-FouT",
+    "s4d-legs": "S4D-LegS",
+    "s4d-lin": "S4D-Lin",
+    "s4d-inv": "S4D-Inv",
+}
 _DATASETS = {"WTH": "Weather"}
 
 
