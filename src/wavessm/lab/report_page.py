@@ -17,13 +17,13 @@ tr + tr td { border-top: 1px solid #ddd; } img { max-width: 100%; } code { backg
 pre { background: #f3f3f3; padding: .7rem; overflow-x: auto; } footer { color: #777; font-size: .85rem; }
 """
 CAUTION = (
-    "This is a small setting on a short budget: it says how soon a model learns here, not where it would end. Seeds "
-    "differ: over 0, 1 and 2 we saw 0.134 ± 0.012 for Morlet and 0.194 ± 0.067 for LegS, whose best run (0.133) is "
-    "within Morlet's range. The recipe, no norm and a first layer fast enough for single samples, was found with Morlet "
-    "models and may suit them best. Nor is it the frame alone: over the same seeds the Morlet frame in S4's form "
-    "(--structure dplr) gave 0.197 ± 0.059, as LegS does, and a diagonal system without wavelets (--family s4d-lin) "
-    "0.264 ± 0.120. The low error was seen only with the Morlet frame in its diagonal form, which is also sampled by "
-    "another rule."
+    "This is a small setting on a short budget: it says how soon a model learns here, not where it would end. "
+    "Seeds differ: over 0, 1 and 2 we saw 0.134 ± 0.012 for Morlet and 0.194 ± 0.067 for LegS, whose best run "
+    "(0.133) is within Morlet's range. The recipe, no norm and a first layer fast enough for single samples, was "
+    "found with Morlet models and may suit them best. Nor is it the frame alone: over the same seeds the Morlet "
+    "frame in S4's form (--structure dplr) gave 0.197 ± 0.059, as LegS does, and a diagonal system without "
+    "wavelets (--family s4d-lin) 0.264 ± 0.120. The low error was seen only with the Morlet frame in its diagonal "
+    "form, which is also sampled by another rule."
 )
 NEXT = (
     ("One run of this table, to vary: --family legs, --family db6, --structure dplr, --steps 4000, --seed 7.",
