@@ -24,7 +24,7 @@ import torch
 
 from wavessm.data.forecast import SETS
 from wavessm.data.source import DataSet, Windows
-from wavessm.errors import OptionError
+from wavessm.errors import OptionError, WaveSSMError
 from wavessm.models import SequenceModel
 from wavessm.record import processor
 from wavessm.tasks import ForecastOptions, model_config
@@ -106,6 +106,8 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--settings", default="", help="settings, by comma; default all with a ridge start")
     parser.add_argument("--stride", type=int, default=1, help="windows from one used to the next")
     given = parser.parse_args(arguments)
+    if given.stride < 1:
+        raise OptionError(f"--stride is {given.stride}, expected at least 1.")
     rows: list[dict[str, Any]] = []
     if given.out.exists():
         with given.out.open(newline="") as file:
@@ -128,4 +130,7 @@ def run(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    try:
+        run(sys.argv[1:])
+    except WaveSSMError as reason:
+        sys.exit(f"tune_start: {reason}")

@@ -146,6 +146,8 @@ MISTAKES = {
     "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
     "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
     "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
+    "unknown family of S4": ("train window-copy --family s4d-lags", "did you mean 's4d-legs'"),
+    "shares that are none": ("train window-copy --stages 128:nan", "expected positive shares"),
     "negative rate": ("train window-copy --lr -1", "lr is -1"),
     "no data": ("train arrays", "where are the data"),
     "no such folder": ("train arrays {0}/nowhere", "nowhere"),

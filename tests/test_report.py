@@ -107,6 +107,9 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
     path.write_text("task,value\n")
     with pytest.raises(ws.WaveSSMError, match="has no column 'dataset'"):
         read_runs(path)
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(ws.WaveSSMError, match="has no column 'task'"):
+        read_runs(tmp_path / "empty.csv")
     with pytest.raises(ws.WaveSSMError, match="expected a number"):
         read_runs(written(path, [row(**ECG, value="high")]))
     with pytest.raises(ws.WaveSSMError, match="expected 'ok' or 'failed: reason'"):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavessm.errors import ConditionError, OptionError
+from wavessm.frames import RESERVED, families
 from wavessm.operators import CLOSED_FORMS, Operator, make_operator
 from wavessm.registry import unknown_name
 
@@ -75,6 +76,8 @@ def initial_modes(
         if structure == "dplr":
             raise OptionError(f"WaveSSM: '{family}' is a diagonal initialisation; use structure='diagonal' or 'legs'.")
         return _s4d(family, d_state)
+    if family not in CLOSED_FORMS and family not in families():
+        raise unknown_name("family", family, [*families(), *RESERVED])
     operator = make_operator(family, None if family in CLOSED_FORMS else measure, d_state)
     if structure == "dplr" or (structure is None and family in POLYNOMIAL):
         return _dplr(operator)

@@ -110,7 +110,7 @@ def read_stages(text: str) -> Stages:
         stages = tuple((int(length), float(share)) for length, share in (s.split(":") for s in text.split(",") if s))
     except ValueError:
         raise OptionError(f"stages is {text!r}, expected lengths and shares of the steps: 128:0.4,1000:0.3.") from None
-    if any(share <= 0 for _, share in stages) or sum(share for _, share in stages) >= 1:
+    if not all(share > 0 for _, share in stages) or sum(share for _, share in stages) >= 1:
         raise OptionError(f"stages is {text!r}, expected positive shares that leave some steps for the full length.")
     return stages
 

@@ -100,7 +100,7 @@ def main() -> None:
         with np.load(options.predictions) as file:
             outputs = {name: file[name].astype(float) for name in file.files if name != "labels"}
             rows = differences(outputs, file["labels"], options.against)
-    except (OSError, ValueError, KeyError) as reason:
+    except (OSError, EOFError, ValueError, KeyError) as reason:
         parser.error(f"{options.predictions}: {reason}")
     write_csv(options.out / "paired.csv", rows)
     for row in rows:

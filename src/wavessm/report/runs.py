@@ -77,11 +77,11 @@ def read_runs(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            rows = list(reader)
+            head, rows = tuple(reader.fieldnames or ()), list(reader)
     except OSError as reason:
         raise DataError(f"{path}: {reason.strerror}; give the CSV that runs were written to.") from None
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    if head != COLUMNS:
+        missing = [name for name in COLUMNS if name not in head]
         what = f"has no column {missing[0]!r}" if missing else "has its columns in another order"
         raise DataError(f"{path}: {what}; expected {','.join(COLUMNS)}.")
     for number, row in enumerate(rows, start=2):
