@@ -521,3 +521,20 @@ def test_bad_input_gets_one_clear_line(case):
     with pytest.raises(error, match=words) as caught:
         bad()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("horizon_mask", [True, False])
+@pytest.mark.parametrize("marks", [{"mark_sizes": (5, 3)}, {"mark_width": 2}])
+def test_a_calendar_is_the_sum_of_what_its_parts_say(marks, horizon_mask):
+    fields = {"head": "forecast", "horizon": 4, "encoder": "calendar", "d_input": 2, "horizon_mask": horizon_mask}
+    encoder = ws.SequenceModel(ws.ModelConfig(**(SMALL | fields | marks))).encoder
+    torch.manual_seed(0)
+    x, ahead = torch.randn(3, 7, 2), torch.arange(7)[None, :, None] >= 5
+    if "mark_sizes" in marks:
+        when = torch.stack([torch.randint(size, (3, 7)) for size in marks["mark_sizes"]], -1)
+        said = sum(table(when[..., column]) for column, table in enumerate(encoder.tables))
+    else:
+        when = torch.randn(3, 7, 2)
+        said = encoder.marks(when)
+    horizon = encoder.horizon((ahead & horizon_mask).long()[..., 0])
+    torch.testing.assert_close(encoder(x, when, ahead), encoder.linear(x) + said + horizon)

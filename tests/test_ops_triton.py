@@ -15,6 +15,7 @@ from wavessm.ops import (
     run_modes,
     triton_gate,
     triton_kernels,
+    triton_norm,
     triton_scan,
     triton_tables,
     triton_turn,
@@ -226,6 +227,23 @@ def test_the_gate_does_as_torch_would(whole):
         (got, *torch.autograd.grad(got, leaves, seed)), (want, *torch.autograd.grad(want, leaves, seed)), strict=True
     ):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "width", "dtype"), [(3, 19, "float32"), (1500, 20, "float32"), (37, 70, "bfloat16")])
+def test_the_layer_norm_does_as_torch_would(rows, width, dtype):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, rows, width), (width,), (width,), (2, rows, width)
+    x, weight, bias, seed = (torch.randn(*shape, generator=generator).to(DEVICE) for shape in shapes)
+    x, seed = (2 * x + 3).to(getattr(torch, dtype)), seed.to(getattr(torch, dtype))
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    want = torch.nn.functional.layer_norm(x.float(), (width,), weight, bias, 1e-5).to(x.dtype)
+    got = triton_norm.layer_norm(x, weight, bias, 1e-5)
+    assert got.dtype == want.dtype
+    tight = {"atol": 2e-5 * rows**0.5, "rtol": 1e-5} if dtype == "float32" else {"atol": 0.1, "rtol": 0.02}
+    for a, b in zip(
+        (got, *torch.autograd.grad(got, leaves, seed)), (want, *torch.autograd.grad(want, leaves, seed)), strict=True
+    ):
+        torch.testing.assert_close(a, b, **tight)
 
 
 @pytest.mark.parametrize("factors", [True, False])

@@ -17,6 +17,7 @@ from wavessm.blocks import ResidualBlock, SequenceNorm, TiedDropout
 from wavessm.config import ModelConfig
 from wavessm.encoders import take_steps
 from wavessm.layer import WaveSSM, time_mask
+from wavessm.ops import Engine
 
 States = tuple[Tensor, ...]
 """One state a layer, batch on axis 0."""
@@ -59,13 +60,14 @@ class Stack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = SequenceNorm(config.d_model, config.norm) if config.prenorm else None
+        self.engine = Engine(config.backend, config.precision)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0) -> Tensor:
         for block in self.blocks:
             h = block(h, rate=rate, lengths=lengths)
         if self.norm is None:
             return h
-        return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]))
+        return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
 
     def initial_state(self, batch: int) -> States:
         """The states before the first sample."""
@@ -77,7 +79,7 @@ class Stack(nn.Module):
         for block, state in zip(self.blocks, states, strict=True):
             h, state = block(h, state=state, return_state=True, rate=rate)
             after.append(state)
-        return (h if self.norm is None else self.norm(h)), tuple(after)
+        return (h if self.norm is None else self.norm(h, None, self.engine)), tuple(after)
 
     def step(self, h_t: Tensor, states: States, rate: float = 1.0) -> tuple[Tensor, States]:
         """One sample (batch, d_model)."""
@@ -85,7 +87,7 @@ class Stack(nn.Module):
         for block, state in zip(self.blocks, states, strict=True):
             h_t, state = cast(ResidualBlock, block).step(h_t, state, rate=rate)
             after.append(state)
-        return (h_t if self.norm is None else self.norm(h_t[:, None])[:, 0]), tuple(after)
+        return (h_t if self.norm is None else self.norm(h_t[:, None], None, self.engine)[:, 0]), tuple(after)
 
 
 class LSTMBlock(nn.Module):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, time_mask
-from wavessm.ops import activate, gate
+from wavessm.ops import Engine, activate, gate, layer_norm
 from wavessm.registry import unknown_name
 
 NORMS = ("layer", "batch", "none")
@@ -56,9 +56,16 @@ class SequenceNorm(nn.Module):
         self.kind = kind
         self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # (batch, length, d_model), (batch, length, 1)
-        if self.kind != "batch":
-            return self.norm(x)
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        mask: Tensor | None = None,  # (batch, length, 1)
+        engine: Engine = Engine(),  # noqa: B008  (immutable)
+    ) -> Tensor:
+        if self.kind == "none":
+            return x
+        if self.kind == "layer":
+            return layer_norm(x, cast(nn.LayerNorm, self.norm), engine)
         if mask is None or not self.training:
             return self.norm(x.flatten(0, 1)).view_as(x)
         return masked_batch_norm(x, mask, cast(nn.BatchNorm1d, self.norm))
@@ -121,9 +128,9 @@ class ResidualBlock(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """y like x, and the layer's state if asked for."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
-        z = self.norm(x, mask) if self.prenorm else x
+        z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
         y, after = self.mix(z, state, return_state, rate, lengths, around=x)
-        y = y if self.prenorm else self.norm(y, mask)
+        y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
         return (y, after) if after is not None else y
 
     def mix(

@@ -93,12 +93,16 @@ class CalendarEncoder(LinearEncoder):
            horizon_mask
     """
 
+    starts: Tensor  # of each table among the rows of all
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_input, config.d_model)
         self.horizon_mask = config.horizon_mask
         self.width = len(config.mark_sizes) or config.mark_width
         if config.mark_sizes:
             self.tables = nn.ModuleList(nn.Embedding(size, config.d_model) for size in config.mark_sizes)
+            starts = torch.tensor([0, *config.mark_sizes[:-1]]).cumsum(0)
+            self.register_buffer("starts", starts, persistent=False)
         else:
             self.marks = nn.Linear(config.mark_width, config.d_model)
         if config.head == "forecast":
@@ -125,16 +129,30 @@ class CalendarEncoder(LinearEncoder):
         marks = F.pad(marks, (0, 0, 0, max(0, missing)))[:, : x.shape[1]]
         if missing > 0 and ahead is not None:
             marks = marks.masked_fill(ahead, 0)  # a padded context ends before the others do
-        h = super().forward(x, None, None)
+        # All of it is linear, so it is one product: values, marks and the mark of the horizon beside each other.
+        columns, weights = [x], [self.linear.weight]
+        bias: Tensor = self.linear.bias
         if hasattr(self, "tables"):
-            for column, table in enumerate(self.tables):
-                h = h + table(marks[..., column])
+            columns.append(self._indicators(marks))
+            weights += [cast(nn.Embedding, table).weight.mT for table in self.tables]
         else:
-            h = h + self.marks(marks.to(self.marks.weight.dtype))
-        if ahead is None or not hasattr(self, "horizon"):
-            return h
-        here, there = self.horizon.weight
-        return h + (torch.where(ahead, there, here) if self.horizon_mask else here)
+            columns.append(marks)
+            weights, bias = [*weights, self.marks.weight], bias + self.marks.bias
+        if ahead is not None and hasattr(self, "horizon"):
+            here, there = self.horizon.weight
+            bias = bias + here
+            if self.horizon_mask:
+                columns.append(ahead.expand(x.shape[0], -1, -1))
+                weights.append((there - here)[:, None])
+        joined = torch.cat([column.to(bias.dtype) for column in columns], dim=-1)
+        spare = -joined.shape[-1] % 8  # products of other widths are slow on GPUs
+        return F.linear(F.pad(joined, (0, spare)), F.pad(torch.cat(weights, dim=1), (0, spare)), bias)
+
+    def _indicators(self, marks: Tensor) -> Tensor:
+        """A one for each mark at its row of its table, the tables after each other. (batch, length, rows of all)"""
+        rows = sum(cast(nn.Embedding, table).num_embeddings for table in self.tables)
+        zeros = self.linear.weight.new_zeros(marks.shape[0], marks.shape[1], rows)
+        return zeros.scatter(-1, marks + self.starts, 1.0)
 
 
 class InstanceNorm(nn.Module):

@@ -157,6 +157,20 @@ def activate(
     return z if after is None else z * after
 
 
+def layer_norm(
+    x: Tensor,  # (batch, length, channels)
+    norm: nn.LayerNorm,
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> Tensor:
+    """norm(x)."""
+    if use_triton(x, engine, dense=0, slots=0) and x.numel():
+        from wavessm.ops import triton_norm
+
+        if x.shape[-1] <= triton_norm.WIDEST:
+            return triton_norm.layer_norm(x, norm.weight, norm.bias, norm.eps)
+    return norm(x)
+
+
 def gate(
     z: Tensor,  # (batch, length, channels)
     project: nn.Linear,  # to twice as many
