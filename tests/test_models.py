@@ -538,3 +538,19 @@ def test_a_calendar_is_the_sum_of_what_its_parts_say(marks, horizon_mask):
         said = encoder.marks(when)
     horizon = encoder.horizon((ahead & horizon_mask).long()[..., 0])
     torch.testing.assert_close(encoder(x, when, ahead), encoder.linear(x) + said + horizon)
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("kind", ["last", "forecast", "calendar"])
+def test_steps_that_nobody_reads_are_left_out_unnoticed(kind, norm, prenorm, monkeypatch):
+    model = make(kind, norm=norm, prenorm=prenorm)
+    x, marks = inputs(model)
+    results = []
+    whole = type(model.backbone).forward
+    for forward in (whole, lambda self, h, lengths=None, rate=1.0, tail=None: whole(self, h, lengths, rate)):
+        monkeypatch.setattr(type(model.backbone), "forward", forward)
+        y = model(x, marks=marks)
+        results.append([y, *torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)])
+    for a, b in zip(*results, strict=True):
+        assert (a is None and b is None) or torch.allclose(a, b, atol=1e-10)

@@ -24,7 +24,10 @@ States = tuple[Tensor, ...]
 
 
 def make_backbone(config: ModelConfig) -> nn.Module:
-    """The backbone a config asks for; all are called as backbone(h, lengths, rate)."""
+    """The backbone a config asks for; all are called as backbone(h, lengths, rate, tail).
+
+    tail: how many of the last steps will be looked at; a backbone may leave out the others.
+    """
     if config.backbone == "transformer":
         return Transformer(config)
     if config.backbone == "lstm":
@@ -60,11 +63,14 @@ class Stack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = SequenceNorm(config.d_model, config.norm) if config.prenorm else None
-        self.engine = Engine(config.backend, config.precision)
+        self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
 
-    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0) -> Tensor:
-        for block in self.blocks:
+    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
+        *blocks, last = self.blocks
+        for block in blocks:
             h = block(h, rate=rate, lengths=lengths)
+        spares = tail is not None and lengths is None and self.kind != "batch" and isinstance(last, ResidualBlock)
+        h = last(h, rate=rate, lengths=lengths, **({"tail": tail} if spares else {}))
         if self.norm is None:
             return h
         return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
@@ -163,7 +169,7 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(parameter)
         self.causal = not config.bidirectional
 
-    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0) -> Tensor:
+    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
         length = h.shape[1]
         h = h + positions(length, h.shape[2], h.device).to(h.dtype)
         padding = None if lengths is None else ~time_mask(lengths, length)[..., 0]

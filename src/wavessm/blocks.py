@@ -125,11 +125,12 @@ class ResidualBlock(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
+        tail: int | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, and the layer's state if asked for."""
+        """y like x, or its last `tail` steps, and the layer's state if asked for."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
-        y, after = self.mix(z, state, return_state, rate, lengths, around=x)
+        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail)
         y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
         return (y, after) if after is not None else y
 
@@ -141,10 +142,14 @@ class ResidualBlock(nn.Module):
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         around: Tensor | None = None,  # (batch, length, d_model)
+        tail: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
         out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
+        if tail is not None:  # behind the layer every step is by itself
+            z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer gives it
+            around = None if around is None else around[:, -tail:]
         z = activate(z, self.dropout.factors(z), self.dropout.factors(z), self.layer.engine)
         return gate(z, self.project, self.dropout.factors(z), around, self.layer.engine), after
 

@@ -74,7 +74,7 @@ class SequenceModel(nn.Module):
         if self.config.head == "forecast":
             return self._forecast(x, lengths, rate, marks)
         h = self.encoder(x, marks, None)
-        return self.head(self.backbone(h, lengths, rate), lengths)
+        return self.head(self.backbone(h, lengths, rate, 1 if self.config.head == "last" else None), lengths)
 
     def _forecast(self, x: Tensor, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
         """Context, then `horizon` zeros; padding moves behind both."""
@@ -83,7 +83,7 @@ class SequenceModel(nn.Module):
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
         h = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead)
-        h = self.backbone(h, None if lengths is None else lengths + horizon, rate)
+        h = self.backbone(h, None if lengths is None else lengths + horizon, rate, horizon)
         y = self.head(h, lengths)
         return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 
