@@ -283,6 +283,20 @@ def test_a_block_of_kernels_equals_one_of_torch(norm, prenorm):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"head": "last", "norm": "layer"}])
+def test_a_model_of_kernels_equals_one_of_torch(options):
+    config = {"d_input": 2, "d_output": 3, "d_model": 6, "d_state": 8, "n_layers": 3, "family": "legs", "norm": "batch"}
+    x = torch.randn(3, 70, 2, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    results = []
+    for backend in ("torch", "triton"):
+        torch.manual_seed(0)
+        model = ws.SequenceModel(ws.ModelConfig(**(config | options), backend=backend)).to(DEVICE)
+        y = model(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), list(model.parameters()))))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
 def test_bfloat16_goes_into_the_scan_as_it_is():
     torch.manual_seed(0)
     layer = ws.WaveSSM(3, 8, bidirectional=True, backend="triton", precision="bf16").to(DEVICE)

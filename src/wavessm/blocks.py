@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, time_mask
 from wavessm.ops import Engine, activate, gate, layer_norm
+from wavessm.ops.tables import Dense
 from wavessm.registry import unknown_name
 
 NORMS = ("layer", "batch", "none")
@@ -126,11 +127,12 @@ class ResidualBlock(nn.Module):
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         tail: int | None = None,
+        system: Dense | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, or its last `tail` steps, and the layer's state if asked for."""
+        """y like x, or its last `tail` steps, and the layer's state if asked for; system as in `WaveSSM`."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
-        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail)
+        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail, system=system)
         y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
         return (y, after) if after is not None else y
 
@@ -143,9 +145,11 @@ class ResidualBlock(nn.Module):
         lengths: Tensor | None = None,  # (batch,)
         around: Tensor | None = None,  # (batch, length, d_model)
         tail: int | None = None,
+        system: Dense | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
-        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        made = {} if system is None else {"system": system}
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths, **made)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
         if tail is not None:  # behind the layer every step is by itself
             z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer gives it

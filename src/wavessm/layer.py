@@ -10,6 +10,7 @@ layer runs in three equal ways: the whole sequence, chunks with a state in betwe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -133,15 +134,19 @@ class WaveSSM(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
+        system: Dense | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, and the state after the last sample if asked for."""
+        """y like x, and the state after the last sample if asked for.
+
+        system: of a DPLR layer, what `discrete(rate)` says, where it is known already.
+        """
         self._check_input(x, state, return_state, lengths)
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
         work = u if self._takes(u) else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
-            y, last = self._run(work, state, return_state, _rate(rate))
+            y, last = self._run(work, state, return_state, _rate(rate), system)
         y = y.transpose(1, 2).to(x.dtype)
         if mask is not None:
             y = y.masked_fill(~mask, 0)
@@ -154,11 +159,14 @@ class WaveSSM(nn.Module):
         )
         return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, **size)
 
-    def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
+    def _run(
+        self, u: Tensor, state: Tensor | None, want_state: bool, rate: float, system: Dense | None
+    ) -> tuple[Tensor, Tensor | None]:
         if self.structure == "diagonal":
             return run_modes(u, self._modes(), self.D, rate, state, want_state, self.engine)
         flat = None if state is None else state.flatten(2)
-        y, last = run_dense(u, dplr.sample(self._low_rank(), rate), self.D, flat, want_state, self.engine)
+        system = dplr.sample(self._low_rank(), rate) if system is None else system
+        y, last = run_dense(u, system, self.D, flat, want_state, self.engine)
         return y, None if last is None else last.unflatten(-1, (-1, 2))
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -187,6 +195,14 @@ class WaveSSM(nn.Module):
                 raise ShapeError(
                     f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
                 )
+
+
+def discrete_together(layers: Sequence[WaveSSM], rate: float = 1.0) -> list[Dense] | None:
+    """What `discrete` says of each of several DPLR layers, made at once; None if they differ in shape or are others."""
+    if any(not isinstance(layer, WaveSSM) or layer.structure != "dplr" for layer in layers):
+        return None
+    parts = [layer._low_rank() for layer in layers]
+    return dplr.together(parts, _rate(rate)) if dplr.alike(parts) else None
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
