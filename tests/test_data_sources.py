@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Source, WindowCopy, Windows, window_copying
+from wavessm.data.crops import Crops
 from wavessm.errors import OptionError, ShapeError
 
 
@@ -180,6 +181,31 @@ def test_evaluation_cases_are_fixed_while_training_follows_the_seed():
 def test_window_copying_refuses_what_does_not_fit(options, message):
     with pytest.raises(OptionError, match=message):
         window_copying(**{"length": 128, "windows": 2, **options})
+
+
+def test_crops_are_stretches_of_their_own_recording_and_others_each_time():
+    x = torch.arange(4.0)[:, None] * 100 + torch.arange(20.0)
+    whole = Arrays(x[..., None], torch.arange(4))
+    source = Crops(whole, length=5, seed=0)
+    assert len(source) == 4
+    index = torch.tensor([2, 0, 3])
+    seen = [source.take(index) for _ in range(200)]
+    for batch in seen:
+        assert batch.x.shape == (3, 5, 1)
+        assert batch.y.tolist() == [2, 0, 3]
+        assert (batch.x.diff(dim=1) == 1).all()
+        assert (batch.x[:, 0, 0] // 100).tolist() == [2, 0, 3]
+    assert {int(batch.x[1, 0, 0]) for batch in seen} == set(range(16)), "every place of a recording comes up"
+    state = source.get_state()
+    once = source.take(index).x
+    source.set_state(state)
+    assert torch.equal(source.take(index).x, once)
+
+
+@pytest.mark.parametrize("length", [0, 21])
+def test_crops_refuse_what_does_not_fit(length):
+    with pytest.raises(OptionError, match=f"stretches of {length} samples, but recordings have 20"):
+        Crops(Arrays(torch.zeros(2, 20, 1), torch.zeros(2)), length, seed=0)
 
 
 def test_generated_takes_any_drawing_function():

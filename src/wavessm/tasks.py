@@ -54,11 +54,15 @@ class PtbxlOptions:
     """Sampling rate of the records."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
+    crop: float = 0.0
+    """Train on stretches of so many seconds, others each time; 0 on whole records. Validation and test hear all."""
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_ptbxl
+        from wavessm.data.crops import cropped
 
-        return load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
+        data = load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
+        return cropped(data, self.crop, seed)
 
 
 @dataclass(frozen=True)

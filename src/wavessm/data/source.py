@@ -153,32 +153,20 @@ Draw = Callable[[int, torch.Generator], Batch]
 """Draws so many cases, on the generator's device."""
 
 
-class Generated:
-    """Fresh cases on every call: `take` uses only how many indices it is given.
+class Drawn:
+    """A source with chance in it, and the generator that it comes from.
 
-    draw: (count, generator) -> Batch on the generator's device. `get_state` and `set_state` are what a checkpoint
-    keeps, so that a resumed run draws the cases that an unbroken one would have drawn.
+    `get_state` and `set_state` are what a checkpoint keeps, so that a resumed run draws what an unbroken one would have
+    drawn.
     """
 
-    def __init__(
-        self,
-        draw: Draw,
-        epoch: int,
-        seed: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.draw, self.epoch, self.seed = draw, epoch, seed
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self.seed = seed
         self.generator = torch.Generator(device=device).manual_seed(seed)
-
-    def __len__(self) -> int:
-        return self.epoch
 
     @property
     def device(self) -> torch.device:
         return self.generator.device
-
-    def take(self, index: Tensor) -> Batch:
-        return self.draw(len(index), self.generator)
 
     def get_state(self) -> Tensor:
         """State of the generator, a byte tensor on the CPU."""
@@ -188,11 +176,30 @@ class Generated:
         """Go on from a state of `get_state`; it must come from the same kind of device."""
         self.generator.set_state(state.cpu())
 
+    def is_on(self, device: torch.device | str) -> bool:
+        """Whether it draws there already. On another device draws begin again from the seed, and differ."""
+        device = torch.device(device)
+        return device.type == self.device.type and device.index in (None, self.device.index)
+
+
+class Generated(Drawn):
+    """Fresh cases on every call: `take` uses only how many indices it is given.
+
+    draw: (count, generator) -> Batch on the generator's device.
+    """
+
+    def __init__(self, draw: Draw, epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(seed, device)
+        self.draw, self.epoch = draw, epoch
+
+    def __len__(self) -> int:
+        return self.epoch
+
+    def take(self, index: Tensor) -> Batch:
+        return self.draw(len(index), self.generator)
+
     def to(self, device: torch.device | str) -> Generated:
-        """On another device the draws begin again from the seed, and differ: each device has its own generator."""
-        if torch.device(device).type == self.device.type and torch.device(device).index in (None, self.device.index):
-            return self
-        return Generated(self.draw, self.epoch, self.seed, device)
+        return self if self.is_on(device) else Generated(self.draw, self.epoch, self.seed, device)
 
 
 class Stage(NamedTuple):
@@ -232,9 +239,7 @@ class Staged(Generated):
         return self
 
     def to(self, device: torch.device | str) -> Staged:
-        if torch.device(device).type == self.device.type and torch.device(device).index in (None, self.device.index):
-            return self
-        return Staged(self.stages, self.epoch, self.seed, device)
+        return self if self.is_on(device) else Staged(self.stages, self.epoch, self.seed, device)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch, Generated, Source, Staged
+from wavessm.data.source import Batch, Drawn, Source, Staged
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
 from wavessm.training.processes import ALONE, Team
@@ -67,7 +67,7 @@ class Stretch:
     def _part(self, index: Tensor) -> Batch:
         """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
         piece = self.team.part(len(index))
-        if isinstance(self.source, Generated):
+        if isinstance(self.source, Drawn):
             whole = self.source.take(index)
             return whole if self.team.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
         return self.source.take(index[piece])
@@ -112,12 +112,12 @@ def of_one_length(source: Source) -> Source:
 
 def source_state(source: Source) -> Tensor | None:
     """What a checkpoint must hold of a source: the state of its generator, or None."""
-    return source.get_state() if isinstance(source, Generated) else None
+    return source.get_state() if isinstance(source, Drawn) else None
 
 
 def restore_source(source: Source, state: Tensor | None) -> None:
     """Let a source that draws go on where `source_state` was taken."""
-    if isinstance(source, Generated) and state is not None:
+    if isinstance(source, Drawn) and state is not None:
         try:
             source.set_state(state)
         except RuntimeError as reason:
