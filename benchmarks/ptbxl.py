@@ -10,58 +10,18 @@ layers. A step is forward, backward and optimiser. S4's CUDA extension is used i
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from common import report
+from s4_model import Size, s4_step
 from wavessm.lab.record import write_csv
 from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import bare_module
-
-
-class S4Model(nn.Module):
-    """Encoder, pre-norm residual S4 blocks, norm, mean over time, decoder; channels first throughout."""
-
-    def __init__(self, block: Callable[[], nn.Module], d_model: int, n_layers: int) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Linear(12, d_model), nn.Linear(d_model, 5)
-        self.blocks = nn.ModuleList(block() for _ in range(n_layers))
-        self.norms = nn.ModuleList(nn.BatchNorm1d(d_model) for _ in range(n_layers + 1))
-
-    def forward(self, x: Tensor) -> Tensor:  # (batch, length, 12)
-        x = self.encoder(x).transpose(1, 2)
-        for norm, block in zip(self.norms, self.blocks, strict=False):
-            x = x + block(norm(x))[0]
-        return self.decoder(self.norms[-1](x).mean(-1))
-
-
-def s4_step(checkout: Path, size: dict[str, int], device: torch.device) -> Callable[[], Any]:
-    sys.path[:0] = [str(checkout), str(checkout / "extensions" / "kernels")]
-    from models.s4.s4 import S4Block
-
-    def block() -> nn.Module:
-        return S4Block(
-            size["d_model"], bidirectional=True, transposed=True, dropout=0.1, tie_dropout=True,
-            mode="dplr", init="legs", d_state=size["d_state"],
-        )  # fmt: skip
-
-    model = S4Model(block, size["d_model"], size["n_layers"]).to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
-    x, y = torch.randn(size["batch"], 1000, 12, device=device), torch.rand(size["batch"], 5, device=device).round()
-
-    def step() -> None:
-        F.binary_cross_entropy_with_logits(model(x), y).backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-
-    return step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:
@@ -108,7 +68,7 @@ def main() -> None:
                 key = f"wavessm {family}", precision, "CUDA graph" if graphs else "eager"
                 made[key] = lambda f=family, p=precision, g=graphs: our_step(f, p, g, size, device)
     if options.s4 is not None:
-        made["s4 dplr legs", "tf32", "eager"] = lambda: s4_step(options.s4, size, device)
+        made["s4 dplr legs", "tf32", "eager"] = lambda: s4_step(options.s4, Size(**size), 1000, device)
     rows = []
     for (name, precision, how), make in made.items():
         torch.manual_seed(0)

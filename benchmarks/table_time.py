@@ -1,0 +1,163 @@
+"""How long the runs of each table take, step by step alone on one machine, beside official S4 blocks on the same steps.
+
+    python benchmarks/table_time.py --s4 PATH [--runs results/runs.csv] [--out results/engine]
+
+The table of runs says how many steps were done at which length. A step of the model of each group of tasks, forward to
+optimiser, is timed at some lengths, ours as it trains (a CUDA graph on a GPU) and the same stack of official S4 blocks
+with its CUDA extension if it was built in the checkout; between those lengths times are interpolated. Loading and
+validation are not counted, on either side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from common import report
+from ptbxl import milliseconds
+from s4_model import Size, s4_step
+from wavessm.cli.train import read
+from wavessm.data.forecast import SETS
+from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.window_copy import read_stages
+from wavessm.models import SequenceModel
+from wavessm.tasks import model_config
+from wavessm.training.recipes import Recipe, recipe
+from wavessm.training.run import stepper
+
+
+class Group(NamedTuple):
+    """Tasks that share a model: its size, the lengths to time it at, and the group of its recipe."""
+
+    size: Size
+    lengths: tuple[int, ...]
+    recipes: str
+
+
+GROUPS = {
+    "ptbxl": Group(Size(), (1000,), "ptbxl"),
+    "forecast": Group(Size(50, 128, 2, 64, False, "layer", 1, 1, last=24), (72, 256, 768, 1440, 1680), "forecast"),
+    "window-copy": Group(
+        Size(64, 128, 2, 64, False, "none", 2, 8, last=1), (128, 256, 512, 1000, 2000, 4000), "window-copy"
+    ),
+}
+TRAINED = {"ETTh1": 8640, "ETTh2": 8640, "ETTm1": 34_560, "WTH": 24_544, "ECL": 18_412}
+"""Rows of the training part."""
+RECORDS = {"all": 17_418, "form": 7197, "rhythm": 16_832}
+"""Training records of PTB-XL's tasks; 17,084 for the diagnostic ones."""
+
+
+class Work(NamedTuple):
+    """Steps of a run at one length."""
+
+    table: str
+    group: str
+    length: int
+    steps: float
+
+
+def work_of(row: dict[str, str]) -> Iterator[Work]:
+    """What a row of the table of runs says was done."""
+    task, given = read(row["command"].split()[2:])
+    data, chosen, epochs = given.data, given.training, float(row["epochs"])
+    if task.name.startswith("ptbxl"):
+        steps = epochs * math.ceil(RECORDS.get(task.name.removeprefix("ptbxl-"), 17_084) / chosen.batch_size)
+        yield Work(task.name, "ptbxl", 1000, steps)
+    elif task.name == "forecast":
+        several = data.variables == "multi"
+        context = data.seq_len or SETS[data.dataset].lengths[data.horizon][several]
+        windows = TRAINED[data.dataset] - context - data.horizon + 1
+        steps = epochs * math.ceil(windows / chosen.batch_size)
+        yield Work(f"forecast {data.variables} {row['recipe']}", "forecast", context + data.horizon, steps)
+    elif task.name == "window-copy":
+        steps = epochs * math.ceil(data.epoch / chosen.batch_size)
+        stages = read_stages(data.stages)
+        for length, share in (*stages, (data.length, 1 - sum(share for _, share in stages))):
+            yield Work(task.name, "window-copy", length, share * steps)
+
+
+def our_step(group: Group, family: str, length: int, device: torch.device) -> Callable[[], Any]:
+    """A training step of our model under the `best` recipe of its group."""
+    size, chosen = group.size, recipe(group.recipes, "best")
+    shape = {"d_model": size.d_model, "n_layers": size.n_layers, "d_state": size.d_state}
+    options = replace(chosen.model, family=family, direct=False, instance_norm="none", **shape)
+    chosen = replace(chosen, model=options, batch_size=size.batch, direct_start="zero", slow_down=False)
+    chosen = replace(chosen, cuda_graphs=device.type == "cuda", device=device.type).check()
+    torch.manual_seed(0)
+    return stepper(*_model_and_data(group, chosen, length, device), chosen)
+
+
+def _model_and_data(group: Group, chosen: Recipe, length: int, device: torch.device) -> tuple[SequenceModel, DataSet]:
+    """Random cases of the right shape; a forecast counts as a regression from the last step, which costs as much."""
+    size = group.size
+    kind = "regression" if size.last else "multilabel"
+    x, y = torch.randn(2 * size.batch, length, size.d_input), torch.rand(2 * size.batch, size.d_output).round()
+    source = Arrays(x, y).to(device)
+    named = tuple(map(str, range(size.d_output)))
+    info = DataInfo(kind, size.d_input, size.d_output, length, classes=named, columns=named)
+    task = "window-copy" if size.last else "arrays"
+    model = SequenceModel(model_config(task, chosen.model, info, chosen.precision)).to(device)
+    return model, DataSet("random", source, source, source, info)
+
+
+def step_times(group: Group, make: Callable[[int], Callable[[], Any]], device: torch.device, steps: int) -> list[float]:
+    """Milliseconds of a step at each of the group's lengths."""
+    times = []
+    for length in group.lengths:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        torch.set_float32_matmul_precision("high")
+        times.append(milliseconds(make(length), device, steps))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=Path("results/runs.csv"))
+    parser.add_argument("--out", type=Path, default=Path("results/engine"))
+    parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
+    parser.add_argument("--tiny", action="store_true", help="small models, to try the script on a CPU")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    groups = GROUPS
+    if options.tiny:
+        tiny = {"batch": 2, "d_model": 8, "n_layers": 1, "d_state": 8}
+        groups = {name: Group(replace(g.size, **tiny), g.lengths[:2], g.recipes) for name, g in GROUPS.items()}
+    with options.runs.open(newline="") as file:
+        finished = {row["command"]: row for row in csv.DictReader(file) if row["status"] == "ok" and row["epochs"]}
+    done = [work for row in finished.values() if row["gpu"] not in ("", "cpu") for work in work_of(row)]
+    contenders: dict[str, Callable[[Group, int], Callable[[], Any]]] = {
+        "diagonal": lambda group, length: our_step(group, "morlet", length, device),
+        "dplr": lambda group, length: our_step(group, "legs", length, device),
+    }
+    if options.s4 is not None:
+        contenders["s4"] = lambda group, length: s4_step(options.s4, group.size, length, device)
+    times = {
+        (name, who): step_times(group, lambda length, g=group, m=make: m(g, length), device, 2 if options.tiny else 20)
+        for name, group in groups.items()
+        if any(work.group == name for work in done)
+        for who, make in contenders.items()
+    }
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    rows = []
+    for table in sorted({work.table for work in done}):
+        own = [work for work in done if work.table == table]
+        row: dict[str, Any] = {"table": table, "steps": round(sum(work.steps for work in own))}
+        for who in contenders:
+            lengths = {work.group: groups[work.group].lengths for work in own}
+            spent = sum(w.steps * np.interp(w.length, lengths[w.group], times[w.group, who]) for w in own)
+            row[f"{who}_minutes"] = float(spent) / 6e4
+        rows.append({**row, "machine": machine, "torch": torch.__version__})
+    report(rows, options.out / "table_time.csv", "table_time.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The benchmark of whole tables reads the table of runs aright and runs where there is no GPU."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_steps_of_runs_are_counted(tmp_path):
+    line = [sys.executable, str(ROOT / "benchmarks" / "table_time.py"), "--tiny", "--runs", str(tmp_path / "runs.csv")]
+    with (ROOT / "results" / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    ecg = next(row for row in rows if row["task"] == "ptbxl-form" and row["epochs"])
+    copying = next(row for row in rows if row["task"] == "window-copy" and row["epochs"])
+    with (tmp_path / "runs.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows([ecg, ecg, copying])  # a run has a row for each of its scores
+    done = subprocess.run([*line, "--out", str(tmp_path)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "table_time.csv").open(newline="") as file:
+        made = {row["table"]: row for row in csv.DictReader(file)}
+    assert made["ptbxl-form"]["steps"] == "904", "8 epochs of 7,197 records in batches of 64"
+    assert made["window-copy"]["steps"] == "10000"
+    assert all(float(row["diagonal_minutes"]) > 0 and float(row["dplr_minutes"]) > 0 for row in made.values())
