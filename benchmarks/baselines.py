@@ -33,7 +33,7 @@ from wavessm.training import metrics, results
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
 from wavessm.training.forecast_settings import settled
-from wavessm.training.recipes import recipe
+from wavessm.training.task_recipes import recipe
 
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.data.window_copy import read_stages
 from wavessm.models import SequenceModel
 from wavessm.tasks import model_config
-from wavessm.training.recipes import Recipe, recipe
+from wavessm.training.recipes import Recipe
 from wavessm.training.run import stepper
+from wavessm.training.task_recipes import recipe
 
 
 class Group(NamedTuple):

@@ -31,8 +31,9 @@ from wavessm.tasks import ForecastOptions, model_config
 from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import Fit, start_at_ridge
 from wavessm.training.folder import environment
-from wavessm.training.recipes import Recipe, recipe
+from wavessm.training.recipes import Recipe
 from wavessm.training.results import versions
+from wavessm.training.task_recipes import recipe
 
 SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # its blocks say nothing
 

@@ -16,7 +16,8 @@ from wavessm.training.evaluate import low_pass, thin
 from wavessm.training.folder import Run
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.predict import predict_files
-from wavessm.training.recipes import ModelOptions, Recipe, recipe
+from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.training.task_recipes import recipe
 
 TINY = ["--d-model", "4", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet", "--precision", "fp32"]
 SHORT = Grammar(min_length=10, max_length=40)

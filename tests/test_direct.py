@@ -25,8 +25,9 @@ from wavessm.training.folder import Run
 from wavessm.training.grid import Grid, expand
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe, recipe
+from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import train
+from wavessm.training.task_recipes import recipe
 
 SIZE = {"d_model": 8, "n_layers": 1, "d_state": 8}
 TINY = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--precision", "fp32", "--steps", "2",

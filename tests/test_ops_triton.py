@@ -22,7 +22,7 @@ from wavessm.ops import (
 )
 from wavessm.ops.modes import Modes, flags, sample
 from wavessm.ops.tables import Dense, diagonal_tables
-from wavessm.ops.triton_scan import Settings
+from wavessm.ops.triton_settings import Settings
 
 # The interpreter multiplies float32 exactly whatever tl.dot is told, so TF32 shows its own error on a GPU only.
 # Its bfloat16 is truncated where a GPU rounds: twice the error.

@@ -17,8 +17,9 @@ from wavessm.tasks import TASKS, data_options, model_config
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
 from wavessm.training.loader import Stretch, Whole, order
-from wavessm.training.recipes import RECIPES, ModelOptions, Recipe, fields_of, recipe
+from wavessm.training.recipes import ModelOptions, Recipe, fields_of
 from wavessm.training.schedule import factor
+from wavessm.training.task_recipes import RECIPES, recipe
 
 # -- recipes --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from wavessm.data.source import DataSet, Windows
 from wavessm.tasks import ForecastOptions, model_config
 from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import start_at_ridge
-from wavessm.training.recipes import recipe
+from wavessm.training.task_recipes import recipe
 
 NAMES = "level,scaled-year-week"
 

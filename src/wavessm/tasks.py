@@ -207,7 +207,7 @@ class Task:
 
     name: str
     help: str
-    recipes: str  # group of recipes, see training/recipes.py
+    recipes: str  # group of recipes, see training/task_recipes.py
     data: DataOptions
     where: str | None = None  # the data option that says where the data are
     head: str = "pool"  # of models that do not forecast

@@ -14,7 +14,8 @@ from wavessm.tasks import TASKS, Task
 from wavessm.training.folder import Run, resume_command
 from wavessm.training.forecast_settings import settled
 from wavessm.training.processes import team_of
-from wavessm.training.recipes import RECIPES, Recipe, recipe
+from wavessm.training.recipes import Recipe
+from wavessm.training.task_recipes import RECIPES, recipe
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
        wavessm train --resume RUN

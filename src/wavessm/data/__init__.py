@@ -9,6 +9,7 @@ from wavessm.data.arena import load_listops, load_retrieval, load_text
 from wavessm.data.baselines import LastValue, Linear, Score, Seasonal, baseline_scores, fit_linear, predict, score
 from wavessm.data.catalogue import Finding, Row, check_set, list_sets
 from wavessm.data.cifar import load_image
+from wavessm.data.drawn import Generated
 from wavessm.data.fetch import fetch_set
 from wavessm.data.forecast import load_forecast
 from wavessm.data.listops import generate_listops
@@ -16,7 +17,7 @@ from wavessm.data.own import load_arrays, load_csv
 from wavessm.data.pathfinder import generate_pathfinder, load_pathfinder
 from wavessm.data.ptbxl import load_ptbxl
 from wavessm.data.signals import Signal, load_wav_folder, load_wfdb, read_signal, read_wav
-from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Generated, Source, Windows
+from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Source, Windows
 from wavessm.data.speech import load_speech
 from wavessm.data.tokens import Tokens
 from wavessm.data.wfdb_files import read_record

@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Arrays, Batch, DataSet, Drawn
+from wavessm.data.drawn import Drawn
+from wavessm.data.source import Arrays, Batch, DataSet
 from wavessm.errors import OptionError
 
 

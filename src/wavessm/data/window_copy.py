@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 
 from wavessm.checks import whole
-from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Stage, Staged
+from wavessm.data.drawn import Stage, Staged
+from wavessm.data.source import Arrays, Batch, DataInfo, DataSet
 from wavessm.errors import OptionError
 
 # The evaluation sets are the same for every seed of training, on every device.

@@ -25,7 +25,8 @@ from typing import Any
 from wavessm.errors import OptionError
 from wavessm.record import pyplot
 from wavessm.training.keeper import read_rows
-from wavessm.training.recipes import Recipe, recipe
+from wavessm.training.recipes import Recipe
+from wavessm.training.task_recipes import recipe
 
 FAMILIES = {"morlet": "WaveSSM (Morlet)", "legs": "S4 (LegS)"}
 POLL_SECONDS = 0.5

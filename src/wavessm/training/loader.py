@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch, Drawn, Source, Staged
+from wavessm.data.drawn import Drawn, Staged
+from wavessm.data.source import Batch, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
 from wavessm.training.processes import ALONE, Team

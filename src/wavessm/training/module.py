@@ -15,7 +15,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from wavessm.data.source import Batch, DataSet, Staged
+from wavessm.data.drawn import Staged
+from wavessm.data.source import Batch, DataSet
 from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
