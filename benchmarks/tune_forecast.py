@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from wavessm.data.forecast import SETS
+from wavessm.data.forecast import SETS, find_series
 from wavessm.errors import OptionError, WaveSSMError
 from wavessm.training import checkpoint, results
 from wavessm.training import forecast_settings as settings
@@ -188,6 +188,8 @@ def run(arguments: list[str]) -> int:
     trials = plan(given, extra)
     if not trials:
         raise OptionError("no run: none of the sets has such a horizon and a candidate; see --horizons, --candidates.")
+    for name in given.sets.split(","):
+        find_series(given.data_root, name, multivariate=False)  # says in one line what is missing
     given.out.mkdir(parents=True, exist_ok=True)
     desk = Desk(given.out, given.out / "runs.csv")
     board = Board.of([trial.job for trial in trials], desk, given.retry_failed)

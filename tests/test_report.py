@@ -1,6 +1,8 @@
 """Runs as tables beside the paper's: what counts as better, what stays empty, what is refused."""
 
 import csv
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -118,6 +120,16 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
         write_report(written(path, []), tmp_path)
     assert main(["report", "--runs", str(tmp_path / "nowhere.csv")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["missing.npz", "empty.npz"])
+def test_predictions_that_cannot_be_read_are_one_line(tmp_path, name):
+    (tmp_path / "empty.npz").touch()
+    line = [sys.executable, "-m", "wavessm.report.paired", str(tmp_path / name), "--against", "legs"]
+    done = subprocess.run([*line, "--out", str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"paired: {tmp_path / name}: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_paired_differences_leave_out_what_the_cases_do_to_both(tmp_path):

@@ -9,7 +9,9 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.training.dry_run import dry_run
+from wavessm.data import window_copying
+from wavessm.tasks import WindowCopyOptions
+from wavessm.training.dry_run import _mean_length, dry_run
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import prepare_server
 from wavessm.training.recipes import ModelOptions, Recipe
@@ -74,6 +76,13 @@ def test_time_parameters_and_steps_are_those_of_the_run(tmp_path):
 def test_several_processes_share_the_batch():
     recipe = dataclasses.replace(LONG, batch_size=5, devices=2)
     assert dry_run("window-copy", long_copy(64), recipe).batch_size == 3
+
+
+def test_steps_of_a_curriculum_count_by_their_length():
+    source = window_copying(length=128, windows=1, d_min=2, d_max=2, seed=0)
+    staged = WindowCopyOptions(length=128, windows=1, d_min=2, d_max=2, stages="16:0.5,64:0.25", cases=4).load(0).train
+    assert _mean_length(source) == 1
+    assert _mean_length(staged) == pytest.approx(0.5 * 16 / 128 + 0.25 * 64 / 128 + 0.25)
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):

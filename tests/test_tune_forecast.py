@@ -133,6 +133,7 @@ def test_the_best_candidate_is_the_one_with_the_least_mean_of_as_many_runs(scrip
         (["--sets", "WTH", "--candidates", "lvl"], "unknown setting 'lvl'"),
         (["--sets", "WTH", "--horizons", "24", "--candidates", "ECL:raw"], "no run: none of the sets"),
         (["--sets", "WTH", "--candidates", "nowhere.toml"], "cannot be read as TOML"),
+        (["--sets", "WTH", "--horizons", "24", "--candidates", "raw"], "WTH"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, script, words, said):

@@ -51,8 +51,9 @@ def section_of(name: str, readme: str) -> str | None:
 
 
 def folder_words(folder: Path) -> tuple[str, str]:
-    """Title and text of a folder's README; its headings become bold lines."""
+    """Title and text of a folder's README; its headings become bold lines, its pictures are found from docs/."""
     title, _, text = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
+    text = re.sub(r"\]\(([\w.-]+\.png)\)", rf"](../results/{folder.name}/\1)", text)
     return title.removeprefix("# "), re.sub(r"^#+ (.+)$", r"**\1**", text, flags=re.MULTILINE)
 
 

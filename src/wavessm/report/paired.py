@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -101,7 +102,8 @@ def main() -> None:
             outputs = {name: file[name].astype(float) for name in file.files if name != "labels"}
             rows = differences(outputs, file["labels"], options.against)
     except (OSError, EOFError, ValueError, KeyError) as reason:
-        parser.error(f"{options.predictions}: {reason}")
+        print(f"paired: {options.predictions}: {reason}", file=sys.stderr)
+        sys.exit(2)
     write_csv(options.out / "paired.csv", rows)
     for row in rows:
         print(f"{row['model']:24} {row['auroc']:.4f} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]")

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from wavessm.data.source import DataSet
+from wavessm.data.drawn import Staged
+from wavessm.data.source import DataSet, Source
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training.loader import Whole
@@ -95,12 +96,21 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
         batch_size=own.batch_size,
         steps=plan.total_steps,
         validations=math.ceil(plan.total_steps / plan.validate_every),
-        step_seconds=step_seconds,
+        step_seconds=step_seconds * _mean_length(data.train),
         evaluation_seconds=seconds * batches / (recipe.devices * recipe.nodes),
         test_seconds=seconds * len(Whole(data.test, own.eval_batch_size)),
         memory=peak.read(),
         device=str(device),
     )
+
+
+def _mean_length(source: Source) -> float:
+    """Of the cases of a curriculum, where the last stage is 1; steps were timed there."""
+    if not isinstance(source, Staged):
+        return 1.0
+    *shorter, last = source.stages
+    rest = 1 - sum(stage.share for stage in shorter)
+    return rest + sum(stage.share * stage.length for stage in shorter) / last.length
 
 
 def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> float:
