@@ -55,6 +55,13 @@ def test_the_papers_tables_are_all_there():
     assert counterpart(cell._replace(horizon="25"), Variant("wavessm", "legs", "", "", ""), published) is None
 
 
+def test_a_seed_that_ran_twice_counts_once():
+    rows = [row(**ECG, family="db6", seed=seed, value=value) for seed, value in ((0, 0.92), (0, 0.94), (1, 0.95))]
+    (results,) = collect(rows).values()
+    (result,) = results.values()
+    assert result.values == (pytest.approx(0.93), 0.95)
+
+
 def test_seeds_are_gathered_and_failures_left_out(tmp_path):
     results = collect(read_runs(written(tmp_path / "runs.csv", RUNS)))
     db6 = results[Cell("ptbxl-super-diag", "PTB-XL", "", "", "auroc")][Variant("wavessm", "db6", "scaled", "", "best")]

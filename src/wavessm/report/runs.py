@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from wavessm.errors import DataError
@@ -100,14 +101,18 @@ def _number(text: str, where: str) -> float:
 
 
 def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, dict[Variant, Result]]:
-    """Values of the runs that ended well, by quantity and variant."""
-    found: dict[Cell, dict[Variant, list[float]]] = {}
+    """Values of the runs that ended well, by quantity and variant: one a seed, the mean where one ran several times."""
+    found: dict[Cell, dict[Variant, dict[str, list[float]]]] = {}
     for row in rows:
         if row["status"] == "ok" and row["split"] == split:
             cell = Cell(*(row[name] for name in Cell._fields))
             variant = Variant(*(row[name] for name in Variant._fields))
-            found.setdefault(cell, {}).setdefault(variant, []).append(float(row["value"]))
-    return {cell: {v: Result(tuple(values)) for v, values in made.items()} for cell, made in found.items()}
+            seeds = found.setdefault(cell, {}).setdefault(variant, {})
+            seeds.setdefault(row["seed"], []).append(float(row["value"]))
+    return {
+        cell: {v: Result(tuple(fmean(values) for values in seeds.values())) for v, seeds in made.items()}
+        for cell, made in found.items()
+    }
 
 
 def paper() -> dict[Cell, dict[Variant, float]]:
