@@ -202,7 +202,8 @@ def discrete_together(layers: Sequence[WaveSSM], rate: float = 1.0) -> list[Dens
     if any(not isinstance(layer, WaveSSM) or layer.structure != "dplr" for layer in layers):
         return None
     parts = [layer._low_rank() for layer in layers]
-    return dplr.together(parts, _rate(rate)) if dplr.alike(parts) else None
+    with torch.autocast(parts[0].C.device.type, enabled=False):
+        return dplr.together(parts, _rate(rate)) if dplr.alike(parts) else None
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
