@@ -148,9 +148,9 @@ class CsvOptions:
     """Steps the model sees."""
     date_column: str | None = None
     """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
-    timeenc: Literal[0, 1, 2, 3] = 0
+    timeenc: Literal[0, 1, 2, 3] = 2
     """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
-    eval_stamp: bool = False
+    eval_stamp: bool = True
     """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
