@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -132,9 +133,14 @@ def main() -> None:
     if options.tiny:
         tiny = {"batch": 2, "d_model": 8, "n_layers": 1, "d_state": 8}
         groups = {name: Group(replace(g.size, **tiny), g.lengths[:2], g.recipes) for name, g in GROUPS.items()}
+    for path in (options.runs, *([] if options.s4 is None else [options.s4 / "models" / "s4" / "s4.py"])):
+        if not path.is_file():
+            sys.exit(f"table_time: {path}: no such file; see --runs and --s4.")
     with options.runs.open(newline="") as file:
         finished = {row["command"]: row for row in csv.DictReader(file) if row["status"] == "ok" and row["epochs"]}
     done = [work for row in finished.values() if row["gpu"] not in ("", "cpu") for work in work_of(row)]
+    if not done:
+        sys.exit(f"table_time: {options.runs} has no finished run of a GPU; give another with --runs.")
     contenders: dict[str, Callable[[Group, int], Callable[[], Any]]] = {
         "diagonal": lambda group, length: our_step(group, "morlet", length, device),
         "dplr": lambda group, length: our_step(group, "legs", length, device),

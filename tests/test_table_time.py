@@ -25,3 +25,13 @@ def test_the_steps_of_runs_are_counted(tmp_path):
     assert made["ptbxl-form"]["steps"] == "904", "8 epochs of 7,197 records in batches of 64"
     assert made["window-copy"]["steps"] == "10000"
     assert all(float(row["diagonal_minutes"]) > 0 and float(row["dplr_minutes"]) > 0 for row in made.values())
+
+
+def test_a_table_without_runs_is_one_line(tmp_path):
+    (tmp_path / "empty.csv").touch()
+    for name, said in (("missing.csv", "no such file"), ("empty.csv", "has no finished run")):
+        line = [sys.executable, str(ROOT / "benchmarks" / "table_time.py"), "--runs", str(tmp_path / name)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1

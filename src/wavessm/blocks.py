@@ -130,6 +130,10 @@ class ResidualBlock(nn.Module):
         system: Dense | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """y like x, or its last `tail` steps, and the layer's state if asked for; system as in `WaveSSM`."""
+        if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
+            raise OptionError(
+                f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, the length, and no lengths beside it."
+            )
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
         y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail, system=system)

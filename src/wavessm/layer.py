@@ -141,6 +141,8 @@ class WaveSSM(nn.Module):
         system: of a DPLR layer, what `discrete(rate)` says, where it is known already.
         """
         self._check_input(x, state, return_state, lengths)
+        if system is not None:
+            self._check_system(system)
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
@@ -178,6 +180,16 @@ class WaveSSM(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         """The state of a layer that has heard nothing. (batch, d_model, slots, 2)"""
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+
+    def _check_system(self, system: Dense) -> None:
+        if self.structure != "dplr":
+            raise OptionError(f"WaveSSM: system goes with a DPLR layer, this one is {self.structure}; leave it out.")
+        expected = self.d_model, 2 * self.n_slots
+        if not isinstance(system, Dense) or tuple(system.B.shape) != expected:
+            came = f"of {tuple(system.B.shape)}" if isinstance(system, Dense) else f"a {type(system).__name__}"
+            raise ShapeError(
+                f"WaveSSM: system is {came}, expected one of (d_model, states) = {expected}; see discrete()."
+            )
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
         check_signals(x, state, self.d_model, self.n_slots)
