@@ -1,11 +1,13 @@
 """How long the runs of each table take, step by step alone on one machine, beside official S4 blocks on the same steps.
 
     python benchmarks/table_time.py --s4 PATH [--runs results/runs.csv] [--out results/engine]
+    python benchmarks/table_time.py --times results/engine/step_times.csv     count the runs again, time nothing
 
 The table of runs says how many steps were done at which length. A step of the model of each group of tasks, forward to
 optimiser, is timed at some lengths, ours as it trains (a CUDA graph on a GPU) and the same stack of official S4 blocks
 with its CUDA extension if it was built in the checkout; between those lengths times are interpolated. Loading and
-validation are not counted, on either side.
+validation are not counted, on either side. Texts count with the mean width of a batch sorted by length, for S4 as well,
+which has no such batches.
 """
 
 from __future__ import annotations
@@ -45,16 +47,19 @@ class Group(NamedTuple):
 
 
 GROUPS = {
-    "ptbxl": Group(Size(), (1000,), "ptbxl"),
-    "forecast": Group(Size(50, 128, 2, 64, False, "layer", 1, 1, last=24), (72, 256, 768, 1440, 1680), "forecast"),
-    "window-copy": Group(
-        Size(64, 128, 2, 64, False, "none", 2, 8, last=1), (128, 256, 512, 1000, 2000, 4000), "window-copy"
-    ),
+    "ptbxl": Group(Size(), (250, 1000), "ptbxl"),
+    "forecast": Group(Size(50, 128, 2, 64, False, "layer", 1, 1, last=24), (72, 768, 1680), "forecast"),
+    "window-copy": Group(Size(64, 128, 2, 64, False, "none", 2, 8, last=1), (128, 1000, 4000), "window-copy"),
+    "text": Group(Size(16, d_input=1, d_output=2), (1024, 4096), "text"),
+    "listops": Group(Size(50, d_input=1, d_output=10), (512, 2000), "listops"),
+    "image": Group(Size(50, 512, norm="layer", d_input=1, d_output=10), (1024,), "image"),
 }
 TRAINED = {"ETTh1": 8640, "ETTh2": 8640, "ETTm1": 34_560, "WTH": 24_544, "ECL": 18_412}
 """Rows of the training part."""
 RECORDS = {"all": 17_418, "form": 7197, "rhythm": 16_832}
 """Training records of PTB-XL's tasks; 17,084 for the diagnostic ones."""
+ARENA = {"text": (22_500, 1544), "listops": (96_000, 1133), "image": (45_000, 1024)}
+"""Training cases, and the mean width of a batch in eight buckets."""
 
 
 class Work(NamedTuple):
@@ -72,7 +77,7 @@ def work_of(row: dict[str, str]) -> Iterator[Work]:
     data, chosen, epochs = given.data, given.training, float(row["epochs"])
     if task.name.startswith("ptbxl"):
         steps = epochs * math.ceil(RECORDS.get(task.name.removeprefix("ptbxl-"), 17_084) / chosen.batch_size)
-        yield Work(task.name, "ptbxl", 1000, steps)
+        yield Work(task.name, "ptbxl", round(data.crop * 100) or 1000, steps)
     elif task.name == "forecast":
         several = data.variables == "multi"
         context = data.seq_len or SETS[data.dataset].lengths[data.horizon][several]
@@ -84,6 +89,9 @@ def work_of(row: dict[str, str]) -> Iterator[Work]:
         stages = read_stages(data.stages)
         for length, share in (*stages, (data.length, 1 - sum(share for _, share in stages))):
             yield Work(task.name, "window-copy", length, share * steps)
+    elif task.name in ARENA:
+        cases, width = ARENA[task.name]
+        yield Work(task.name, task.name, width, epochs * math.ceil(cases / chosen.batch_size))
 
 
 def our_step(group: Group, family: str, length: int, device: torch.device) -> Callable[[], Any]:
@@ -110,15 +118,39 @@ def _model_and_data(group: Group, chosen: Recipe, length: int, device: torch.dev
     return model, DataSet("random", source, source, source, info)
 
 
-def step_times(group: Group, make: Callable[[int], Callable[[], Any]], device: torch.device, steps: int) -> list[float]:
-    """Milliseconds of a step at each of the group's lengths."""
-    times = []
-    for length in group.lengths:
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        torch.set_float32_matmul_precision("high")
-        times.append(milliseconds(make(length), device, steps))
-    return times
+def time_steps(groups: dict[str, Group], s4: Path | None, device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a step of each group's model, by structure and length."""
+    contenders: dict[str, Callable[[Group, int], Callable[[], Any]]] = {
+        "diagonal": lambda group, length: our_step(group, "morlet", length, device),
+        "dplr": lambda group, length: our_step(group, "legs", length, device),
+    }
+    if s4 is not None:
+        contenders["s4"] = lambda group, length: s4_step(s4, group.size, length, device)
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    for name, group in groups.items():
+        for length in group.lengths:
+            for who, make in contenders.items():
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                torch.set_float32_matmul_precision("high")
+                spent = milliseconds(make(group, length), device, steps)
+                yield {"group": name, "length": length, "who": who, "milliseconds": spent,
+                       "machine": machine, "torch": torch.__version__}  # fmt: skip
+
+
+def add_up(done: list[Work], times: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Minutes of each table."""
+    for table in sorted({work.table for work in done}):
+        own = [work for work in done if work.table == table]
+        row: dict[str, Any] = {"table": table, "steps": round(sum(work.steps for work in own))}
+        for who in dict.fromkeys(time["who"] for time in times):
+            spent = 0.0
+            for work in own:
+                measured = [t for t in times if (t["group"], t["who"]) == (work.group, who)]
+                lengths, milli = ([float(t[key]) for t in measured] for key in ("length", "milliseconds"))
+                spent += work.steps * float(np.interp(work.length, lengths, milli))
+            row[f"{who}_minutes"] = spent / 6e4
+        yield {**row, "machine": times[0]["machine"], "torch": times[0]["torch"]}
 
 
 def main() -> None:
@@ -126,6 +158,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("results/runs.csv"))
     parser.add_argument("--out", type=Path, default=Path("results/engine"))
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
+    parser.add_argument("--times", type=Path, help="step_times.csv of an earlier call")
     parser.add_argument("--tiny", action="store_true", help="small models, to try the script on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -133,36 +166,22 @@ def main() -> None:
     if options.tiny:
         tiny = {"batch": 2, "d_model": 8, "n_layers": 1, "d_state": 8}
         groups = {name: Group(replace(g.size, **tiny), g.lengths[:2], g.recipes) for name, g in GROUPS.items()}
-    for path in (options.runs, *([] if options.s4 is None else [options.s4 / "models" / "s4" / "s4.py"])):
-        if not path.is_file():
-            sys.exit(f"table_time: {path}: no such file; see --runs and --s4.")
+    s4_file = None if options.s4 is None else options.s4 / "models" / "s4" / "s4.py"
+    for path in (options.runs, s4_file, options.times):
+        if path is not None and not path.is_file():
+            sys.exit(f"table_time: {path}: no such file; see --runs, --s4 and --times.")
     with options.runs.open(newline="") as file:
         finished = {row["command"]: row for row in csv.DictReader(file) if row["status"] == "ok" and row["epochs"]}
     done = [work for row in finished.values() if row["gpu"] not in ("", "cpu") for work in work_of(row)]
     if not done:
         sys.exit(f"table_time: {options.runs} has no finished run of a GPU; give another with --runs.")
-    contenders: dict[str, Callable[[Group, int], Callable[[], Any]]] = {
-        "diagonal": lambda group, length: our_step(group, "morlet", length, device),
-        "dplr": lambda group, length: our_step(group, "legs", length, device),
-    }
-    if options.s4 is not None:
-        contenders["s4"] = lambda group, length: s4_step(options.s4, group.size, length, device)
-    times = {
-        (name, who): step_times(group, lambda length, g=group, m=make: m(g, length), device, 2 if options.tiny else 20)
-        for name, group in groups.items()
-        if any(work.group == name for work in done)
-        for who, make in contenders.items()
-    }
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    rows = []
-    for table in sorted({work.table for work in done}):
-        own = [work for work in done if work.table == table]
-        row: dict[str, Any] = {"table": table, "steps": round(sum(work.steps for work in own))}
-        for who in contenders:
-            lengths = {work.group: groups[work.group].lengths for work in own}
-            spent = sum(w.steps * np.interp(w.length, lengths[w.group], times[w.group, who]) for w in own)
-            row[f"{who}_minutes"] = float(spent) / 6e4
-        rows.append({**row, "machine": machine, "torch": torch.__version__})
+    if options.times is None:
+        times = list(time_steps(groups, options.s4, device, 2 if options.tiny else 20))
+        report(times, options.out / "step_times.csv", "table_time.py")
+    else:
+        with options.times.open(newline="") as file:
+            times = list(csv.DictReader(file))
+    rows = list(add_up(done, times))
     report(rows, options.out / "table_time.csv", "table_time.py")
 
 

@@ -4,29 +4,35 @@ import contextlib
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import wavessm as ws
 from wavessm.data import Batch
 from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
-from wavessm.training.graphs import CapturedStep
-from wavessm.training.loader import Stretch, of_one_length
+from wavessm.training import graphs
+from wavessm.training.graphs import Capture, CapturedStep
+from wavessm.training.loader import Stretch, in_buckets, order
 
 
 class FakeGraph:
     """Runs the step again at every replay. `recording` while it captures: a real graph then runs nothing."""
 
     recording = False
-    captured: CapturedStep
+    pools = ()  # that captures were given
+
+    def pool(self):
+        return (0, id(self))
 
     def replay(self):
-        self.captured.result.copy_(self.captured.step(self.captured.buffers))
+        self.capture.result.copy_(self.capture.again(self.capture.buffers))
 
 
 @contextlib.contextmanager
-def record(graph):
-    FakeGraph.recording = True
+def record(graph, pool=None):
+    FakeGraph.recording, FakeGraph.pools = True, (*FakeGraph.pools, pool)
     yield
     FakeGraph.recording = False
 
@@ -34,6 +40,11 @@ def record(graph):
 @pytest.fixture
 def fake_cuda(monkeypatch):
     """Streams and graphs of CUDA that run on the CPU."""
+
+    class Watched(Capture):
+        def __init__(self, step, batch, pool):
+            super().__init__(step, batch, pool)
+            self.graph.capture, self.again = self, step
 
     class Stream:
         def wait_stream(self, other):
@@ -44,6 +55,8 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", record)
+    monkeypatch.setattr(FakeGraph, "pools", ())
+    monkeypatch.setattr(graphs, "Capture", Watched)
 
 
 def test_a_captured_step_sees_every_batch_through_fixed_buffers(fake_cuda):
@@ -53,30 +66,30 @@ def test_a_captured_step_sees_every_batch_through_fixed_buffers(fake_cuda):
         seen.append(batch)
         return batch.x.sum()
 
-    captured = FakeGraph.captured = CapturedStep(step)
+    captured = CapturedStep(step)
     for value in range(1, 7):
         batch = Batch(torch.full((2, 3, 1), float(value)), torch.zeros(2))
         assert float(captured(batch)) == 6 * value
     assert len({id(batch) for batch in seen[:3]}) == 3, "the first steps are real ones"
-    assert all(batch is captured.buffers for batch in seen[3:])
-    with pytest.raises(ws.OptionError, match=r"x has shape \(1, 3, 1\)"):
-        captured(Batch(torch.zeros(1, 3, 1), torch.zeros(1)))
-    with pytest.raises(ws.OptionError, match=r"lengths has shape .* captured with no values"):
-        captured(Batch(torch.zeros(2, 3, 1), torch.zeros(2), torch.tensor([1, 2])))
+    (capture,) = captured.captures.values()
+    assert all(batch is capture.buffers for batch in seen[3:])
 
 
-def test_a_batch_that_lost_its_lengths_is_refused(fake_cuda):
-    captured = FakeGraph.captured = CapturedStep(lambda batch: batch.x.sum())
-    for _ in range(4):
-        captured(Batch(torch.zeros(2, 3), torch.zeros(2), torch.tensor([1, 2])))
-    with pytest.raises(ws.OptionError, match=r"lengths has no values, but the step was captured with shape"):
-        captured(Batch(torch.zeros(2, 3), torch.zeros(2)))
+def test_every_shape_has_a_capture_of_its_own_in_memory_they_share(fake_cuda):
+    captured = CapturedStep(lambda batch: batch.x.sum() + (0 if batch.lengths is None else batch.lengths.sum()))
+    short, long = Batch(torch.ones(2, 3), torch.zeros(2)), Batch(torch.ones(2, 5), torch.zeros(2))
+    told = Batch(torch.ones(2, 3), torch.zeros(2), torch.tensor([1, 2]))
+    for _ in range(5):
+        assert [float(captured(batch)) for batch in (short, long, told)] == [6, 10, 9]
+    assert len(captured.captures) == 3
+    first = next(iter(captured.captures.values())).graph
+    assert FakeGraph.pools == (None, first.pool(), first.pool())
 
 
-def sentences(cases, pairs=False):
-    """Tokens of 3 to 39 symbols with two labels."""
+def sentences(cases, pairs=False, most=39):
+    """Tokens of 3 to `most` symbols with two labels."""
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(3, 40, (cases, 2) if pairs else (cases,), generator=generator)
+    lengths = torch.randint(3, most + 1, (cases, 2) if pairs else (cases,), generator=generator)
     flat = torch.randint(3, 12, (int(lengths.sum()),), generator=generator)
     starts = (lengths.flatten().cumsum(0) - lengths.flatten()).view_as(lengths)
     return Tokens(flat, starts, lengths, torch.arange(cases) % 2)
@@ -84,7 +97,7 @@ def sentences(cases, pairs=False):
 
 def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
     source = sentences(40)
-    wide = of_one_length(source)
+    wide = in_buckets(source, 1, captured=True)
     longest = int(source.lengths.max())
     for index in torch.arange(40).split(8):
         short, long = source.take(index), wide.take(index)
@@ -93,6 +106,37 @@ def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
         assert not long.x[:, short.x.shape[1] :].any()
         assert torch.equal(long.lengths, short.lengths)
     assert source.take(torch.tensor([0])).x.shape[1] == int(source.lengths[0]), "the source itself is as it was"
+    assert in_buckets(source, 1, captured=False) is source
+
+
+@given(cases=st.integers(1, 60), batch_size=st.integers(1, 9), buckets=st.integers(1, 5), epoch=st.integers(0, 3))
+def test_buckets_hold_every_case_once_an_epoch_in_few_widths(cases, batch_size, buckets, epoch):
+    source = sentences(cases, most=400)
+    sorted_ = in_buckets(source, buckets, captured=True)
+    assert len(sorted_.widths) <= buckets
+    assert sorted_.widths[-1] == int(source.lengths.max())
+    arranged = sorted_.arrange(order(cases, 0, epoch), batch_size)
+    assert arranged.sort().values.tolist() == list(range(cases))
+    for index in arranged.split(batch_size):
+        batch, alone = sorted_.take(index), source.take(index)
+        assert batch.x.shape[1] in sorted_.widths
+        assert torch.equal(batch.x[:, : alone.x.shape[1]], alone.x)
+        assert torch.equal(batch.y, alone.y)
+
+
+def test_buckets_leave_little_to_fill_up():
+    source = sentences(4000, most=4000)
+    steps = -(-4000 // 16)
+
+    def widths_of(buckets, seed):
+        return [batch.x.shape[1] for batch in Stretch(in_buckets(source, buckets, True), 16, seed, 0, steps)]
+
+    tokens = [16 * sum(widths_of(buckets, 0)) for buckets in (1, 8)]
+    assert tokens[0] == steps * 16 * int(source.lengths.max())
+    assert tokens[1] < 1.2 * int(source.lengths.sum())
+    widths = [widths_of(8, seed) for seed in (0, 0, 1)]
+    assert widths[0] == widths[1] != widths[2], "a function of the seed"
+    assert sorted(widths[0]) != widths[0] != sorted(widths[0])[::-1], "batches of all widths come in turn"
 
 
 def token_loss(model, batch):
@@ -119,8 +163,7 @@ def trained(config, batches, loss_of, captured):
         return loss.detach()
 
     if captured:
-        FakeGraph.captured = CapturedStep(step)
-        return [float(FakeGraph.captured(batch)) for batch in batches]
+        step = CapturedStep(step)
     return [float(step(batch)) for batch in batches]
 
 
@@ -132,7 +175,7 @@ def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, p
                             head="pair" if pairs else "pool", bidirectional=True)  # fmt: skip
     curves, shapes = [], []
     for captured in (False, True):
-        batches = list(Stretch(of_one_length(source) if captured else source, 5, 0, 0, 9))
+        batches = list(Stretch(in_buckets(source, 1, captured), 5, 0, 0, 9))
         shapes.append({batch.x.shape for batch in batches})
         curves.append(trained(config, batches, token_loss, captured))
     assert len(shapes[0]) > 1, "batches of this test must differ in length"

@@ -1,5 +1,6 @@
 """Captured steps on a real GPU: they train as plain steps do, padded batches included, and wait for nothing."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -43,15 +44,16 @@ def data_of(kind):
     return DataSet(kind, source, source, source, info).to("cuda")
 
 
-def losses(kind, graphs, norm="batch", backbone="wavessm", precision="fp32"):
+def losses(kind, graphs, norm="batch", backbone="wavessm", precision="fp32", buckets=1):
     data = data_of(kind)
     embedded = {"encoder": "embedding", "vocabulary": 12} if data.info.symbols else {}
     config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, norm=norm, backbone=backbone, bidirectional=True,
                             head="pair" if kind == "pairs" else "pool", **embedded)  # fmt: skip
     torch.manual_seed(0)
     recipe = Recipe(lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs, precision=precision)
+    recipe = dataclasses.replace(recipe, buckets=buckets)
     step = stepper(ws.SequenceModel(config).cuda(), data, recipe)
-    return torch.stack([step().clone() for _ in range(STEPS)]).cpu()
+    return torch.stack([step().clone() for _ in range(STEPS * buckets)]).cpu()
 
 
 @pytest.mark.parametrize("kind", ["tokens", "pairs", "padded signals", "signals"])
@@ -60,6 +62,14 @@ def test_captured_steps_have_the_losses_of_plain_steps(kind, norm):
     plain, captured = losses(kind, False, norm), losses(kind, True, norm)
     assert plain.isfinite().all()
     torch.testing.assert_close(captured, plain, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "pairs"])
+def test_captured_steps_in_buckets_have_the_losses_of_plain_steps(kind):
+    """Several captures that share memory, in turn."""
+    plain, captured = losses(kind, False, buckets=3), losses(kind, True, buckets=3)
+    assert plain.isfinite().all()
+    torch.testing.assert_close(captured, plain, rtol=3 * TOLERANCE, atol=3 * TOLERANCE)
 
 
 def test_captured_steps_on_windows_have_the_losses_of_plain_steps():

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,6 +26,14 @@ def test_the_steps_of_runs_are_counted(tmp_path):
         made = {row["table"]: row for row in csv.DictReader(file)}
     assert made["ptbxl-form"]["steps"] == "904", "8 epochs of 7,197 records in batches of 64"
     assert made["window-copy"]["steps"] == "10000"
+    again = subprocess.run(
+        [*line, "--out", str(tmp_path / "again"), "--times", str(tmp_path / "step_times.csv")],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    with (tmp_path / "again" / "table_time.csv").open(newline="") as file:
+        minutes = [float(row["dplr_minutes"]) for row in csv.DictReader(file)]
+    assert minutes == pytest.approx([float(row["dplr_minutes"]) for row in made.values()], rel=1e-3)
     assert all(float(row["diagonal_minutes"]) > 0 and float(row["dplr_minutes"]) > 0 for row in made.values())
 
 

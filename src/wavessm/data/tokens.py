@@ -1,4 +1,4 @@
-"""Token sequences of different lengths: vocabularies, and a source that pads each batch to its longest case.
+"""Token sequences of different lengths: vocabularies, and a source that pads batches, of cases of like length if asked.
 
 Place in the pipeline: `arena` encodes texts with a `Vocabulary` and hands them on as `Tokens`.
 """
@@ -18,13 +18,15 @@ from wavessm.errors import OptionError, ShapeError
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 PAD, UNKNOWN, END = range(3)
 _CODES = 0x110000  # of Unicode
+_STEP = 64  # widths of buckets are multiples of it
 
 
 class Tokens:
     """Cases as stretches of one long row of tokens.
 
     flat: (tokens,) whole numbers; starts, lengths: (cases,), or (cases, 2) for pairs; y: (cases,) long. A batch has
-    x (batch, longest) long, or (batch, 2, longest), filled up with the padding token, and its lengths.
+    x (batch, longest) long, or (batch, 2, longest), filled up with the padding token, and its lengths. With `widths`
+    (`in_buckets`) it is filled up to the next of them, and `arrange` puts cases of like length into one batch.
 
     >>> source = Tokens(torch.tensor([5, 6, 7, 8, 2]), torch.tensor([0, 2]), torch.tensor([2, 3]), torch.tensor([0, 1]))
     >>> source.take(torch.tensor([0, 1])).x.tolist()
@@ -40,7 +42,8 @@ class Tokens:
         if len(y) and (int(lengths.min()) < 1 or int((starts + lengths).max()) > len(flat)):
             raise ShapeError(f"Tokens: a case is empty or ends behind the {len(flat)} tokens there are.")
         self.flat, self.starts, self.lengths, self.y = flat, starts, lengths, y
-        self.width = 0
+        self.sizes = lengths.cpu().flatten(1).amax(1) if lengths.dim() > 1 else lengths.cpu()  # of cases; read often
+        self.widths: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -50,18 +53,43 @@ class Tokens:
         return self.flat.device
 
     def take(self, index: Tensor) -> Batch:
-        index = index.to(self.device)
+        steps = torch.arange(self._width(index), device=self.device)
+        index = index.to(self.device, non_blocking=True)
         lengths = self.lengths[index]
-        steps = torch.arange(self.width or int(lengths.max()), device=self.device)
         at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
         x = self.flat[at].long().masked_fill_(steps >= lengths[..., None], PAD)
         return Batch(x, self.y[index], lengths)
 
-    def widest(self) -> Tokens:
-        """The same cases, every batch filled up to the longest case of all: fixed shapes, and no length is read."""
-        wide = copy.copy(self)
-        wide.width = int(self.lengths.max())
-        return wide
+    def _width(self, index: Tensor) -> int:
+        if len(self.widths) == 1:
+            return self.widths[0]
+        longest = int(self.sizes[index.cpu()].max())
+        return next((width for width in self.widths if width >= longest), longest)
+
+    def in_buckets(self, count: int) -> Tokens:
+        """The same cases, batches filled up to one of so many widths at most, equally many cases to each.
+
+        With one, every batch is as wide as the longest case: fixed shapes, and no length is read.
+        """
+        shares = torch.arange(1, count + 1, dtype=torch.float64) / count
+        quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
+        rounded = (quantiles + _STEP - 1) // _STEP * _STEP
+        sorted_ = copy.copy(self)
+        sorted_.widths = tuple(sorted(set(rounded.clamp(max=int(self.sizes.max())).tolist())))
+        return sorted_
+
+    def arrange(self, order: Tensor, batch_size: int) -> Tensor:
+        """An order of all cases, rearranged so that batches hold cases of one width; batches come in any order.
+
+        A batch at the border of two widths has the larger one; the last batch, not a whole one, stays last.
+        """
+        if len(self.widths) < 2:
+            return order
+        bucket = torch.searchsorted(torch.tensor(self.widths), self.sizes[order])
+        together = order[bucket.argsort(stable=True)]
+        whole = len(order) // batch_size
+        batches = together[: whole * batch_size].view(whole, batch_size)[order[:whole].argsort()]
+        return torch.cat([batches.flatten(), together[whole * batch_size :]])
 
     def to(self, device: torch.device | str) -> Tokens:
         moved = copy.copy(self)

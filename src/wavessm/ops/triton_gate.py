@@ -17,8 +17,10 @@ from wavessm.ops.triton_kernels import jit, missing
 if missing is None:
     import triton.language as tl  # type: ignore
 
-ROWS, COLUMNS, LOOPS = 16, 128, 8
-"""Samples and features of a tile, and tiles that a program of the backward takes after each other."""
+ROWS, COLUMNS, WARPS = 16, 128, 4
+"""Samples and features of a tile, and the warps that share it."""
+BACK_ROWS, BACK_WARPS, LOOPS = 8, 2, 8
+"""Of the backward, which waits for memory more often; and tiles that a program takes after each other."""
 
 
 def gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
@@ -35,7 +37,9 @@ class _Gate(torch.autograd.Function):
         dtype = p.dtype if around is None else torch.promote_types(p.dtype, around.dtype)
         out = torch.empty(batch, length, width // 2, dtype=dtype, device=p.device)
         grid = -(-batch * length // ROWS), -(-width // 2 // COLUMNS)
-        gate_kernel[grid](p, bias, factors, around, out, batch * length, length, width // 2, ROWS, COLUMNS, num_warps=4)
+        gate_kernel[grid](
+            p, bias, factors, around, out, batch * length, length, width // 2, ROWS, COLUMNS, num_warps=WARPS
+        )
         ctx.save_for_backward(p, bias, factors)
         ctx.around = None if around is None else around.dtype
         return out
@@ -44,11 +48,11 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
         p, bias, factors = ctx.saved_tensors
         batch, length, width = p.shape
-        grid = -(-batch * length // (ROWS * LOOPS)), -(-width // 2 // COLUMNS)
+        grid = -(-batch * length // (BACK_ROWS * LOOPS)), -(-width // 2 // COLUMNS)
         dp, dbias = torch.empty_like(p), torch.empty(grid[0], width, device=p.device)
         gate_gradient_kernel[grid](
             dout.contiguous(), p, bias, factors, dp, dbias, batch * length, length, width // 2,
-            ROWS, COLUMNS, LOOPS, num_warps=4,
+            BACK_ROWS, COLUMNS, LOOPS, num_warps=BACK_WARPS,
         )  # fmt: skip
         return dp, dbias.sum(0).to(bias.dtype), None, None if ctx.around is None else dout.to(ctx.around)
 

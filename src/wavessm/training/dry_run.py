@@ -20,9 +20,10 @@ import torch
 
 from wavessm.data.drawn import Staged
 from wavessm.data.source import DataSet, Source
+from wavessm.data.tokens import Tokens
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training.loader import Whole
+from wavessm.training.loader import Whole, in_buckets
 from wavessm.training.recipes import Recipe
 from wavessm.training.run import pick_device, require_extra, stepper
 from wavessm.words import clock
@@ -88,7 +89,8 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
     torch.manual_seed(recipe.seed)
     model = SequenceModel(model_config(task, recipe.model, data.info, recipe.precision)).to(device)
     data = data.to(device)
-    step_seconds = _time_steps(model, data, own, device)
+    sorted_ = in_buckets(data.train, own.buckets, own.cuda_graphs)
+    step_seconds = _time_steps(model, data, replace(own, buckets=1), device)
     batches, seconds = _time_evaluation(model, data, own, device)
     return Forecast(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -96,7 +98,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
         batch_size=own.batch_size,
         steps=plan.total_steps,
         validations=math.ceil(plan.total_steps / plan.validate_every),
-        step_seconds=step_seconds * _mean_length(data.train),
+        step_seconds=step_seconds * _mean_length(sorted_),
         evaluation_seconds=seconds * batches / (recipe.devices * recipe.nodes),
         test_seconds=seconds * len(Whole(data.test, own.eval_batch_size)),
         memory=peak.read(),
@@ -105,7 +107,9 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
 
 
 def _mean_length(source: Source) -> float:
-    """Of the cases of a curriculum, where the last stage is 1; steps were timed there."""
+    """Of a curriculum, or of tokens in buckets, where the longest cases are 1; steps were timed there."""
+    if isinstance(source, Tokens) and len(source.widths) > 1:
+        return sum(source.widths) / len(source.widths) / source.widths[-1]
     if not isinstance(source, Staged):
         return 1.0
     *shorter, last = source.stages

@@ -2,59 +2,41 @@
 
 Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
-one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Cases of
-different lengths come filled up to one length (`loader.of_one_length`), their true lengths in a buffer of their own. A
-curriculum has a capture for each of its stages (`module.advance`).
+one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Each
+shape of batch has a capture of its own: the stages of a curriculum, the widths that tokens are filled up to
+(`loader.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wavessm.data.source import Batch
-from wavessm.errors import OptionError
 
 WARM_UP = 3
 
 
 class CapturedStep:
-    """`step` from the fourth call on as a graph. The result stays valid until the next call."""
+    """`step`, from the fourth batch of a shape on as a graph. The result stays valid until the next call."""
 
     def __init__(self, step: Callable[[Batch], Tensor]) -> None:
         self.step = step
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.buffers: Batch
-        self.result: Tensor
-
-    def fits(self, batch: Batch) -> bool:
-        """Whether the batch has the shapes of the capture, if there is one already."""
-        return self.graph is None or [_form(part) for part in self.buffers] == [_form(part) for part in batch]
-
-    def anew(self) -> CapturedStep:
-        """The same step without a capture. The old graph must not go while it still runs."""
-        torch.cuda.synchronize()
-        return CapturedStep(self.step)
+        self.calls: dict[tuple, int] = {}
+        self.captures: dict[tuple, Capture] = {}
 
     def __call__(self, batch: Batch) -> Tensor:
-        self.calls += 1
-        if self.calls <= WARM_UP:
-            return self._beside(batch)
-        if self.graph is None:
-            self._capture(batch)
-        assert self.graph is not None
-        for name, there, here in zip(Batch._fields, self.buffers, batch, strict=True):
-            if _form(there) != _form(here):
-                raise OptionError(
-                    f"cuda_graphs: {name} has {_form(here)}, but the step was captured with {_form(there)}."
-                )
-            if there is not None and here is not None:
-                there.copy_(here)
-        self.graph.replay()
-        return self.result
+        form = tuple(None if part is None else (part.shape, part.dtype) for part in batch)
+        if form not in self.captures:
+            self.calls[form] = self.calls.get(form, 0) + 1
+            if self.calls[form] <= WARM_UP:
+                return self._beside(batch)
+            first = next(iter(self.captures.values()), None)
+            self.captures[form] = Capture(self.step, batch, None if first is None else first.graph.pool())
+        return self.captures[form](batch)
 
     def _beside(self, batch: Batch) -> Tensor:
         """One real step on a side stream, where cuBLAS and the allocator settle before the capture."""
@@ -65,17 +47,24 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-    def _capture(self, batch: Batch) -> None:
+
+class Capture:
+    """A graph of `step` for batches of one shape, in the memory of another graph's `pool` if given."""
+
+    def __init__(self, step: Callable[[Batch], Tensor], batch: Batch, pool: Any) -> None:
         self.buffers = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
+        self.graph = torch.cuda.CUDAGraph()
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # a cached cast of a weight would be stale at the next replay
         try:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = self.step(self.buffers)
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.result = step(self.buffers)
         finally:
             torch.set_autocast_cache_enabled(cached)
 
-
-def _form(part: Tensor | None) -> str:
-    return "no values" if part is None else f"shape {tuple(part.shape)} and {part.dtype}"
+    def __call__(self, batch: Batch) -> Tensor:
+        for there, here in zip(self.buffers, batch, strict=True):
+            if there is not None and here is not None:
+                there.copy_(here)
+        self.graph.replay()
+        return self.result

@@ -55,7 +55,7 @@ class Stretch:
         for step in range(self.start, self.stop):
             if step // in_epoch != epoch:
                 epoch = step // in_epoch
-                permutation = order(cases, self.seed, epoch).to(device_of(self.source))
+                permutation = self._order(epoch)
                 # Every batch has the same size: a captured step has fixed shapes.
                 permutation = torch.cat(
                     [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
@@ -64,6 +64,13 @@ class Stretch:
                 self.source.at(step / self.total if self.total else 1.0)
             at = (step % in_epoch) * self.batch_size
             yield self._part(permutation[at : at + self.batch_size])
+
+    def _order(self, epoch: int) -> Tensor:
+        """Of the cases in one epoch. Tokens look lengths up on the CPU, others gather where they are."""
+        permutation = order(len(self.source), self.seed, epoch)
+        if isinstance(self.source, Tokens):
+            return self.source.arrange(permutation, self.batch_size)
+        return permutation.to(device_of(self.source))
 
     def _part(self, index: Tensor) -> Batch:
         """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
@@ -106,9 +113,9 @@ def device_of(source: Source) -> torch.device:
     return torch.device(getattr(source, "device", "cpu"))
 
 
-def of_one_length(source: Source) -> Source:
-    """A source whose batches all have one shape, as a captured step needs it: tokens are filled up to the longest."""
-    return source.widest() if isinstance(source, Tokens) else source
+def in_buckets(source: Source, count: int, captured: bool) -> Source:
+    """Tokens with batches of `count` widths; for a captured step, which needs fixed shapes, even if that is one."""
+    return source.in_buckets(count) if isinstance(source, Tokens) and (captured or count > 1) else source
 
 
 def source_state(source: Source) -> Tensor | None:

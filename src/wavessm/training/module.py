@@ -21,7 +21,7 @@ from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
-from wavessm.training.loader import Stretch, Whole, of_one_length
+from wavessm.training.loader import Stretch, Whole, in_buckets
 from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
@@ -36,8 +36,7 @@ class TrainingModule(LightningModule):
     def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: Team = ALONE) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if recipe.cuda_graphs:
-            data = replace(data, train=of_one_length(data.train))
+        data = replace(data, train=in_buckets(data.train, recipe.buckets, recipe.cuda_graphs))
         self.model, self.data, self.recipe, self.plan = model, data, recipe, plan
         self.team = team
         self.share = team.share(recipe.batch_size)  # of a batch that this process has
@@ -92,8 +91,6 @@ class TrainingModule(LightningModule):
         self.enter_stage()
         if self.team.size > 1:
             seed_step(self.recipe.seed, self.step, self.team.rank)
-        if isinstance(self.data.train, Staged) and self.captured is not None and not self.captured.fits(batch):
-            self.captured = self.captured.anew()  # the next stage of a curriculum has shapes of its own
         loss = self.work(batch, optimiser) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss

@@ -85,6 +85,8 @@ class Recipe:
     """Decay of AdamW; biases, norms, embeddings and dynamics are exempt."""
     batch_size: int = 32
     """Cases in a step."""
+    buckets: int = 1
+    """Widths that batches of tokens are sorted into, so that less of them is padding; 1 mixes all lengths."""
     epochs: float = 10
     """Passes over the training split."""
     steps: int = 0
@@ -108,7 +110,7 @@ class Recipe:
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graphs: bool = False
-    """Capture the whole step, forward to optimiser, as one CUDA graph (GPU only); tokens are padded to the longest."""
+    """Capture the whole step, forward to optimiser, as one CUDA graph (GPU only); tokens are padded to their bucket."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1."""
     devices: int = 1
@@ -134,6 +136,7 @@ class Recipe:
             ("lr_direct", self.lr_direct >= 0 and math.isfinite(self.lr_direct), "a number of at least 0"),
             ("weight_decay", self.weight_decay >= 0, "a number of at least 0"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
+            ("buckets", self.buckets >= 1, "at least 1"),
             ("eval_batch_size", self.eval_batch_size >= 1, "at least 1"),
             ("epochs", self.epochs > 0 and math.isfinite(self.epochs), "a positive number"),
             ("steps", self.steps >= 0, "at least 0"),
