@@ -77,7 +77,7 @@ def work_of(row: dict[str, str]) -> Iterator[Work]:
     data, chosen, epochs = given.data, given.training, float(row["epochs"])
     if task.name.startswith("ptbxl"):
         steps = epochs * math.ceil(RECORDS.get(task.name.removeprefix("ptbxl-"), 17_084) / chosen.batch_size)
-        yield Work(task.name, "ptbxl", round(data.crop * 100) or 1000, steps)
+        yield Work(task.name, "ptbxl", round(chosen.crop * 100) or 1000, steps)
     elif task.name == "forecast":
         several = data.variables == "multi"
         context = data.seq_len or SETS[data.dataset].lengths[data.horizon][several]

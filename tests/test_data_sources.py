@@ -202,6 +202,18 @@ def test_crops_are_stretches_of_their_own_recording_and_others_each_time():
     assert torch.equal(source.take(index).x, once)
 
 
+def test_crops_of_recordings_that_differ_in_length_hold_no_padding():
+    lengths = torch.tensor([20, 3, 8])
+    x = (torch.arange(20.0) + 1).expand(3, 20) * (torch.arange(20) < lengths[:, None])
+    source = Crops(Arrays(x[..., None], torch.arange(3), lengths), length=5, seed=0)
+    seen = [source.take(torch.arange(3)) for _ in range(200)]
+    for batch in seen:
+        assert batch.lengths.tolist() == [5, 3, 5]
+        assert all((row[:n] > 0).all() for row, n in zip(batch.x[..., 0], (5, 3, 5), strict=True))
+    firsts = torch.stack([batch.x[:, 0, 0] for batch in seen])
+    assert [set(column.int().tolist()) for column in firsts.T] == [set(range(1, 17)), {1}, {1, 2, 3, 4}]
+
+
 @pytest.mark.parametrize("length", [0, 21])
 def test_crops_refuse_what_does_not_fit(length):
     with pytest.raises(OptionError, match=f"stretches of {length} samples, but recordings have 20"):

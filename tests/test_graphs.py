@@ -14,7 +14,7 @@ from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
 from wavessm.training import graphs
 from wavessm.training.graphs import Capture, CapturedStep
-from wavessm.training.loader import Stretch, in_buckets, order
+from wavessm.training.loader import Stretch, order
 
 
 class FakeGraph:
@@ -97,7 +97,7 @@ def sentences(cases, pairs=False, most=39):
 
 def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
     source = sentences(40)
-    wide = in_buckets(source, 1, captured=True)
+    wide = source.in_buckets(1)
     longest = int(source.lengths.max())
     for index in torch.arange(40).split(8):
         short, long = source.take(index), wide.take(index)
@@ -106,13 +106,12 @@ def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
         assert not long.x[:, short.x.shape[1] :].any()
         assert torch.equal(long.lengths, short.lengths)
     assert source.take(torch.tensor([0])).x.shape[1] == int(source.lengths[0]), "the source itself is as it was"
-    assert in_buckets(source, 1, captured=False) is source
 
 
 @given(cases=st.integers(1, 60), batch_size=st.integers(1, 9), buckets=st.integers(1, 5), epoch=st.integers(0, 3))
 def test_buckets_hold_every_case_once_an_epoch_in_few_widths(cases, batch_size, buckets, epoch):
     source = sentences(cases, most=400)
-    sorted_ = in_buckets(source, buckets, captured=True)
+    sorted_ = source.in_buckets(buckets)
     assert len(sorted_.widths) <= buckets
     assert sorted_.widths[-1] == int(source.lengths.max())
     arranged = sorted_.arrange(order(cases, 0, epoch), batch_size)
@@ -129,7 +128,7 @@ def test_buckets_leave_little_to_fill_up():
     steps = -(-4000 // 16)
 
     def widths_of(buckets, seed):
-        return [batch.x.shape[1] for batch in Stretch(in_buckets(source, buckets, True), 16, seed, 0, steps)]
+        return [batch.x.shape[1] for batch in Stretch(source.in_buckets(buckets), 16, seed, 0, steps)]
 
     tokens = [16 * sum(widths_of(buckets, 0)) for buckets in (1, 8)]
     assert tokens[0] == steps * 16 * int(source.lengths.max())
@@ -175,7 +174,7 @@ def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, p
                             head="pair" if pairs else "pool", bidirectional=True)  # fmt: skip
     curves, shapes = [], []
     for captured in (False, True):
-        batches = list(Stretch(in_buckets(source, 1, captured), 5, 0, 0, 9))
+        batches = list(Stretch(source.in_buckets(1) if captured else source, 5, 0, 0, 9))
         shapes.append({batch.x.shape for batch in batches})
         curves.append(trained(config, batches, token_loss, captured))
     assert len(shapes[0]) > 1, "batches of this test must differ in length"

@@ -162,6 +162,16 @@ def test_paired_differences_leave_out_what_the_cases_do_to_both(tmp_path):
         pack({name: tmp_path / name for name in runs}, tmp_path / "p.npz")
 
 
+def test_a_class_of_one_case_counts_where_it_was_drawn():
+    random = np.random.default_rng(2)
+    labels = random.random((200, 3)) < 0.5
+    labels[:, 2] = np.arange(200) == 7
+    outputs = {"a": labels + random.normal(size=labels.shape), "b": labels + 0.0}
+    (a, b) = differences(outputs, labels, "a", resamples=50)
+    assert b["auroc"] == 1
+    assert 0 < b["low"] < b["high"] < 1 - a["auroc"] + 0.2
+
+
 def test_seeds_widen_the_interval_of_a_difference():
     random = np.random.default_rng(1)
     labels = random.random((300, 2)) < 0.5

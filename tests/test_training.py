@@ -223,7 +223,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
 
 def test_stretches_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypatch):
     folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, seconds=2)
-    options, recipe = {"root": str(folder), "crop": 0.5}, dataclasses.replace(TINY, steps=9)
+    options, recipe = {"root": str(folder)}, dataclasses.replace(TINY, steps=9, crop=0.5)
     whole = train("ptbxl-super-diag", options, recipe, tmp_path / "whole", show=False)
     assert whole.info.length == 200, "validation, test and prediction hear whole records"
     with monkeypatch.context() as broken:
@@ -233,8 +233,6 @@ def test_stretches_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypat
     resume(tmp_path / "broken", show=False)
     a, b = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(a[name], b[name]) for name in a)
-    on_train = evaluate_run(whole, "train")
-    assert on_train.cases == len(whole.options.load(0).train)
 
 
 def test_changed_data_are_not_gone_on_with(tmp_path, monkeypatch):

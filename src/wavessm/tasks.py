@@ -54,15 +54,11 @@ class PtbxlOptions:
     """Sampling rate of the records."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
-    crop: float = 0.0
-    """Train on stretches of so many seconds, others each time; 0 on whole records. Validation and test hear all."""
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_ptbxl
-        from wavessm.data.crops import cropped
 
-        data = load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
-        return cropped(data, self.crop, seed)
+        return load_ptbxl(data_root(self.root), self.labels, rate=self.hz, skip_bad=self.skip_bad)
 
 
 @dataclass(frozen=True)
@@ -221,12 +217,16 @@ def _register(task: Task) -> None:
     TASKS.register(task.name, task)
 
 
-for _labels in ("super-diag", "sub-diag", "diag", "form", "rhythm", "all"):
+for _labels, _recipes in (
+    *((labels, "ptbxl") for labels in ("super-diag", "rhythm")),
+    *((labels, "ptbxl-many") for labels in ("sub-diag", "diag", "all")),
+    ("form", "ptbxl-form"),
+):
     _register(
         Task(
             f"ptbxl-{_labels}",
             f"PTB-XL electrocardiograms, {_labels} labels",
-            "ptbxl",
+            _recipes,
             PtbxlOptions(labels=_labels),
             where="root",
             fixed=("labels",),

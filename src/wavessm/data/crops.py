@@ -1,12 +1,12 @@
 """Stretches of recordings, drawn anew each time a case comes up: shorter steps, and no recording is seen twice alike.
 
-A model that pools over time, or reads a state, can train on stretches and be asked about whole recordings.
+A model that pools over time, or reads a state, can train on stretches and be asked about whole recordings. One that is
+shorter than a stretch stays whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from torch import Tensor
@@ -31,8 +31,6 @@ class Crops(Drawn):
             raise OptionError(
                 f"crop: stretches of {length} samples, but recordings have {longest}; take 1 to {longest}."
             )
-        if source.lengths is not None:
-            raise OptionError("crop: the recordings differ in length; leave it out.")
         super().__init__(seed, source.device)
         self.source, self.length = source, length
 
@@ -41,22 +39,24 @@ class Crops(Drawn):
 
     def take(self, index: Tensor) -> Batch:
         batch = self.source.take(index)
-        room = batch.x.shape[1] - self.length + 1
-        starts = torch.randint(room, (len(batch.x), 1), generator=self.generator, device=self.device)
+        cases, longest, channels = batch.x.shape
+        if batch.lengths is None:
+            starts = torch.randint(longest - self.length + 1, (cases, 1), generator=self.generator, device=self.device)
+        else:
+            room = (batch.lengths - self.length).clamp(min=0) + 1
+            chance = torch.rand(cases, dtype=torch.float64, generator=self.generator, device=self.device)
+            starts = (chance * room).long()[:, None]
+            batch = batch._replace(lengths=batch.lengths.clamp(max=self.length))
         steps = starts + torch.arange(self.length, device=self.device)
-        return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, batch.x.shape[2])))
+        return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, channels)))
 
     def to(self, device: torch.device | str) -> Crops:
         return self if self.is_on(device) else Crops(self.source.to(device), self.length, self.seed)
 
 
 def cropped(data: DataSet, seconds: float, seed: int) -> DataSet:
-    """A set whose training recordings are cut to so many seconds; as it is for 0."""
-    if seconds == 0:
-        return data
+    """A set whose training recordings are cut to so many seconds."""
     rate = data.info.rate
     if rate is None or not isinstance(data.train, Arrays):
         raise OptionError("crop: these data have no sampling rate or are no recordings; leave it out.")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise OptionError(f"crop is {seconds}, expected a number of seconds, or 0 for whole recordings.")
     return dataclasses.replace(data, train=Crops(data.train, round(seconds * rate), seed))

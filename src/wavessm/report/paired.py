@@ -5,7 +5,8 @@
 The file holds `labels` (cases, classes) and for every run its outputs (cases, classes), under a name that ends in its
 seed: legs-s0. `pack` makes it from run folders, each of which has the rows of its test cases in test.npy. A resample
 draws cases, the same for all models, and for each model as many of its seeds as it has, with replacement. The interval
-then leaves out what the choice of cases does to both models alike, and holds what the seed does to each.
+then leaves out what the choice of cases does to both models alike, and holds what the seed does to each. A class
+that a resample has no case of counts for none of the models.
 """
 
 from __future__ import annotations
@@ -60,16 +61,15 @@ def differences(
         raise unknown_name("model", against, models)
     random = np.random.default_rng(seed)
     drawn: dict[str, list[float]] = {model: [] for model in models}
-    while len(drawn[against]) < resamples:
+    for _ in range(resamples):
         sample = random.integers(len(labels), size=len(labels))
-        if not labels[sample].any(axis=0).all():
-            continue
-        scores = {run: float(auroc(outputs[run][sample], labels[sample]).mean()) for run in runs}
+        scores = {run: float(np.nanmean(auroc(outputs[run][sample], labels[sample]))) for run in runs}
         for model, names in models.items():
             drawn[model].append(
                 float(np.mean([scores[names[k]] for k in random.integers(len(names), size=len(names))]))
             )
-    whole = {model: np.array([auroc(outputs[run], labels).mean() for run in names]) for model, names in models.items()}
+    overall = {run: float(np.nanmean(auroc(outputs[run], labels))) for run in runs}
+    whole = {model: np.array([overall[run] for run in names]) for model, names in models.items()}
     rows: list[dict[str, str | float]] = []
     for model, values in whole.items():
         gap = np.array(drawn[model]) - np.array(drawn[against])

@@ -23,7 +23,7 @@ from wavessm.data.source import DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training.loader import Whole, in_buckets
+from wavessm.training.loader import Whole, as_trained
 from wavessm.training.recipes import Recipe
 from wavessm.training.run import pick_device, require_extra, stepper
 from wavessm.words import clock
@@ -89,7 +89,6 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
     torch.manual_seed(recipe.seed)
     model = SequenceModel(model_config(task, recipe.model, data.info, recipe.precision)).to(device)
     data = data.to(device)
-    sorted_ = in_buckets(data.train, own.buckets, own.cuda_graphs)
     step_seconds = _time_steps(model, data, replace(own, buckets=1), device)
     batches, seconds = _time_evaluation(model, data, own, device)
     return Forecast(
@@ -98,7 +97,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
         batch_size=own.batch_size,
         steps=plan.total_steps,
         validations=math.ceil(plan.total_steps / plan.validate_every),
-        step_seconds=step_seconds * _mean_length(sorted_),
+        step_seconds=step_seconds * _mean_length(as_trained(data, own).train),
         evaluation_seconds=seconds * batches / (recipe.devices * recipe.nodes),
         test_seconds=seconds * len(Whole(data.test, own.eval_batch_size)),
         memory=peak.read(),

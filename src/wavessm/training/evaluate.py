@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.crops import Crops
 from wavessm.data.source import Batch, DataInfo, Source
 from wavessm.errors import OptionError
 from wavessm.models import SequenceModel
@@ -68,7 +67,6 @@ def evaluate_run(
     data = options.load(run.recipe.seed)
     model = run.load_model(which).to(device)
     source = getattr(data, split)
-    source = source.source if isinstance(source, Crops) else source  # whole recordings
     if antialias and every == 1:
         raise OptionError("evaluate: antialias filters before samples are left out; give every, or hz below training.")
     table_scores, table = evaluate_split(

@@ -4,11 +4,12 @@ Small models spend a step on launching kernels. The step (forward, backward, opt
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
 one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Each
 shape of batch has a capture of its own: the stages of a curriculum, the widths that tokens are filled up to
-(`loader.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once.
+(`Tokens.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,7 @@ class Capture:
     def __init__(self, step: Callable[[Batch], Tensor], batch: Batch, pool: Any) -> None:
         self.buffers = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
         self.graph = torch.cuda.CUDAGraph()
+        gc.collect()  # an old graph that went during the capture would end it
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # a cached cast of a weight would be stale at the next replay
         try:

@@ -8,16 +8,18 @@ with the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from wavessm.data.crops import cropped
 from wavessm.data.drawn import Drawn, Staged
-from wavessm.data.source import Batch, Source
+from wavessm.data.source import Batch, DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
 from wavessm.training.processes import ALONE, Team
+from wavessm.training.recipes import Recipe
 
 
 def order(cases: int, seed: int, epoch: int) -> Tensor:
@@ -113,9 +115,16 @@ def device_of(source: Source) -> torch.device:
     return torch.device(getattr(source, "device", "cpu"))
 
 
-def in_buckets(source: Source, count: int, captured: bool) -> Source:
-    """Tokens with batches of `count` widths; for a captured step, which needs fixed shapes, even if that is one."""
-    return source.in_buckets(count) if isinstance(source, Tokens) and (captured or count > 1) else source
+def as_trained(data: DataSet, recipe: Recipe) -> DataSet:
+    """A set whose training part comes as a recipe wants it: recordings cut to stretches, tokens in buckets of length.
+
+    A captured step needs fixed shapes, so there tokens have a bucket even if it is the only one.
+    """
+    if recipe.crop:
+        data = cropped(data, recipe.crop, recipe.seed)
+    if isinstance(data.train, Tokens) and (recipe.cuda_graphs or recipe.buckets > 1):
+        data = replace(data, train=data.train.in_buckets(recipe.buckets))
+    return data
 
 
 def source_state(source: Source) -> Tensor | None:

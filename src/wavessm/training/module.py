@@ -8,7 +8,6 @@ by hand, for the whole step to fit into a CUDA graph. Of several processes each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
-from wavessm.training.loader import Stretch, Whole, in_buckets
+from wavessm.training.loader import Stretch, Whole, as_trained
 from wavessm.training.processes import ALONE, Team, seed_step
 from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
@@ -36,8 +35,7 @@ class TrainingModule(LightningModule):
     def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: Team = ALONE) -> None:
         super().__init__()
         self.automatic_optimization = False
-        data = replace(data, train=in_buckets(data.train, recipe.buckets, recipe.cuda_graphs))
-        self.model, self.data, self.recipe, self.plan = model, data, recipe, plan
+        self.model, self.data, self.recipe, self.plan = model, as_trained(data, recipe), recipe, plan
         self.team = team
         self.share = team.share(recipe.batch_size)  # of a batch that this process has
         self.step = 0

@@ -87,6 +87,8 @@ class Recipe:
     """Cases in a step."""
     buckets: int = 1
     """Widths that batches of tokens are sorted into, so that less of them is padding; 1 mixes all lengths."""
+    crop: float = 0.0
+    """Train on stretches of so many seconds of a recording, others each time; 0 on whole ones. Scores hear all."""
     epochs: float = 10
     """Passes over the training split."""
     steps: int = 0
@@ -137,6 +139,7 @@ class Recipe:
             ("weight_decay", self.weight_decay >= 0, "a number of at least 0"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("buckets", self.buckets >= 1, "at least 1"),
+            ("crop", 0 <= self.crop < math.inf, "a number of seconds, or 0 for whole recordings"),
             ("eval_batch_size", self.eval_batch_size >= 1, "at least 1"),
             ("epochs", self.epochs > 0 and math.isfinite(self.epochs), "a positive number"),
             ("steps", self.steps >= 0, "at least 0"),

@@ -90,20 +90,29 @@ _SPEECH = replace(
 )
 _AS_PAPER = "as paper; nothing tuned yet"
 
+_WHOLE = replace(
+    _PTBXL,
+    model=replace(_PTBXL.model, dropout=0.05),
+    lr=5e-3,
+    batch_size=64,
+    epochs=8,
+    schedule="one-cycle",
+    warmup=0.3,
+    note="batch 64, 8 epochs, one cycle to 5e-3, dropout 0.05; not batch 16, 100 epochs, cosine from 1e-2, 0.1",
+)
+_CROPS = replace(
+    _WHOLE,
+    model=replace(_WHOLE.model, dropout=0.2),
+    crop=2.5,
+    epochs=32,
+    note="stretches of 2.5 s, batch 64, 32 epochs (form: 64), one cycle to 5e-3, dropout 0.2; not whole records, batch "
+    "16, 100 epochs, cosine from 1e-2, 0.1",
+)
+
 RECIPES: dict[str, dict[str, Recipe]] = {
-    "ptbxl": {
-        "paper": _PTBXL,
-        "best": replace(
-            _PTBXL,
-            model=replace(_PTBXL.model, dropout=0.05),
-            lr=5e-3,
-            batch_size=64,
-            epochs=8,
-            schedule="one-cycle",
-            warmup=0.3,
-            note="batch 64, 8 epochs, one cycle to 5e-3, dropout 0.05; not batch 16, 100 epochs, cosine from 1e-2, 0.1",
-        ),
-    },
+    "ptbxl": {"paper": _PTBXL, "crops": _CROPS, "best": _WHOLE},
+    "ptbxl-many": {"paper": _PTBXL, "whole": _WHOLE, "best": _CROPS},
+    "ptbxl-form": {"paper": _PTBXL, "whole": _WHOLE, "best": replace(_CROPS, epochs=64)},
     "forecast": {
         "paper": _FORECAST,
         "best": replace(
