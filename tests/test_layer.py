@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -418,20 +417,6 @@ def test_slow_modes_can_speak_louder():
     assert not torch.allclose(layer.B, ws.WaveSSM(1, 32, family="db6").B)
     with pytest.raises(ws.UnknownNameError, match="even"):
         ws.WaveSSM(1, 32, drive="evn")
-
-
-def test_a_system_that_was_made_before_is_checked_and_used():
-    layer, x = ws.WaveSSM(4, 8, family="legs"), torch.randn(2, 20, 4)
-    slower = layer.discrete(rate=2.0)
-    torch.testing.assert_close(layer(x, system=slower), layer(x, rate=2.0))
-    diagonal = ws.WaveSSM(4, 8)
-    for other, system, said in (
-        (layer, ws.WaveSSM(6, 8, family="legs").discrete(), "system is of (6, 8)"),
-        (layer, diagonal.discrete(), "system is a Sampled"),
-        (diagonal, slower, "this one is diagonal"),
-    ):
-        with pytest.raises(ws.WaveSSMError, match=re.escape(said)):
-            other(x, system=system)
 
 
 def test_the_tail_of_a_block_is_the_end_of_all_of_it():

@@ -246,23 +246,6 @@ def test_gradients_of_the_bilinear_rule_by_finite_differences(rank):
     assert torch.autograd.gradcheck(lambda *p: dplr.sample(dplr.LowRank(*p), 1.0)[:3], parameters)
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("rank", [1, 2])
-def test_layers_sampled_together_are_the_layers_sampled_one_by_one(rank, copies):
-    layers = [low_rank(rank, copies=copies) for _ in range(3)]
-    for number, layer in enumerate(layers):
-        layer.log_dt.add_(0.1 * number), layer.B.mul_(1 + number), layer.C.sub_(number)
-    parameters = [p.requires_grad_() for layer in layers for p in layer]
-    results = []
-    for systems in (dplr.together(layers, 1.5), [dplr.sample(layer, 1.5) for layer in layers]):
-        made = [(*system[:3], *dense_tables(system, 4), *dense_tables(system, 3)) for system in systems]
-        values = [value for own in made for value in own]
-        gradients = torch.autograd.grad(sum(value.square().sum() for value in values), parameters)
-        results.append([*values, *gradients])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 def test_gradients_of_the_scan_by_finite_differences():
     u, parameters, D, state = problem(1, 2, 1, 1, 7)
     inputs = [a.requires_grad_() for a in (u, *parameters, D, state)]

@@ -7,11 +7,15 @@ import pytest
 import torch
 
 import wavessm as ws
-from test_ops import MODAL, dense_problem, modal, outputs_and_gradients, problem, two_way
+from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_way
+from wavessm.blocks import masked_batch_norm
 from wavessm.errors import OptionError
+from wavessm.layer import time_mask
 from wavessm.ops import (
     Engine,
-    run_dense,
+    batch_norm,
+    dplr,
+    run_low_rank,
     run_modes,
     triton_gate,
     triton_kernels,
@@ -20,8 +24,10 @@ from wavessm.ops import (
     triton_tables,
     triton_turn,
 )
+from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, flags, sample
-from wavessm.ops.tables import Dense, diagonal_tables
+from wavessm.ops.tables import dense_tables, diagonal_tables
+from wavessm.ops.triton_low_rank import low_rank_tables
 from wavessm.ops.triton_settings import Settings
 
 # The interpreter multiplies float32 exactly whatever tl.dot is told, so TF32 shows its own error on a GPU only.
@@ -96,30 +102,58 @@ def test_segments_equal_the_reference(segments, length, directions):
     check((3, 2, 2, 1, length), directions, settings=settings)
 
 
+def low_rank_inputs(batch, channels, turning, real, length, rank, directions, copies=1):
+    """u, a DPLR layer's parameters, D, and the first state of a causal one."""
+    shape = batch, channels, turning, real, length
+    u, parameters, D, state = problem(*shape, copies=copies, directions=directions)
+    P = 0.5 * draws(3)(copies, rank, *parameters[3].shape[1:])
+    if real % 2:
+        P[..., -1, 1] = 0
+        parameters[3][:, -1, 1] = 0
+    return on_device([u, *parameters, P, D, *([state] if directions == 1 else [])])
+
+
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize(
     ("shape", "settings"),
     [
-        ((2, 2, 6, 100), None),
-        ((1, 1, 33, 64), None),
-        ((3, 2, 5, 150), Settings(chunk=16, tile=64, part=16, block=16)),
-        ((3, 2, 5, 150), Settings(chunk=16, segments=3, part=16, block=16)),
+        ((1, 1, 17, 0, 64, 1), None),
+        ((2, 2, 2, 1, 100, 1), Settings(chunk=16, part=16, block=16)),
+        ((1, 2, 0, 4, 40, 2), Settings(chunk=16, part=16, block=16)),
+        ((3, 2, 1, 2, 150, 2), Settings(chunk=16, tile=64, part=16, block=16)),
+        ((3, 2, 2, 1, 150, 1), Settings(chunk=16, segments=3, part=16, block=16)),
     ],
 )
-def test_a_dense_state_equals_the_reference(shape, settings, directions):
-    u, parameters, D, state = dense_problem(*shape, directions=directions)
-    inputs = on_device([u, *parameters, D, *([state] if directions == 1 else [])])
+def test_a_low_rank_layer_equals_the_reference(shape, settings, directions):
+    inputs = low_rank_inputs(*shape, directions=directions)
 
-    def slow(u, A, B, C, D, *state):
-        return run_dense(u, Dense(A, B, C), D, *state, want_state=directions == 1, engine=Engine("reference"))
+    def slow(u, *rest):
+        layer, D, *state = LowRank(*rest[:6]), *rest[6:]
+        return run_low_rank(u, layer, D, 1.5, *(state or [None]), directions == 1, Engine("reference"))
 
-    def fast(u, A, B, C, D, *state):
-        system = Dense(A.double(), B.double(), C.double())
-        first = state[0] if state else None
-        return triton_scan.run_dense(u, system, D, first, directions == 1, "fp32", settings)
+    def fast(u, *rest):
+        layer, D, *state = LowRank(*rest[:6]), *rest[6:]
+        return triton_scan.run_low_rank(u, layer, D, 1.5, *(state or [None]), directions == 1, "fp32", settings)
 
     got, want = outputs_and_gradients(fast, inputs), outputs_and_gradients(slow, inputs)
     assert_close_to_reference(got, want, TOLERANCE["fp32"], range(len(got)), shape)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("chunk", [2, 8])
+def test_chains_make_the_tables_of_the_dense_system(rank, copies, chunk):
+    _, *parameters, _ = low_rank_inputs(1, 2, 2, 1, 9, rank, directions=2, copies=copies)
+
+    def dense(*parameters):
+        return dense_tables(dplr.sample(LowRank(*(p.double() for p in parameters)), 0.75), chunk)
+
+    def chains(*parameters):
+        return low_rank_tables(LowRank(*parameters), 0.75, chunk)
+
+    got, want = outputs_and_gradients(chains, parameters), outputs_and_gradients(dense, parameters)
+    for ours, exact in zip(got, want, strict=True):
+        assert float((ours - exact).abs().max()) < 1e-6 * max(1.0, float(exact.abs().max()))
 
 
 def test_bfloat16_signals_are_rounded_on_the_way_out_only():
@@ -246,6 +280,32 @@ def test_the_layer_norm_does_as_torch_would(rows, width, dtype):
         torch.testing.assert_close(a, b, **tight)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("shape", "masked"), [((3, 50, 6), True), ((2, 700, 33), False), ((1, 1, 5), True)])
+def test_the_batch_norm_does_as_torch_would(shape, masked, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = (2 * torch.randn(*shape, generator=generator) + 30).to(DEVICE, getattr(torch, dtype))
+    seed = torch.randn(*shape, generator=generator).to(x)
+    lengths = torch.randint(1, shape[1] + 1, shape[:1], generator=generator).to(DEVICE)
+    mask = time_mask(lengths, shape[1]) if masked else torch.ones(*shape[:2], 1, dtype=torch.bool, device=DEVICE)
+    results = []
+    for run in (lambda norm: batch_norm(x, norm, mask if masked else None, Engine("triton")),
+                lambda norm: masked_batch_norm(x, mask, norm)):  # fmt: skip
+        norm = torch.nn.BatchNorm1d(shape[-1]).to(DEVICE)
+        with torch.no_grad():
+            norm.weight.add_(torch.arange(shape[-1], device=DEVICE) / 5)
+            norm.bias.sub_(0.5)
+        leaves = [x.requires_grad_(), norm.weight, norm.bias]
+        y = run(norm)
+        assert y.dtype == x.dtype
+        results.append((y, *torch.autograd.grad(y, leaves, seed), norm.running_mean, norm.running_var))
+        assert norm.num_batches_tracked == 1
+    tight = {"atol": 2e-4, "rtol": 1e-4} if dtype == "float32" else {"atol": 0.1, "rtol": 0.02}
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, **tight)
+    assert not results[0][0][~mask[..., 0]].any()
+
+
 @pytest.mark.parametrize("factors", [True, False])
 def test_gelu_turns_signals_over_as_torch_would(factors):
     generator = torch.Generator().manual_seed(0)
@@ -272,21 +332,21 @@ def test_signals_are_turned_over():
 def test_a_block_of_kernels_equals_one_of_torch(norm, prenorm):
     torch.manual_seed(0)
     block = ws.ResidualBlock(ws.WaveSSM(6, 8, bidirectional=True), norm, prenorm, dropout=0.3).to(DEVICE)
-    x = torch.randn(3, 70, 6, device=DEVICE, requires_grad=True)
+    x, seed = torch.randn(3, 70, 6, device=DEVICE, requires_grad=True), torch.randn(3, 70, 6, device=DEVICE)
     results = []
     for backend in ("torch", "triton"):
         block.layer.backend = backend
         torch.manual_seed(1)  # the same features drop
         y = block(x)
-        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *block.parameters()])))
+        results.append((y, *torch.autograd.grad(y, [x, *block.parameters()], seed)))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"head": "last", "norm": "layer"}])
 def test_a_model_of_kernels_equals_one_of_torch(options):
-    config = {"d_input": 2, "d_output": 3, "d_model": 6, "d_state": 8, "n_layers": 3, "family": "legs", "norm": "batch"}
-    x = torch.randn(3, 70, 2, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    config = {"d_input": 2, "d_output": 3, "d_model": 2, "d_state": 4, "n_layers": 2, "family": "legs", "norm": "batch"}
+    x = torch.randn(3, 20, 2, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     results = []
     for backend in ("torch", "triton"):
         torch.manual_seed(0)

@@ -8,7 +8,7 @@ within its length by a gather instead of packing.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from wavessm.blocks import ResidualBlock, SequenceNorm, TiedDropout
 from wavessm.config import ModelConfig
 from wavessm.encoders import take_steps
-from wavessm.layer import WaveSSM, discrete_together, time_mask
-from wavessm.ops import Engine, use_triton
+from wavessm.layer import WaveSSM, time_mask
+from wavessm.ops import Engine
 
 States = tuple[Tensor, ...]
 """One state a layer, batch on axis 0."""
@@ -66,24 +66,14 @@ class Stack(nn.Module):
         self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
-        for block, extra in zip(self.blocks, self._extras(h, lengths, rate, tail), strict=True):
-            h = block(h, rate=rate, lengths=lengths, **extra)
+        *before, last = self.blocks
+        for block in before:
+            h = block(h, rate=rate, lengths=lengths)
+        ends = tail is not None and lengths is None and self.kind != "batch" and isinstance(last, ResidualBlock)
+        h = last(h, rate=rate, lengths=lengths, **({"tail": tail} if ends else {}))
         if self.norm is None:
             return h
         return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
-
-    def _extras(self, h: Tensor, lengths: Tensor | None, rate: float, tail: int | None) -> list[dict[str, Any]]:
-        """What residual blocks are told besides: their systems, made at once on a GPU, and the last one the tail."""
-        extras: list[dict[str, Any]] = [{} for _ in self.blocks]
-        layers = [block.layer for block in self.blocks if isinstance(block, ResidualBlock)]
-        if len(layers) < len(extras):
-            return extras
-        if tail is not None and lengths is None and self.kind != "batch":
-            extras[-1]["tail"] = tail
-        if len(layers) > 1 and use_triton(h, self.engine, dense=0, slots=0):
-            for extra, system in zip(extras, discrete_together(layers, rate) or (), strict=False):
-                extra["system"] = system
-        return extras
 
     def initial_state(self, batch: int) -> States:
         """The states before the first sample."""

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, time_mask
-from wavessm.ops import Engine, activate, gate, layer_norm
-from wavessm.ops.tables import Dense
+from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 from wavessm.registry import unknown_name
 
 NORMS = ("layer", "batch", "none")
@@ -67,9 +66,12 @@ class SequenceNorm(nn.Module):
             return x
         if self.kind == "layer":
             return layer_norm(x, cast(nn.LayerNorm, self.norm), engine)
+        norm = cast(nn.BatchNorm1d, self.norm)
+        if self.training and (y := batch_norm(x, norm, mask, engine)) is not None:
+            return y
         if mask is None or not self.training:
-            return self.norm(x.flatten(0, 1)).view_as(x)
-        return masked_batch_norm(x, mask, cast(nn.BatchNorm1d, self.norm))
+            return norm(x.flatten(0, 1)).view_as(x)
+        return masked_batch_norm(x, mask, norm)
 
 
 def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
@@ -127,16 +129,15 @@ class ResidualBlock(nn.Module):
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         tail: int | None = None,
-        system: Dense | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, or its last `tail` steps, and the layer's state if asked for; system as in `WaveSSM`."""
+        """y like x, or its last `tail` steps, and the layer's state if asked for."""
         if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
             raise OptionError(
                 f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, the length, and no lengths beside it."
             )
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
-        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail, system=system)
+        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail)
         y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
         return (y, after) if after is not None else y
 
@@ -149,11 +150,9 @@ class ResidualBlock(nn.Module):
         lengths: Tensor | None = None,  # (batch,)
         around: Tensor | None = None,  # (batch, length, d_model)
         tail: int | None = None,
-        system: Dense | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
-        made = {} if system is None else {"system": system}
-        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths, **made)
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
         if tail is not None:  # behind the layer every step is by itself
             z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer gives it

@@ -10,7 +10,6 @@ layer runs in three equal ways: the whole sequence, chunks with a state in betwe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import Initial, initial_modes
-from wavessm.ops import Engine, dplr, modes, run_dense, run_modes, use_triton
+from wavessm.ops import Engine, dplr, modes, run_low_rank, run_modes, use_triton
 from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
 
 
@@ -134,21 +133,15 @@ class WaveSSM(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
-        system: Dense | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, and the state after the last sample if asked for.
-
-        system: of a DPLR layer, what `discrete(rate)` says, where it is known already.
-        """
+        """y like x, and the state after the last sample if asked for."""
         self._check_input(x, state, return_state, lengths)
-        if system is not None:
-            self._check_system(system)
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
         work = u if self._takes(u) else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
-            y, last = self._run(work, state, return_state, _rate(rate), system)
+            y, last = self._run(work, state, return_state, _rate(rate))
         y = y.transpose(1, 2).to(x.dtype)
         if mask is not None:
             y = y.masked_fill(~mask, 0)
@@ -161,15 +154,10 @@ class WaveSSM(nn.Module):
         )
         return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, **size)
 
-    def _run(
-        self, u: Tensor, state: Tensor | None, want_state: bool, rate: float, system: Dense | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
         if self.structure == "diagonal":
             return run_modes(u, self._modes(), self.D, rate, state, want_state, self.engine)
-        flat = None if state is None else state.flatten(2)
-        system = dplr.sample(self._low_rank(), rate) if system is None else system
-        y, last = run_dense(u, system, self.D, flat, want_state, self.engine)
-        return y, None if last is None else last.unflatten(-1, (-1, 2))
+        return run_low_rank(u, self._low_rank(), self.D, rate, state, want_state, self.engine)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""
@@ -180,16 +168,6 @@ class WaveSSM(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         """The state of a layer that has heard nothing. (batch, d_model, slots, 2)"""
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
-
-    def _check_system(self, system: Dense) -> None:
-        if self.structure != "dplr":
-            raise OptionError(f"WaveSSM: system goes with a DPLR layer, this one is {self.structure}; leave it out.")
-        expected = self.d_model, 2 * self.n_slots
-        if not isinstance(system, Dense) or tuple(system.B.shape) != expected:
-            came = f"of {tuple(system.B.shape)}" if isinstance(system, Dense) else f"a {type(system).__name__}"
-            raise ShapeError(
-                f"WaveSSM: system is {came}, expected one of (d_model, states) = {expected}; see discrete()."
-            )
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
         check_signals(x, state, self.d_model, self.n_slots)
@@ -207,15 +185,6 @@ class WaveSSM(nn.Module):
                 raise ShapeError(
                     f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
                 )
-
-
-def discrete_together(layers: Sequence[WaveSSM], rate: float = 1.0) -> list[Dense] | None:
-    """What `discrete` says of each of several DPLR layers, made at once; None if they differ in shape or are others."""
-    if any(not isinstance(layer, WaveSSM) or layer.structure != "dplr" for layer in layers):
-        return None
-    parts = [layer._low_rank() for layer in layers]
-    with torch.autocast(parts[0].C.device.type, enabled=False):
-        return dplr.together(parts, _rate(rate)) if dplr.alike(parts) else None
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError
-from wavessm.ops import reference
+from wavessm.ops import dplr, reference
 from wavessm.ops.convolution import convolve
+from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, Sampled, sample
 from wavessm.ops.scan import scan, tables_of
 from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
@@ -69,6 +70,25 @@ def run_modes(
     return y, None if last is None else last.unflatten(-1, (-1, 2))
 
 
+def run_low_rank(
+    u: Tensor,  # (batch, channels, length)
+    layer: LowRank,
+    D: Tensor,  # (channels,)
+    rate: float = 1.0,
+    state: Tensor | None = None,  # (batch, channels, slots, 2)
+    want_state: bool = False,
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> tuple[Tensor, Tensor | None]:
+    """The same for a DPLR layer."""
+    width = 2 * layer.B.shape[1]
+    if use_triton(u, engine, dense=width, slots=0) and not _convolves(u, width, state, want_state, engine):
+        from wavessm.ops import triton_scan
+
+        return triton_scan.run_low_rank(u, layer, D, rate, state, want_state, engine.precision)
+    y, last = _run(u, dplr.sample(layer, rate), D, None if state is None else state.flatten(2), want_state, engine)
+    return y, None if last is None else last.unflatten(-1, (-1, 2))
+
+
 def run_dense(
     u: Tensor,  # (batch, channels, length)
     system: Dense,
@@ -77,19 +97,13 @@ def run_dense(
     want_state: bool = False,
     engine: Engine = Engine(),  # noqa: B008  (immutable)
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for a dense state."""
-    if use_triton(u, engine, dense=system.B.shape[-1], slots=0):
-        if _convolves(u, system, state, want_state, engine):
-            return _run(u, system, D, None, False, engine)
-        from wavessm.ops import triton_scan
-
-        return triton_scan.run_dense(u, system, D, state, want_state, engine.precision)
-    return _run(u, system, D, state, want_state, engine)
+    """Any dense system, by the reference or by torch."""
+    return _run(u, system, D, state, want_state, engine.checked())
 
 
-def _convolves(u: Tensor, system: Dense, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
+def _convolves(u: Tensor, width: int, state: Tensor | None, want_state: bool, engine: Engine) -> bool:
     """Whether FFT beats the walk, as it does where a large dense state is multiplied in float32's accuracy."""
-    large = system.B.shape[-1] > 64 and engine == Engine("auto", "fp32")
+    large = width > 64 and engine == Engine("auto", "fp32")
     return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
 
 
@@ -169,6 +183,22 @@ def layer_norm(
         if x.shape[-1] <= triton_norm.WIDEST:
             return triton_norm.layer_norm(x, norm.weight, norm.bias, norm.eps)
     return norm(x)
+
+
+def batch_norm(
+    x: Tensor,  # (batch, length, channels)
+    norm: nn.BatchNorm1d,  # in training
+    mask: Tensor | None = None,  # (batch, length, 1)
+    engine: Engine = Engine(),  # noqa: B008  (immutable)
+) -> Tensor | None:
+    """What `norm` would make of the samples under the mask alone, zero elsewhere; None where no kernel serves."""
+    plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
+    if plain and use_triton(x, engine, dense=0, slots=0) and x.numel():
+        from wavessm.ops import triton_batch_norm
+
+        if x.shape[-1] <= triton_batch_norm.WIDEST:
+            return triton_batch_norm.batch_norm(x, mask, norm)
+    return None
 
 
 def gate(

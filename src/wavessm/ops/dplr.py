@@ -9,15 +9,13 @@ No system is solved, and a step costs O(N). The gradient needs G alone: dA = Δ/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wavessm.ops.modes import continuous, flags, multiply, per_channel, weights
-from wavessm.ops.tables import Dense, Tables, dense_tables
+from wavessm.ops.tables import Dense
 
 
 class LowRank(NamedTuple):
@@ -43,35 +41,6 @@ class Resolvent(NamedTuple):
 def sample(layer: LowRank, rate: float) -> Dense:
     """The dense system in discrete time."""
     return Dense(*_Bilinear.apply(*layer, rate))
-
-
-def together(layers: Sequence[LowRank], rate: float) -> list[Dense]:
-    """Layers of one shape sampled at once, and their tables made at once when the first of them asks.
-
-    What a layer needs is some two hundred small products; for six layers they are as many, six times as large.
-    """
-    parts = dict(zip(LowRank._fields, zip(*layers, strict=True), strict=True))
-    joined = LowRank(**{name: torch.cat(own, 1 if name == "C" else 0) for name, own in parts.items()})
-    channels, whole = len(layers[0].log_dt), sample(joined, rate)
-    made: dict[int, list[Tables]] = {}
-
-    def tables(chunk: int, number: int) -> Tables:
-        if chunk not in made:
-            made[chunk] = [Tables(*own) for own in _apart(dense_tables(whole, chunk), channels, (1, 0, 1, 0))]
-        return made[chunk][number]
-
-    own = _apart((whole.A, whole.B, whole.C), channels, (0, 0, 1))
-    return [Dense(A, B, C, partial(tables, number=number)) for number, (A, B, C) in enumerate(own)]
-
-
-def _apart(tensors: Sequence[Tensor], channels: int, axes: Sequence[int]) -> Iterator[tuple[Tensor, ...]]:
-    """Each layer's part of tensors that hold the channels of several on these axes."""
-    return zip(*(tensor.split(channels, axis) for tensor, axis in zip(tensors, axes, strict=True)), strict=True)
-
-
-def alike(layers: Sequence[LowRank]) -> bool:
-    """Whether layers can go `together`."""
-    return len({tuple(part.shape for part in layer) for layer in layers}) == 1
 
 
 def signs(layer: LowRank) -> Tensor:

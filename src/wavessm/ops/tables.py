@@ -12,7 +12,6 @@ Tᵀ, the state after the chunk enters by Eᵀ, and Cᵀ passes u on to the stat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +26,6 @@ class Dense(NamedTuple):
     A: Tensor  # (channels, R, R)
     B: Tensor  # (channels, R)
     C: Tensor  # (directions, channels, R)
-    shared: Callable[[int], Tables] | None = None
-    """Where its tables of a chunk length are made together with those of other layers (`dplr.together`)."""
 
 
 class Tables(NamedTuple):
@@ -55,9 +52,7 @@ def diagonal_tables(system: Sampled, chunk: int) -> Tables:
 
 def dense_tables(system: Dense, chunk: int) -> Tables:
     """The same for a dense state, by doubling: ⌈log₂ M⌉ products of matrices."""
-    if system.shared is not None:
-        return system.shared(chunk)
-    return Tables(*_DenseTables.apply(system.A, system.B, system.C, chunk))
+    return Tables(*_DenseTables.apply(*system, chunk))
 
 
 class _DenseTables(torch.autograd.Function):
@@ -195,7 +190,7 @@ def _number(x: Tensor) -> Tensor:
 
 def dense_kernel(system: Dense, length: int) -> Tensor:
     """K[l] = C A^l B for l < length, over l = iM + j. (directions, channels, length)"""
-    A, B, C = system[:3]
+    A, B, C = system
     inner = max(1, round(length**0.5))
     right = repeated(A, B[..., None], inner)  # (channels, R, M)
     stride = torch.linalg.matrix_power(A, inner).transpose(1, 2)

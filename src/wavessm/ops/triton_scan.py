@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError
-from wavessm.ops import triton_tables
+from wavessm.ops import dplr, triton_tables
+from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import scan, tables_of
-from wavessm.ops.tables import Dense, dense_tables
 from wavessm.ops.triton_kernels import missing
+from wavessm.ops.triton_low_rank import low_rank_tables
 from wavessm.ops.triton_plan import Plan, Tables, backward, forward
 from wavessm.ops.triton_settings import Settings, default_settings
 from wavessm.ops.triton_turn import heard, spoil, turn
@@ -71,30 +72,32 @@ def run_modes(
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1), state
 
 
-def run_dense(
+def run_low_rank(
     u: Tensor,  # (batch, channels, length), float32 or bfloat16, any strides
-    system: Dense,
+    layer: LowRank,
     D: Tensor,  # (channels,)
-    state: Tensor | None = None,  # (batch, channels, R)
+    rate: float = 1.0,
+    state: Tensor | None = None,  # (batch, channels, slots, 2)
     want_state: bool = False,
     precision: str = "fp32",
     settings: Settings | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `ops.run_dense`; see `run_modes`."""
+    """As `ops.run_low_rank`; see `run_modes`."""
     batch, channels, length = u.shape
     arithmetic = _arithmetic(u, precision)
-    cut = settings or default_settings(batch, channels, system.B.shape[-1], length, precision, dense=True)
+    cut = settings or default_settings(batch, channels, 2 * layer.B.shape[1], length, precision, dense=True)
     whole = length - length % cut.chunk if want_state else length
-    pieces = []
+    pieces, flat = [], None if state is None else state.flatten(2)
     if whole:
-        first = None if state is None else state.float()[:, :, None]
-        y, last = _Dense.apply(u[..., :whole], *dense_tables(system, cut.chunk), D, first, arithmetic, cut)
-        state = last[:, :, 0] if want_state else None
+        first = None if flat is None else flat.float()[:, :, None]
+        y, last = _Dense.apply(u[..., :whole], *low_rank_tables(layer, rate, cut.chunk), D, first, arithmetic, cut)
+        flat = last[:, :, 0] if want_state else None
         pieces.append(y)
     if whole < length:
         tail = u[..., whole:].float()
-        y, state = scan(tail, tables_of(system, tail.dtype), state, want_state=True)
+        y, flat = scan(tail, tables_of(dplr.sample(layer, rate), tail.dtype), flat, want_state=True)
         pieces.append((y + D[:, None] * tail).to(u.dtype))
+    state = None if flat is None else flat.unflatten(-1, (-1, 2))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1), state
 
 
@@ -147,22 +150,22 @@ class _Diagonal(torch.autograd.Function):
 
 
 class _Dense(torch.autograd.Function):
-    """The same from the tables of a dense system."""
+    """The same from the tables of a dense state."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         K, E, C, decay, D, first, arithmetic, cut = arguments
         ctx.channels_last = _channels_last(u)
         u, broken = heard(u) if len(K) == 1 else (_rows(u), None)
-        exact = K.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        exact = K.clone()
         exact[0, :, 0] += D
-        tables = Tables(exact, E.float()[:, None], C.float().contiguous()[:, :, None], decay.float())
+        tables = Tables(exact, E[:, None], C[:, :, None], decay)
         plan = Plan.of(u, tables, cut, arithmetic)
         y, last, kept = forward(plan, u, tables, first, save=any(ctx.needs_input_grad))
         if broken is not None:
             spoil(y, last, broken)
         ctx.save_for_backward(u, *tables, *kept)
-        ctx.plan, ctx.has_first, ctx.dtype = plan, first is not None, K.dtype
+        ctx.plan, ctx.has_first = plan, first is not None
         ctx.set_materialize_grads(False)
         return y, last
 
@@ -173,7 +176,7 @@ class _Dense(torch.autograd.Function):
         dy = torch.zeros_like(u) if dy is None else _rows(dy)
         du, dfirst, sums = backward(plan, u, dy, tables, kept, dlast)
         M, N = plan.cut.chunk, plan.width
-        dT, dE, dC, ddecay = sums.sum(1, dtype=ctx.dtype).split((M * M, M * N, M * N, N * N), dim=-1)
+        dT, dE, dC, ddecay = sums.sum(1).split((M * M, M * N, M * N, N * N), dim=-1)
         dK = dT.unflatten(-1, (M, M)).sum(2)  # the kernel stores the diagonals of dT as columns
         dtables = (
             dK,
@@ -182,4 +185,4 @@ class _Dense(torch.autograd.Function):
             ddecay.sum(0).unflatten(-1, (N, N)),
         )
         du = turn(du).transpose(1, 2) if ctx.channels_last else du
-        return du, *dtables, dK[0, :, 0].float(), dfirst if ctx.has_first else None, None, None
+        return du, *dtables, dK[0, :, 0], dfirst if ctx.has_first else None, None, None
