@@ -23,7 +23,7 @@ from wavessm.ops.dplr import LowRank
 from wavessm.ops.tables import Tables
 from wavessm.ops.triton_kernels import jit, missing
 from wavessm.ops.triton_settings import power_of_two
-from wavessm.ops.triton_tables import _back, _double, _flags, _mul, _powers
+from wavessm.ops.triton_tables import _back, _continuous, _double, _flags, _mul, _powers, _put_rates
 
 if missing is None:
     import triton.language as tl  # type: ignore
@@ -138,14 +138,9 @@ def _resolvent(
     n: tl.tensor, ok: tl.tensor, modes: tl.tensor, turning: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
     """Δ, λ and e = (1 − Δλ/2)⁻¹ of slots n."""
-    turns = n < turning
-    c = turns.to(tl.float64)
+    c = (n < turning).to(tl.float64)
     dt = tl.exp(tl.load(log_dt + h).to(tl.float64)) * rate
-    mode = tl.where(turns, n, 2 * n - turning)
-    lam_0 = -tl.exp(_double(log_decay + copy * modes + mode, ok))
-    beside = tl.minimum(mode + 1, modes - 1)  # an empty half decays like its neighbour
-    other = -tl.exp(_double(log_decay + copy * modes + beside, ok & (n >= turning)))
-    lam_1 = tl.where(turns, _double(frequency + copy * turning + n, ok & turns), other)
+    lam_0, lam_1 = _continuous(log_decay, frequency, copy, n, ok, modes, turning)
     z_0, z_1 = 1.0 - 0.5 * dt * lam_0, (1.0 - c) - 0.5 * dt * lam_1
     e_0 = z_0 / (z_0 * z_0 + c * z_1 * z_1)
     e_1 = (1.0 - 2.0 * c) * z_1 / (z_1 * z_1 + c * z_0 * z_0)
@@ -321,12 +316,8 @@ def chain_gradient_kernel(
     # a^M has derivative M a^{M−1}; the first p takes it along
     p_0, p_1, _, _ = _powers(a_0, a_1, n * 0 + M - 1, c, BITS)
     block, here = ddecay + h * R * R + 2 * n * R + 2 * n, ok & (low == RANK)
-    g_00, g_01, g_10, g_11 = (
-        _double(block, here),
-        _double(block + 1, here),
-        _double(block + R, here),
-        _double(block + R + 1, here),
-    )
+    g_00, g_01 = _double(block, here), _double(block + 1, here)
+    g_10, g_11 = _double(block + R, here), _double(block + R + 1, here)
     add_0, add_1 = _back(p_0, p_1, g_00 + c * g_11, c * (g_10 - g_01) + (1.0 - c) * g_11, c)
     da_0, da_1 = da_0 + M * add_0, da_1 + M * add_1
     da_1 = tl.where((chain >= 1) & (low < RANK), (1.0 - 2.0 * c) * da_1, da_1)  # that of a, not of its conjugate
@@ -424,15 +415,8 @@ def resolve_gradient_kernel(
     dz_0, dz_1 = _back(square_0, square_1, -de_0, -de_1, c)
     step -= 0.5 * tl.sum(tl.sum(tl.where(ok, lam_0 * dz_0 + lam_1 * dz_1, 0.0), 1), 0)
     tl.store(ddt + h, (step * dt).to(tl.float32))
-    lam_g_0, lam_g_1 = -0.5 * dt * dz_0, -0.5 * dt * dz_1
     to = rows + h * (modes + turning + 2 * slots * (1 + RANK))
-    turns = n < turning
-    mode = tl.where(turns, n, 2 * n - turning)
-    empty = (n >= turning) & (mode + 1 >= modes)
-    decay_g = lam_g_0 * lam_0 + tl.where(empty, lam_g_1 * lam_1, 0.0)
-    tl.store(to + mode, decay_g.to(tl.float32), mask=ok)
-    tl.store(to + mode + 1, (lam_g_1 * lam_1).to(tl.float32), mask=ok & (n >= turning) & (mode + 1 < modes))
-    tl.store(to + modes + n, lam_g_1.to(tl.float32), mask=ok & turns)
+    _put_rates(to, n, lam_0, lam_1, -0.5 * dt * dz_0, -0.5 * dt * dz_1, ok, modes, turning)
     to += modes + turning
     _put(to, n, dB_0, dB_1, ok)
     _put(to + (1 + i) * R, n, dP_0, dP_1, ok)

@@ -98,6 +98,35 @@ def _double(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 
 @jit
+def _continuous(
+    log_decay: tl.tensor, frequency: tl.tensor, copy: tl.tensor, n: tl.tensor, ok: tl.tensor,
+    modes: tl.tensor, turning: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """λ of slots n; an empty half decays like its neighbour."""
+    turns = n < turning
+    mode = tl.where(turns, n, 2 * n - turning)
+    lam_0 = -tl.exp(_double(log_decay + copy * modes + mode, ok))
+    beside = tl.minimum(mode + 1, modes - 1)
+    other = -tl.exp(_double(log_decay + copy * modes + beside, ok & (n >= turning)))
+    return lam_0, tl.where(turns, _double(frequency + copy * turning + n, ok & turns), other)
+
+
+@jit
+def _put_rates(
+    to: tl.tensor, n: tl.tensor, lam_0: tl.tensor, lam_1: tl.tensor, g_0: tl.tensor, g_1: tl.tensor, ok: tl.tensor,
+    modes: tl.tensor, turning: tl.tensor,
+) -> None:  # fmt: skip
+    """Gradients of log(−Re λ) and, behind them, of Im λ, from those of λ."""
+    turns = n < turning
+    mode = tl.where(turns, n, 2 * n - turning)
+    empty = (n >= turning) & (mode + 1 >= modes)
+    to_decay = g_0 * lam_0 + tl.where(empty, g_1 * lam_1, 0.0)
+    tl.store(to + mode, to_decay.to(tl.float32), mask=ok)
+    tl.store(to + mode + 1, (g_1 * lam_1).to(tl.float32), mask=ok & (n >= turning) & (mode + 1 < modes))
+    tl.store(to + modes + n, g_1.to(tl.float32), mask=ok & turns)
+
+
+@jit
 def sample_kernel(
     log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, sampled: tl.tensor, rate: tl.tensor,
     channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, N: tl.constexpr,
@@ -106,14 +135,9 @@ def sample_kernel(
     would work out the same sines."""
     at = tl.program_id(0) * N + tl.arange(0, N)
     h, n = (at // slots).to(tl.int64), at % slots
-    copy, ok, turns = h // per_copy, h < channels, n < turning
-    c = turns.to(tl.float64)
+    ok, c = h < channels, (n < turning).to(tl.float64)
     dt = tl.exp(_double(log_dt + h, ok)) * rate
-    mode = tl.where(turns, n, 2 * n - turning)
-    lam_0 = -tl.exp(_double(log_decay + copy * modes + mode, ok))
-    beside = tl.minimum(mode + 1, modes - 1)  # an empty half decays like its neighbour
-    other = -tl.exp(_double(log_decay + copy * modes + beside, ok & (n >= turning)))
-    lam_1 = tl.where(turns, _double(frequency + copy * turning + n, ok & turns), other)
+    lam_0, lam_1 = _continuous(log_decay, frequency, h // per_copy, n, ok, modes, turning)
     z_0, z_1 = dt * lam_0, dt * lam_1
     exp_0 = tl.exp(z_0) * tl.cos(c * z_1)
     exp_1 = c * tl.exp(z_0) * tl.sin(c * z_1) + (1.0 - c) * tl.exp((1.0 - c) * z_1)
@@ -280,11 +304,4 @@ def table_gradient_kernel(
     step = lam_0 * z_0 + lam_1 * z_1 + a_0 * f_0 + a_1 * f_1
     tl.store(ddt + h * tl.num_programs(1) + block, tl.sum(tl.where(ok, dt * step, 0.0)).to(tl.float32))
     add_0, add_1 = _back(slope_0, slope_1, f_0, f_1, c)
-    lam_g_0, lam_g_1 = dt * z_0 + add_0, dt * z_1 + add_1
-    turns = n < turning
-    at = tl.where(turns, n, 2 * n - turning)
-    empty = (n >= turning) & (at + 1 >= modes)
-    decay_g = lam_g_0 * lam_0 + tl.where(empty, lam_g_1 * lam_1, 0.0)
-    tl.store(to + at, decay_g.to(tl.float32), mask=ok)
-    tl.store(to + at + 1, (lam_g_1 * lam_1).to(tl.float32), mask=ok & (n >= turning) & (at + 1 < modes))
-    tl.store(to + modes + n, lam_g_1.to(tl.float32), mask=ok & turns)
+    _put_rates(to, n, lam_0, lam_1, dt * z_0 + add_0, dt * z_1 + add_1, ok, modes, turning)
