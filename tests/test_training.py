@@ -235,6 +235,15 @@ def test_stretches_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypat
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_stretch_that_does_not_fit_leaves_no_folder(tmp_path):
+    folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, seconds=2)
+    long = dataclasses.replace(TINY, crop=3)
+    for task, options in (("ptbxl-form", {"root": str(folder)}), ("window-copy", COPY)):
+        with pytest.raises(ws.OptionError, match="crop: "):
+            train(task, options, long, tmp_path / "run", show=False)
+        assert not (tmp_path / "run").exists()
+
+
 def test_changed_data_are_not_gone_on_with(tmp_path, monkeypatch):
     folder = miniatures.arrays(tmp_path / "own")
     break_at(monkeypatch, [3])

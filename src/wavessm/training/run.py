@@ -32,7 +32,7 @@ from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
 from wavessm.training.folder import Run, environment, new_folder
 from wavessm.training.launch import launch
-from wavessm.training.loader import Stretch
+from wavessm.training.loader import Stretch, as_trained
 from wavessm.training.processes import ALONE, Team, team_of
 from wavessm.training.recipes import Recipe
 
@@ -65,6 +65,7 @@ def train(
     device = pick_device(recipe, team)
     chosen = data_options(task, options)
     data = chosen.load(recipe.seed)
+    as_trained(data, recipe)  # what does not fit is refused before anything is written
     config = model_config(task, recipe.model, data.info, recipe.precision)
     torch.manual_seed(recipe.seed)
     model = SequenceModel(config)
