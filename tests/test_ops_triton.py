@@ -21,6 +21,7 @@ from wavessm.ops import (
     triton_kernels,
     triton_norm,
     triton_scan,
+    triton_sums,
     triton_tables,
     triton_turn,
 )
@@ -304,6 +305,12 @@ def test_the_batch_norm_does_as_torch_would(shape, masked, dtype):
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, **tight)
     assert not results[0][0][~mask[..., 0]].any()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (700, 2, 9), (256, 33)])
+def test_rows_are_added_up(shape):
+    table = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    torch.testing.assert_close(triton_sums.sum_rows(table), table.sum(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("factors", [True, False])

@@ -12,7 +12,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wavessm.ops import triton_batch_norm, triton_low_rank
+from wavessm.ops import triton_batch_norm, triton_low_rank, triton_sums
 
 DOUBLES = {"system", "chains", "over", "dq", "dp", "parts"}
 NUMBERS = {"channels", "per_copy", "modes", "turning", "slots", "width", "programs"}
@@ -24,7 +24,7 @@ def compile(module, name, doubles=(), warps=1, **fixed):
     kinds = {}
     for argument in kernel.arg_names:
         pointer = "*fp64" if argument in doubles else "*bf16" if argument in ("x", "y", "dx", "dy") else "*fp32"
-        number = argument in NUMBERS or (argument == "rows" and module is triton_batch_norm)
+        number = argument in NUMBERS or (argument == "rows" and module is not triton_low_rank)
         kinds[argument] = "i32" if number else "fp32" if argument in FLOATS else pointer
     if "mask" in kinds and "mask" not in fixed:
         kinds["mask"] = "*u8"
@@ -41,7 +41,8 @@ for rank, slots, directions in ((1, 32, 2), (2, 16, 1)):
         compile(triton_low_rank, f"{name}_kernel", DOUBLES, 4 if name == "decay" else 1, **sizes)
 for mask in ({}, {"mask": None}):
     for name in ("moments", "merge", "apply", "gradient_sums", "apply_gradient"):
-        compile(triton_batch_norm, f"{name}_kernel", (), 4, R=8, W=256, LOOPS=8, H=32, **mask)
+        compile(triton_batch_norm, f"{name}_kernel", (), 4, R=8, W=256, LOOPS=8, P=256, H=16, **mask)
+compile(triton_sums, "sum_rows_kernel", (), 8, R=256, H=16)
 """
 
 
@@ -51,4 +52,4 @@ def test_kernels_compile_for_hopper():
         [sys.executable, "-W", "ignore", "-c", COMPILE], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.split()) == 20
+    assert len(done.stdout.split()) == 21

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from wavessm.ops.triton_kernels import jit, missing
 from wavessm.ops.triton_settings import power_of_two
+from wavessm.ops.triton_sums import COLUMNS, ROWS, sum_rows
 
 if missing is None:
     import triton.language as tl  # type: ignore
 
 WIDEST = 1024
 """Features of a row that a program holds at most."""
-TILE, PROGRAMS, COLUMNS = 2048, 1056, 32
-"""Numbers of a tile; programs that share the rows, eight a processor of an H200; features of a program that merges."""
+TILE, PROGRAMS = 2048, 1056
+"""Numbers of a tile, and programs that share the rows: eight a processor of an H200."""
 
 
 def batch_norm(x: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d) -> Tensor:
@@ -46,7 +47,9 @@ class _BatchNorm(torch.autograd.Function):
         parts = torch.empty(programs, 3, width, device=x.device)
         moments_kernel[(programs,)](x, mask, parts, rows, width, **options)
         kept = torch.empty(3, width, device=x.device)  # mean, scale, 1 / rows
-        merge_kernel[(-(-width // COLUMNS),)](parts, mean, variance, kept, programs, width, eps, momentum, H=COLUMNS)
+        merge_kernel[(-(-width // COLUMNS),)](
+            parts, mean, variance, kept, programs, width, eps, momentum, P=ROWS, H=COLUMNS, num_warps=8
+        )
         y = torch.empty_like(x)
         apply_kernel[(-(-rows // options["R"]),)](
             x, mask, weight, bias, kept, y, rows, width, R=options["R"], W=options["W"]
@@ -61,7 +64,7 @@ class _BatchNorm(torch.autograd.Function):
         programs, dy = -(-rows // (options["R"] * options["LOOPS"])), dy.contiguous()
         parts = torch.empty(programs, 2, width, device=x.device)
         gradient_sums_kernel[(programs,)](dy, x, mask, kept, parts, rows, width, **options)
-        sums, dx = parts.sum(0), torch.empty_like(x)
+        sums, dx = sum_rows(parts), torch.empty_like(x)
         apply_gradient_kernel[(-(-rows // options["R"]),)](
             dy, x, mask, weight, kept, sums, dx, rows, width, R=options["R"], W=options["W"]
         )
@@ -118,14 +121,14 @@ def moments_kernel(
 @jit
 def merge_kernel(
     parts: tl.tensor, mean: tl.tensor, variance: tl.tensor, kept: tl.tensor,
-    programs: tl.tensor, width: tl.tensor, eps: tl.tensor, momentum: tl.tensor, H: tl.constexpr,
+    programs: tl.tensor, width: tl.tensor, eps: tl.tensor, momentum: tl.tensor, P: tl.constexpr, H: tl.constexpr,
 ) -> None:  # fmt: skip
     """The parts of all programs as one, and the running statistics a step on."""
-    h, P = tl.program_id(0) * H + tl.arange(0, H)[None, :], 32
+    h = tl.program_id(0) * H + tl.arange(0, H)[None, :]
     ok = h < width
     count, middle, squares = tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32)
     for first in range(0, programs, P):
-        p = first + tl.arange(0, 32)[:, None]
+        p = first + tl.arange(0, P)[:, None]
         at, there = parts + p * (3 * width) + h, (p < programs) & ok
         own = tl.load(at + 2 * width, mask=there, other=0.0)
         means = tl.load(at, mask=there, other=0.0)

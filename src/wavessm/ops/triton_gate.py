@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_sums import sum_rows
 
 if missing is None:
     import triton.language as tl  # type: ignore
@@ -54,7 +55,7 @@ class _Gate(torch.autograd.Function):
             dout.contiguous(), p, bias, factors, dp, dbias, batch * length, length, width // 2,
             BACK_ROWS, COLUMNS, LOOPS, num_warps=BACK_WARPS,
         )  # fmt: skip
-        return dp, dbias.sum(0).to(bias.dtype), None, None if ctx.around is None else dout.to(ctx.around)
+        return dp, sum_rows(dbias).to(bias.dtype), None, None if ctx.around is None else dout.to(ctx.around)
 
 
 @jit

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wavessm.ops.triton_kernels import jit, missing
 from wavessm.ops.triton_settings import power_of_two
+from wavessm.ops.triton_sums import sum_rows
 
 if missing is None:
     import triton.language as tl  # type: ignore
@@ -54,7 +55,7 @@ class _LayerNorm(torch.autograd.Function):
         norm_gradient_kernel[(programs,)](
             dy.contiguous(), x, weight, mean, scale, dx, sums, rows, width, R, W, loops, num_warps=4
         )
-        dweight, dbias = sums.sum(0).to(weight.dtype)
+        dweight, dbias = sum_rows(sums).to(weight.dtype)
         return dx, dweight, dbias, None, None
 
 
