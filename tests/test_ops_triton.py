@@ -120,9 +120,9 @@ def low_rank_inputs(batch, channels, turning, real, length, rank, directions, co
     [
         ((1, 1, 17, 0, 64, 1), None),
         ((2, 2, 2, 1, 100, 1), Settings(chunk=16, part=16, block=16)),
-        ((1, 2, 0, 4, 40, 2), Settings(chunk=16, part=16, block=16)),
-        ((3, 2, 1, 2, 150, 2), Settings(chunk=16, tile=64, part=16, block=16)),
-        ((3, 2, 2, 1, 150, 1), Settings(chunk=16, segments=3, part=16, block=16)),
+        ((1, 1, 0, 4, 40, 2), Settings(chunk=16, part=16, block=16)),
+        ((3, 1, 1, 2, 40, 2), Settings(chunk=16, tile=64, part=16, block=16)),
+        ((3, 1, 2, 1, 80, 1), Settings(chunk=16, segments=3, part=16, block=16)),
     ],
 )
 def test_a_low_rank_layer_equals_the_reference(shape, settings, directions):
