@@ -7,7 +7,7 @@ The table of runs says how many steps were done at which length. A step of the m
 optimiser, is timed at some lengths, ours as it trains (a CUDA graph on a GPU) and the same stack of official S4 blocks
 with its CUDA extension if it was built in the checkout; between those lengths times are interpolated. Loading and
 validation are not counted, on either side. Texts count with the mean width of a batch sorted by length, for S4 as well,
-which has no such batches.
+which has no such batches, and without what it costs to leave padding out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wavessm.ops import triton_batch_norm, triton_low_rank, triton_sums
+from wavessm.ops import triton_batch_norm, triton_chain_gradients, triton_chains, triton_sums
 
 DOUBLES = {"system", "chains", "over", "dq", "dp", "parts"}
 NUMBERS = {"channels", "per_copy", "modes", "turning", "slots", "width", "programs"}
@@ -24,7 +24,7 @@ def compile(module, name, doubles=(), warps=1, **fixed):
     kinds = {}
     for argument in kernel.arg_names:
         pointer = "*fp64" if argument in doubles else "*bf16" if argument in ("x", "y", "dx", "dy") else "*fp32"
-        number = argument in NUMBERS or (argument == "rows" and module is not triton_low_rank)
+        number = argument in NUMBERS or (argument == "rows" and module in (triton_batch_norm, triton_sums))
         kinds[argument] = "i32" if number else "fp32" if argument in FLOATS else pointer
     if "mask" in kinds and "mask" not in fixed:
         kinds["mask"] = "*u8"
@@ -38,7 +38,8 @@ def compile(module, name, doubles=(), warps=1, **fixed):
 for rank, slots, directions in ((1, 32, 2), (2, 16, 1)):
     sizes = {"RANK": rank, "N": slots, "DIRECTIONS": directions, "M": 64, "BITS": 6, "W": 2 * slots, "ROWS": 16}
     for name in ("resolve", "chain", "decay", "chain_gradient", "resolve_gradient"):
-        compile(triton_low_rank, f"{name}_kernel", DOUBLES, 4 if name == "decay" else 1, **sizes)
+        module = triton_chain_gradients if name.endswith("gradient") else triton_chains
+        compile(module, f"{name}_kernel", DOUBLES, 4 if name == "decay" else 1, **sizes)
 for mask in ({}, {"mask": None}):
     for name in ("moments", "merge", "apply", "gradient_sums", "apply_gradient"):
         compile(triton_batch_norm, f"{name}_kernel", (), 4, R=8, W=256, LOOPS=8, P=256, H=16, **mask)
