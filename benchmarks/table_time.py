@@ -181,6 +181,8 @@ def main() -> None:
     else:
         with options.times.open(newline="") as file:
             times = list(csv.DictReader(file))
+        if missing := {work.group for work in done} - {time.get("group") for time in times}:
+            sys.exit(f"table_time: {options.times} has no step times of {', '.join(sorted(missing))}; time them anew.")
     rows = list(add_up(done, times))
     report(rows, options.out / "table_time.csv", "table_time.py")
 

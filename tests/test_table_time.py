@@ -33,6 +33,10 @@ def test_the_steps_of_runs_are_counted(tmp_path):
     assert again.returncode == 0, again.stderr
     with (tmp_path / "again" / "table_time.csv").open(newline="") as file:
         minutes = [float(row["dplr_minutes"]) for row in csv.DictReader(file)]
+    (tmp_path / "other.csv").write_text("group,length,who,milliseconds,machine,torch\n")
+    bad = subprocess.run([*line, "--times", str(tmp_path / "other.csv")], capture_output=True, text=True, timeout=200)
+    assert bad.returncode == 1
+    assert bad.stderr.endswith("has no step times of ptbxl, window-copy; time them anew.\n")
     assert minutes == pytest.approx([float(row["dplr_minutes"]) for row in made.values()], rel=1e-3)
     assert all(float(row["diagonal_minutes"]) > 0 and float(row["dplr_minutes"]) > 0 for row in made.values())
 
