@@ -72,7 +72,7 @@ class Tokens:
         With one, every batch is as wide as the longest case: fixed shapes, and no length is read.
         """
         if count < 1 or not len(self):
-            raise OptionError(f"Tokens.in_buckets: {count} buckets for {len(self)} cases; expected one of each at least.")
+            raise OptionError(f"Tokens.in_buckets: {count} buckets for {len(self)} cases; expected one of each.")
         shares = torch.arange(1, count + 1, dtype=torch.float64) / count
         quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
         rounded = (quantiles + _STEP - 1) // _STEP * _STEP
