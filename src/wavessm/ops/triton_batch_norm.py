@@ -84,13 +84,12 @@ def _cut(x: Tensor) -> tuple[int, int, dict[str, int]]:
 def _rows(
     mask: tl.tensor, first: tl.tensor, rows: tl.tensor, width: tl.tensor, R: tl.constexpr, W: tl.constexpr
 ) -> tl.tensor:
-    """Places of the rows from `first` on, those that there are, and those that count."""
+    """Places of the rows from `first` on, those that there are (R, W), and the rows that count (R, 1)."""
     r, h = first + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
-    there = (r < rows) & (h < width)
-    counted = there
+    heard = r < rows
     if mask is not None:
-        counted = there & (tl.load(mask + r, mask=r < rows, other=0) > 0)
-    return r.to(tl.int64) * width + h, there, counted
+        heard = heard & (tl.load(mask + r, mask=r < rows, other=0) > 0)
+    return r.to(tl.int64) * width + h, (r < rows) & (h < width), heard
 
 
 @jit
@@ -98,24 +97,23 @@ def moments_kernel(
     x: tl.tensor, mask: tl.tensor, parts: tl.tensor, rows: tl.tensor, width: tl.tensor,
     R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Mean, squares around it and number of this program's rows."""
-    count, mean, squares = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
+    """Mean, squares around it and number of this program's rows. Each place of the tile keeps its own until the end."""
+    count, mean, squares = tl.zeros((R, 1), tl.float32), tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
     for k in range(LOOPS):
-        at, _, counted = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
-        values = tl.load(x + at, mask=counted, other=0.0).to(tl.float32)
-        here = tl.sum(counted.to(tl.float32), 0)
-        middle = tl.sum(values, 0) / tl.maximum(here, 1.0)
-        centred = tl.where(counted, values - middle[None, :], 0.0)
-        both = tl.maximum(count + here, 1.0)
-        away = middle - mean
-        squares += tl.sum(centred * centred, 0) + away * away * (count * here / both)
-        mean += away * (here / both)
-        count += here
+        at, there, heard = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
+        values = tl.load(x + at, mask=there & heard, other=0.0).to(tl.float32)
+        count += heard.to(tl.float32)
+        before = tl.where(heard, values - mean, 0.0)
+        mean += before * (1.0 / tl.maximum(count, 1.0))
+        squares += before * (values - mean)
+    here = tl.sum(tl.broadcast_to(count, (R, W)), 0)
+    middle = tl.sum(mean * count, 0) / tl.maximum(here, 1.0)
+    away = mean - middle[None, :]
     h = tl.arange(0, W)
     to = parts + tl.program_id(0).to(tl.int64) * (3 * width) + h
-    tl.store(to, mean, mask=h < width)
-    tl.store(to + width, squares, mask=h < width)
-    tl.store(to + 2 * width, count, mask=h < width)
+    tl.store(to, middle, mask=h < width)
+    tl.store(to + width, tl.sum(squares + count * away * away, 0), mask=h < width)
+    tl.store(to + 2 * width, here, mask=h < width)
 
 
 @jit
@@ -163,10 +161,10 @@ def apply_kernel(
     x: tl.tensor, mask: tl.tensor, weight: tl.tensor, bias: tl.tensor, kept: tl.tensor, y: tl.tensor,
     rows: tl.tensor, width: tl.tensor, R: tl.constexpr, W: tl.constexpr,
 ) -> None:  # fmt: skip
-    at, there, counted = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    at, there, heard = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
     gain = _feature(kept + width, width, W) * _feature(weight, width, W)
-    values = tl.load(x + at, mask=counted, other=0.0).to(tl.float32) - _feature(kept, width, W)
-    result = tl.where(counted, values * gain + _feature(bias, width, W), 0.0)
+    values = tl.load(x + at, mask=there & heard, other=0.0).to(tl.float32) - _feature(kept, width, W)
+    result = tl.where(heard, values * gain + _feature(bias, width, W), 0.0)
     tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
 
 
@@ -177,17 +175,17 @@ def gradient_sums_kernel(
 ) -> None:  # fmt: skip
     """This program's share of what weight and bias get."""
     mean, scale = _feature(kept, width, W), _feature(kept + width, width, W)
-    to_weight, to_bias = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
+    to_weight, to_bias = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
     for k in range(LOOPS):
-        at, _, counted = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
-        g = tl.load(dy + at, mask=counted, other=0.0).to(tl.float32)
-        standard = (tl.load(x + at, mask=counted, other=0.0).to(tl.float32) - mean) * scale
-        to_weight += tl.sum(g * standard, 0)
-        to_bias += tl.sum(g, 0)
+        at, there, heard = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
+        g = tl.load(dy + at, mask=there & heard, other=0.0).to(tl.float32)
+        standard = (tl.load(x + at, mask=there & heard, other=0.0).to(tl.float32) - mean) * scale
+        to_weight += g * standard
+        to_bias += g
     h = tl.arange(0, W)
     to = parts + tl.program_id(0).to(tl.int64) * (2 * width) + h
-    tl.store(to, to_weight, mask=h < width)
-    tl.store(to + width, to_bias, mask=h < width)
+    tl.store(to, tl.sum(to_weight, 0), mask=h < width)
+    tl.store(to + width, tl.sum(to_bias, 0), mask=h < width)
 
 
 @jit
@@ -195,10 +193,10 @@ def apply_gradient_kernel(
     dy: tl.tensor, x: tl.tensor, mask: tl.tensor, weight: tl.tensor, kept: tl.tensor, sums: tl.tensor, dx: tl.tensor,
     rows: tl.tensor, width: tl.tensor, R: tl.constexpr, W: tl.constexpr,
 ) -> None:  # fmt: skip
-    at, there, counted = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    at, there, heard = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
     scale, share = _feature(kept + width, width, W), _feature(kept + 2 * width, width, W)
-    g = tl.load(dy + at, mask=counted, other=0.0).to(tl.float32)
-    standard = (tl.load(x + at, mask=counted, other=0.0).to(tl.float32) - _feature(kept, width, W)) * scale
+    g = tl.load(dy + at, mask=there & heard, other=0.0).to(tl.float32)
+    standard = (tl.load(x + at, mask=there & heard, other=0.0).to(tl.float32) - _feature(kept, width, W)) * scale
     mean_g, along = _feature(sums + width, width, W) * share, _feature(sums, width, W) * share
     result = (g - mean_g - standard * along) * (scale * _feature(weight, width, W))
-    tl.store(dx + at, tl.where(counted, result, 0.0).to(dx.dtype.element_ty), mask=there)
+    tl.store(dx + at, tl.where(heard, result, 0.0).to(dx.dtype.element_ty), mask=there)
