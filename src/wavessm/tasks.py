@@ -218,9 +218,9 @@ def _register(task: Task) -> None:
 
 
 for _labels, _recipes in (
-    *((labels, "ptbxl") for labels in ("super-diag", "rhythm")),
+    ("super-diag", "ptbxl"),
     *((labels, "ptbxl-many") for labels in ("sub-diag", "diag", "all")),
-    ("form", "ptbxl-form"),
+    *((labels, f"ptbxl-{labels}") for labels in ("form", "rhythm")),
 ):
     _register(
         Task(

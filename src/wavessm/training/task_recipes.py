@@ -100,6 +100,13 @@ _WHOLE = replace(
     warmup=0.3,
     note="batch 64, 8 epochs, one cycle to 5e-3, dropout 0.05; not batch 16, 100 epochs, cosine from 1e-2, 0.1",
 )
+_LONGER = replace(
+    _WHOLE,
+    model=replace(_WHOLE.model, dropout=0.2),
+    epochs=24,
+    note="whole records, batch 64, 24 epochs, one cycle to 5e-3, dropout 0.2; not batch 16, 100 epochs, cosine from "
+    "1e-2, 0.1",
+)
 _CROPS = replace(
     _WHOLE,
     model=replace(_WHOLE.model, dropout=0.2),
@@ -113,6 +120,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "ptbxl": {"paper": _PTBXL, "crops": _CROPS, "best": _WHOLE},
     "ptbxl-many": {"paper": _PTBXL, "whole": _WHOLE, "best": _CROPS},
     "ptbxl-form": {"paper": _PTBXL, "whole": _WHOLE, "best": replace(_CROPS, epochs=64)},
+    "ptbxl-rhythm": {"paper": _PTBXL, "whole": _WHOLE, "crops": _CROPS, "best": _LONGER},
     "forecast": {
         "paper": _FORECAST,
         "best": replace(
