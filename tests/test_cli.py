@@ -163,6 +163,7 @@ MISTAKES = {
     "predict without a run": ("predict --plot x.png", "which run? Give its folder first: wavessm predict RUN"),
     "export without a run": ("export --format onnx", "which run? Give its folder first: wavessm export RUN"),
     "unknown split": ("evaluate {0}/a --split tset", "train"),
+    "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
     "rate of a forecast": ("evaluate {0}/c --every 2", "would change the task"),
     "predict nothing": ("predict {0}/a", "no files"),
     "predict a missing file": ("predict {0}/a {0}/none.npy", "no such file"),

@@ -13,9 +13,10 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.report.compare import counterpart, verdict
 from wavessm.report.overview import overview
-from wavessm.report.paired import differences, pack
+from wavessm.report.paired import differences, frequent, pack
 from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
 from wavessm.report.tables import write_report
+from wavessm.training.metrics import auroc
 
 
 def row(**given):
@@ -170,6 +171,19 @@ def test_a_class_of_one_case_counts_where_it_was_drawn():
     (a, b) = differences(outputs, labels, "a", resamples=50)
     assert b["auroc"] == 1
     assert 0 < b["low"] < b["high"] < 1 - a["auroc"] + 0.2
+
+
+def test_rare_classes_are_left_out_when_asked():
+    random = np.random.default_rng(3)
+    labels = random.random((200, 3)) < 0.5
+    labels[:, 2] = np.arange(200) == 7
+    outputs = {"a": labels + random.normal(size=labels.shape)}
+    scores, kept = frequent(outputs, labels, 10)
+    assert kept.shape == (200, 2)
+    (a,) = differences(scores, kept, "a", resamples=10)
+    assert a["auroc"] == pytest.approx(auroc(outputs["a"][:, :2], labels[:, :2]).mean())
+    with pytest.raises(ws.OptionError, match="no class has 1000 test cases"):
+        frequent(outputs, labels, 1000)
 
 
 def test_seeds_widen_the_interval_of_a_difference():

@@ -8,7 +8,7 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
-from wavessm.training.evaluate import evaluate_run, part_lines
+from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
 from wavessm.training.folder import Run
 from wavessm.training.recipes import Recipe
 
@@ -25,6 +25,8 @@ class Options:
     """Another sampling rate: PTB-XL's own records at 500 Hz, or this rate by leaving samples out."""
     antialias: bool = False
     """Low-pass filter before samples are left out."""
+    by_class: bool = False
+    """Each class by itself too, with its number of cases: a mean over classes may hang on a few of them."""
     checkpoint: Literal["best", "last"] = "best"
     """Which model."""
     device: str = "auto"
@@ -40,14 +42,21 @@ def main(arguments: list[str]) -> int:
 
     device = pick_device(Recipe(device=given.device))
     result = evaluate_run(
-        Run.read(given.run), given.split, given.every, given.hz, given.checkpoint, str(device), given.antialias
+        Run.read(given.run),
+        given.split,
+        given.every,
+        given.hz,
+        given.checkpoint,
+        str(device),
+        given.antialias,
+        given.by_class,
     )
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
     for name, value in result.scores.items():
         low, high = result.intervals.get(name, (float("nan"), float("nan")))
         print(f"  {name.replace('_', ' '):<14}{value:.4f}   [{low:.4f}, {high:.4f}]")
-    for line in part_lines(result.parts):
+    for line in [*part_lines(result.parts), *class_lines(result.classes)]:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))

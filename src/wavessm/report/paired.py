@@ -6,7 +6,8 @@ The file holds `labels` (cases, classes) and for every run its outputs (cases, c
 seed: legs-s0. `pack` makes it from run folders, each of which has the rows of its test cases in test.npy. A resample
 draws cases, the same for all models, and for each model as many of its seeds as it has, with replacement. The interval
 then leaves out what the choice of cases does to both models alike, and holds what the seed does to each. A class
-that a resample has no case of counts for none of the models.
+that a resample has no case of counts for none of the models. `--cases 10` leaves out the classes with fewer test cases,
+on which a mean over classes may hang.
 """
 
 from __future__ import annotations
@@ -49,6 +50,21 @@ def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         models.setdefault(re.sub(r"-s\d+$", "", name), []).append(name)
     return models
+
+
+def frequent(
+    outputs: dict[str, np.ndarray], labels: np.ndarray, cases: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Outputs and labels of the classes with at least so many cases.
+
+    >>> _, labels = frequent({"legs-s0": np.zeros((3, 2))}, np.array([[1, 0], [1, 1], [0, 0]], bool), 2)
+    >>> labels.shape
+    (3, 1)
+    """
+    kept = labels.sum(axis=0) >= cases
+    if not kept.any():
+        raise OptionError(f"no class has {cases} test cases; the largest has {labels.sum(axis=0).max()}.")
+    return {name: scores[:, kept] for name, scores in outputs.items()}, labels[:, kept]
 
 
 def differences(
@@ -95,12 +111,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("predictions", type=Path)
     parser.add_argument("--against", required=True)
+    parser.add_argument("--cases", type=int, default=1, help="leave out classes with fewer test cases")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
         with np.load(options.predictions) as file:
             outputs = {name: file[name].astype(float) for name in file.files if name != "labels"}
-            rows = differences(outputs, file["labels"], options.against)
+            rows = differences(*frequent(outputs, file["labels"], options.cases), options.against)
     except (OSError, EOFError, ValueError, KeyError) as reason:
         print(f"paired: {options.predictions}: {reason}", file=sys.stderr)
         sys.exit(2)

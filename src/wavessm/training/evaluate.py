@@ -33,6 +33,7 @@ class Evaluation:
     intervals: dict[str, tuple[float, float]]
     antialias: bool = False  # a low-pass filter went before leaving samples out
     parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
+    classes: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
 
 
 def evaluate_run(
@@ -43,12 +44,14 @@ def evaluate_run(
     which: str = "best",
     device: str = "cpu",
     antialias: bool = False,
+    classes: bool = False,
 ) -> Evaluation:
     """Scores of a run's model.
 
     every: hear every k-th sample only, without a filter, with the steps of the model k times as long. antialias: with a
     low-pass filter before.
     hz: the same signal recorded at another rate: PTB-XL's own files where it has them, else every k-th sample.
+    classes: each class by itself too.
     """
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
@@ -64,6 +67,8 @@ def evaluate_run(
         raise OptionError("evaluate: tokens have no sampling rate; leave --every and --hz out.")
     if run.info.kind == "forecast" and rate != 1:
         raise OptionError("evaluate: a forecast has a horizon in steps; another sampling rate would change the task.")
+    if classes and not run.info.classes:
+        raise OptionError(f"evaluate: a {run.info.kind} has no classes; leave --by-class out.")
     data = options.load(run.recipe.seed)
     model = run.load_model(which).to(device)
     source = getattr(data, split)
@@ -74,7 +79,8 @@ def evaluate_run(
     )
     spans = metrics.bootstrap(run.info.kind, table) if len(table) > 1 else {}
     parts = score_parts(run.info, table) if split == "test" else {}
-    return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts)
+    each = metrics.by_class(run.info.kind, table, run.info.classes) if classes else {}
+    return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts, each)
 
 
 def score_parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -96,6 +102,16 @@ def part_lines(parts: dict[str, dict[str, Any]]) -> list[str]:
         f"  {part:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals")
         for part, own in parts.items()
     ]
+
+
+def class_lines(classes: dict[str, tuple[int, float]]) -> list[str]:
+    """Scores of classes as the command line prints them, the lowest first.
+
+    >>> class_lines({"quiet": (12, 0.9), "loud": (1, 0.5)})
+    ['  0.5000  loud (1 case)', '  0.9000  quiet (12 cases)']
+    """
+    ordered = sorted(classes.items(), key=lambda item: (math.isnan(item[1][1]), item[1][1]))
+    return [f"  {value:.4f}  {name} ({n} case{'' if n == 1 else 's'})" for name, (n, value) in ordered]
 
 
 def intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:

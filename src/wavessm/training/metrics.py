@@ -103,6 +103,25 @@ def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where((above > 0) & (below > 0), area, np.nan)
 
 
+def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str, tuple[int, float]]:
+    """Cases of each class and its AUROC, or how many of them were given it; NaN where that has no value. (cases, k)
+
+    >>> by_class("multiclass", np.array([[0, 0], [1, 1], [0, 1.0]]), ("quiet", "loud"))
+    {'quiet': (1, 1.0), 'loud': (2, 0.5)}
+    """
+    if kind == "multilabel":
+        scores, labels = np.split(table, 2, axis=1)
+        cases, values = (labels > 0.5).sum(axis=0), auroc(scores, labels)
+    elif kind == "multiclass":
+        given, right = table.astype(int).T
+        cases = np.bincount(right, minlength=len(classes))
+        hits = np.bincount(right[given == right], minlength=len(classes))
+        values = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
+    else:
+        raise OptionError(f"by class: a {kind} has no classes; leave it out.")
+    return {name: (int(n), float(value)) for name, n, value in zip(classes, cases, values, strict=True)}
+
+
 def _mean(values: np.ndarray) -> float:
     kept = values[~np.isnan(values)]
     return float(kept.mean()) if len(kept) else math.nan
