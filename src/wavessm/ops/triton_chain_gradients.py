@@ -110,30 +110,13 @@ def _gathered(
 
 
 @jit
-def resolve_gradient_kernel(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, P: tl.tensor, system: tl.tensor,
-    parts: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor,
-    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
-    DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
-) -> None:  # fmt: skip
-    """From what the chains gave to what the parameters of one channel get."""
-    h = tl.program_id(0).to(tl.int64)
-    copy, R = h // per_copy, 2 * slots
-    i, k, n = tl.arange(0, RANK)[:, None], tl.arange(0, RANK)[None, :], tl.arange(0, N)[None, :]
-    ok = n < slots
-    w_0, w_1, c = _flags(n, modes, turning)
-    de_0, de_1, dU_0, dU_1, dV_0, dV_1, g_0, g_1 = _gathered(
-        parts, dC, h, channels, n, modes, turning, slots, DIRECTIONS, RANK, N
-    )
-
-    # B̄ = Δ (e B − U (Vᵀ B))
-    dt, lam_0, lam_1, e_0, e_1 = _resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, turning)
-    own = system + h * (2 + 2 * RANK) * R
-    held_0, held_1 = _pair(own + R, n, ok)
-    U_0, U_1 = _pair(own + (2 + i) * R, n, ok)
-    U_0, U_1 = 0.5 * U_0, 0.5 * U_1
-    V_0, V_1 = _pair(own + (2 + RANK + i) * R, n, ok)
-    B_0, B_1 = _pair(B + copy * R, n, ok)
+def _of_input(
+    g_0: tl.tensor, g_1: tl.tensor, held_0: tl.tensor, held_1: tl.tensor, B_0: tl.tensor, B_1: tl.tensor,
+    e_0: tl.tensor, e_1: tl.tensor, U_0: tl.tensor, U_1: tl.tensor, V_0: tl.tensor, V_1: tl.tensor,
+    de_0: tl.tensor, de_1: tl.tensor, dU_0: tl.tensor, dU_1: tl.tensor, dV_0: tl.tensor, dV_1: tl.tensor,
+    dt: tl.tensor, c: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """From g, the gradient of B̄ = Δ (e B − U (Vᵀ B)), to those of Δ and B; those of e, U and V are added to."""
     step = tl.sum(tl.sum(g_0 * held_0 + g_1 * held_1, 1), 0) / dt
     g_0, g_1 = dt * g_0, dt * g_1
     add_0, add_1 = _back(B_0, B_1, g_0, g_1, c)
@@ -143,16 +126,24 @@ def resolve_gradient_kernel(
     dB_0, dB_1 = dB_0 - _over_ranks(t, V_0), dB_1 - _over_ranks(t, V_1)
     dU_0, dU_1 = dU_0 - s * g_0, dU_1 - s * g_1
     dV_0, dV_1 = dV_0 - t * B_0, dV_1 - t * B_1
+    return step, dB_0, dB_1, de_0, de_1, dU_0, dU_1, dV_0, dV_1
 
-    # U = Y S⁻¹ with Y = e P and S = 2/Δ + Qᵀ Y; V = conj(e) Q; Q = w P
-    P_0, P_1 = _pair(P + (copy * RANK + i) * R, n, ok)
+
+@jit
+def _of_low_rank(
+    dU_0: tl.tensor, dU_1: tl.tensor, dV_0: tl.tensor, dV_1: tl.tensor, U_0: tl.tensor, U_1: tl.tensor,
+    P_0: tl.tensor, P_1: tl.tensor, e_0: tl.tensor, e_1: tl.tensor, w_0: tl.tensor, w_1: tl.tensor,
+    de_0: tl.tensor, de_1: tl.tensor, dt: tl.tensor, c: tl.tensor, RANK: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """From the gradients of U = Y S⁻¹ and V = conj(e) Q, for Y = e P, S = 2/Δ + Qᵀ Y and Q = w P, to those of Δ and P;
+    that of e is added to."""
+    i, k = tl.arange(0, RANK)[:, None], tl.arange(0, RANK)[None, :]
     Y_0, Y_1 = _mul(e_0, e_1, P_0, P_1, c)
-    inverse = _small(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK)
-    turned = tl.trans(inverse)
+    turned = tl.trans(_small(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK))
     dY_0 = tl.sum(dU_0[:, None, :] * turned[:, :, None], 0)  # dU S⁻ᵀ
     dY_1 = tl.sum(dU_1[:, None, :] * turned[:, :, None], 0)
     dS = -tl.sum(U_0[:, None, :] * dY_0[None, :, :] + U_1[:, None, :] * dY_1[None, :, :], 2)
-    step -= 2.0 / (dt * dt) * tl.sum(tl.sum(tl.where(i == k, dS, 0.0), 1), 0)
+    step = 2.0 / (dt * dt) * tl.sum(tl.sum(tl.where(i == k, dS, 0.0), 1), 0)
     dQ_0, dQ_1 = _mul(e_0, e_1, dV_0, dV_1, c)
     dQ_0 += tl.sum(dS[:, :, None] * Y_0[None, :, :], 1)
     dQ_1 += tl.sum(dS[:, :, None] * Y_1[None, :, :], 1)
@@ -164,11 +155,44 @@ def resolve_gradient_kernel(
     from_V_0, from_V_1 = _back(w_0 * P_0, w_1 * P_1, dV_0, dV_1, c)
     de_0 += tl.sum(add_0 + from_V_0, 0)[None, :]
     de_1 += tl.sum(add_1 + (1.0 - 2.0 * c) * from_V_1, 0)[None, :]
+    return -step, dP_0, dP_1, de_0, de_1
+
+
+@jit
+def resolve_gradient_kernel(
+    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, P: tl.tensor, system: tl.tensor,
+    parts: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor,
+    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
+) -> None:  # fmt: skip
+    """From what the chains gave to what the parameters of one channel get."""
+    h = tl.program_id(0).to(tl.int64)
+    copy, R = h // per_copy, 2 * slots
+    i, n = tl.arange(0, RANK)[:, None], tl.arange(0, N)[None, :]
+    ok = n < slots
+    w_0, w_1, c = _flags(n, modes, turning)
+    de_0, de_1, dU_0, dU_1, dV_0, dV_1, g_0, g_1 = _gathered(
+        parts, dC, h, channels, n, modes, turning, slots, DIRECTIONS, RANK, N
+    )
+    dt, lam_0, lam_1, e_0, e_1 = _resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, turning)
+    own = system + h * (2 + 2 * RANK) * R
+    held_0, held_1 = _pair(own + R, n, ok)
+    U_0, U_1 = _pair(own + (2 + i) * R, n, ok)
+    U_0, U_1 = 0.5 * U_0, 0.5 * U_1
+    V_0, V_1 = _pair(own + (2 + RANK + i) * R, n, ok)
+    B_0, B_1 = _pair(B + copy * R, n, ok)
+    step, dB_0, dB_1, de_0, de_1, dU_0, dU_1, dV_0, dV_1 = _of_input(
+        g_0, g_1, held_0, held_1, B_0, B_1, e_0, e_1, U_0, U_1, V_0, V_1, de_0, de_1, dU_0, dU_1, dV_0, dV_1, dt, c
+    )
+    P_0, P_1 = _pair(P + (copy * RANK + i) * R, n, ok)
+    more, dP_0, dP_1, de_0, de_1 = _of_low_rank(
+        dU_0, dU_1, dV_0, dV_1, U_0, U_1, P_0, P_1, e_0, e_1, w_0, w_1, de_0, de_1, dt, c, RANK
+    )
 
     # e = 1/z with z = 1 − Δλ/2
     square_0, square_1 = _mul(e_0, e_1, e_0, e_1, c)
     dz_0, dz_1 = _back(square_0, square_1, -de_0, -de_1, c)
-    step -= 0.5 * tl.sum(tl.sum(tl.where(ok, lam_0 * dz_0 + lam_1 * dz_1, 0.0), 1), 0)
+    step += more - 0.5 * tl.sum(tl.sum(tl.where(ok, lam_0 * dz_0 + lam_1 * dz_1, 0.0), 1), 0)
     tl.store(ddt + h, (step * dt).to(tl.float32))
     to = rows + h * (modes + turning + 2 * slots * (1 + RANK))
     _put_rates(to, n, lam_0, lam_1, -0.5 * dt * dz_0, -0.5 * dt * dz_1, ok, modes, turning)

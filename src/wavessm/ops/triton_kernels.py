@@ -87,6 +87,40 @@ def _decays(
 
 
 @jit
+def _within(
+    K: tl.tensor, across: tl.tensor, h: tl.tensor, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr
+) -> tl.tensor:
+    """What a chunk says to itself (M, M): the Toeplitz matrix of K, and of the other direction's kernel if it is given."""
+    i = tl.arange(0, M)
+    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
+    T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
+    if across is not None:
+        T += tl.load(across + h * M - lag, mask=lag <= 0, other=0.0)
+    return T.to(tl.bfloat16) if PRECISION == "bf16" else T
+
+
+@jit
+def _edge(begin: tl.tensor, at: tl.tensor, ok: tl.tensor, R: tl.constexpr, N: tl.constexpr) -> tl.tensor:
+    """The states that rows begin with, zero if none are given. (R, N)"""
+    state = tl.zeros((R, N), tl.float32)
+    if begin is not None:
+        state += tl.load(begin + at, mask=ok, other=0.0)
+    return state
+
+
+@jit
+def _heard(
+    state: tl.tensor, decayed: tl.tensor, chunk: tl.tensor, into: tl.tensor, whole: tl.tensor,
+    REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """A plane of the state after a chunk. One cut short passes none on: forward nothing follows it, backward nothing
+    came from beyond it."""
+    after = tl.where(whole, decayed, state) if REVERSE else decayed
+    after = _dot(chunk, into, after, PRECISION)
+    return after if REVERSE else tl.where(whole, after, state)
+
+
+@jit
 def walk_kernel(
     x: tl.tensor, K: tl.tensor, across: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
     begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor,
@@ -111,21 +145,12 @@ def walk_kernel(
     in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
     d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
     if K is not None:
-        lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
-        T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
-        if across is not None:
-            T += tl.load(across + h * M - lag, mask=lag <= 0, other=0.0)
-        T = T.to(tl.bfloat16) if PRECISION == "bf16" else T
-
+        T = _within(K, across, h, M, REVERSE, PRECISION)
     at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
-    s_0 = tl.zeros((R, N), tl.float32)
-    if begin is not None:
-        s_0 += tl.load(begin + at_edge, mask=row_ok & n_ok, other=0.0)
+    s_0 = _edge(begin, at_edge, row_ok & n_ok, R, N)
     if not DENSE:
         in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
-        s_1 = tl.zeros((R, N), tl.float32)
-        if begin is not None:
-            s_1 += tl.load(begin + at_edge + modes, mask=row_ok & n_ok, other=0.0)
+        s_1 = _edge(begin, at_edge + modes, row_ok & n_ok, R, N)
 
     start = segment * (steps * M)
     at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
@@ -135,7 +160,6 @@ def walk_kernel(
         step = steps - 1 - k if REVERSE else k
         ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
         chunk = tl.load(at_x + step * M, mask=ok, other=0.0)
-        # A chunk cut short passes no state on: forward nothing follows it, backward nothing came from beyond it.
         whole = (start + step * M + M <= length)[:, None]
         seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
         if not DENSE:
@@ -155,15 +179,11 @@ def walk_kernel(
             if not DENSE:
                 tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=row_ok & n_ok)
         if DENSE:
-            next_0 = _dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
+            decayed = _dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
         else:
-            next_0, next_1 = d_0 * s_0 - d_1 * s_1, d_2 * s_1 + d_1 * s_0
-            next_1 = tl.where(whole, next_1, s_1) if REVERSE else next_1
-            next_1 = _dot(chunk, in_1, next_1, PRECISION)
-            s_1 = next_1 if REVERSE else tl.where(whole, next_1, s_1)
-        next_0 = tl.where(whole, next_0, s_0) if REVERSE else next_0
-        next_0 = _dot(chunk, in_0, next_0, PRECISION)
-        s_0 = next_0 if REVERSE else tl.where(whole, next_0, s_0)
+            decayed = d_0 * s_0 - d_1 * s_1
+            s_1 = _heard(s_1, d_2 * s_1 + d_1 * s_0, chunk, in_1, whole, REVERSE, PRECISION)
+        s_0 = _heard(s_0, decayed, chunk, in_0, whole, REVERSE, PRECISION)
     tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
     if not DENSE:
         tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
@@ -296,7 +316,7 @@ def _store(
 
 
 @jit
-def chain_kernel(
+def bridge_kernel(
     begin: tl.tensor, ends: tl.tensor, decay: tl.tensor,
     channels: tl.tensor, modes: tl.tensor, segments: tl.tensor, steps: tl.tensor,
     N: tl.constexpr, REVERSE: tl.constexpr,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton_kernels import chain_kernel, sum_kernel, walk_kernel
+from wavessm.ops.triton_kernels import bridge_kernel, sum_kernel, walk_kernel
 from wavessm.ops.triton_settings import Settings, power_of_two
 
 
@@ -133,7 +133,7 @@ class Plan:
             if self.planes == 1:
                 self._chain_dense(begin, ends, tables.decay, reverse)
             else:
-                chain_kernel[(self.channels, self.batch)](
+                bridge_kernel[(self.channels, self.batch)](
                     begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
                     N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip

@@ -224,6 +224,33 @@ def table_kernel(
 
 
 @jit
+def _gathered(
+    sums: tl.tensor, direction: tl.constexpr, h: tl.tensor, n: tl.tensor, c: tl.tensor, ok: tl.tensor,
+    channels: tl.tensor, slots: tl.tensor, tiles: tl.tensor,
+    g_0: tl.tensor, g_1: tl.tensor, o_0: tl.tensor, o_1: tl.tensor, M: tl.constexpr, N: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """One direction's gradients of K and v p from all partial sums; those of p and λ̄^M are added to g and o."""
+    l, size = tl.arange(0, M)[None, :], M * slots
+    width = M * M + 4 * size + 3 * slots
+    k = tl.zeros((M,), tl.float64)
+    q_0, q_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
+    for tile in range(tiles):
+        here = sums + ((direction * tiles + tile) * channels + h) * width
+        # the diagonals of dT were stored as columns
+        k += tl.sum(tl.load(here + tl.arange(0, M)[:, None] * M + l).to(tl.float64), 0)
+        at_E, at_C = here + M * M + (M - 1 - l) * slots + n, here + M * M + 2 * size + l * slots + n
+        g_0 += _double(at_E, ok)
+        g_1 += _double(at_E + size, ok)
+        q_0 += _double(at_C, ok)
+        q_1 += (1.0 - 2.0 * c) * _double(at_C + size, ok)
+        at_d = here + M * M + 4 * size + n
+        d_0, d_1, d_2 = _double(at_d, ok), _double(at_d + slots, ok), _double(at_d + 2 * slots, ok)
+        o_0 += d_0 + c * d_2
+        o_1 += c * d_1 + (1.0 - c) * d_2
+    return k, q_0, q_1, g_0, g_1, o_0, o_1
+
+
+@jit
 def table_gradient_kernel(
     B: tl.tensor, C: tl.tensor, sampled: tl.tensor,
     sums: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor, dD: tl.tensor,
@@ -245,28 +272,14 @@ def table_gradient_kernel(
     B_0, B_1 = _double(at_B, ok), _double(at_B + 1, ok)
     p_0, p_1, over_0, over_1 = _powers(a_0, a_1, l, c, BITS)
     held_0, held_1 = _mul(phi_0, phi_1, B_0, B_1, c)
-    size = M * slots
-    width = M * M + 4 * size + 3 * slots
     g_0, g_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
     z_0, z_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
     o_0, o_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
     f_0, f_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
     for direction in tl.static_range(DIRECTIONS):
-        k = tl.zeros((M,), tl.float64)
-        q_0, q_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
-        for tile in range(tiles):
-            here = sums + ((direction * tiles + tile) * channels + h) * width
-            # the diagonals of dT were stored as columns
-            k += tl.sum(tl.load(here + tl.arange(0, M)[:, None] * M + l).to(tl.float64), 0)
-            at_E, at_C = here + M * M + (M - 1 - l) * slots + n, here + M * M + 2 * size + l * slots + n
-            g_0 += _double(at_E, ok)
-            g_1 += _double(at_E + size, ok)
-            q_0 += _double(at_C, ok)
-            q_1 += (1.0 - 2.0 * c) * _double(at_C + size, ok)
-            at_d = here + M * M + 4 * size + n
-            d_0, d_1, d_2 = _double(at_d, ok), _double(at_d + slots, ok), _double(at_d + 2 * slots, ok)
-            o_0 += d_0 + c * d_2
-            o_1 += c * d_1 + (1.0 - c) * d_2
+        k, q_0, q_1, g_0, g_1, o_0, o_1 = _gathered(
+            sums, direction, h, n, c, ok, channels, slots, tiles, g_0, g_1, o_0, o_1, M, N
+        )
         if direction == 0 and block == 0:
             tl.store(dD + h, tl.sum(tl.where(tl.arange(0, M) == 0, k, 0.0), 0).to(tl.float32))
         k = k[None, :]
