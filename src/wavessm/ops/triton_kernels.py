@@ -90,7 +90,7 @@ def _decays(
 def _within(
     K: tl.tensor, across: tl.tensor, h: tl.tensor, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr
 ) -> tl.tensor:
-    """What a chunk says to itself (M, M): the Toeplitz matrix of K, and of the other direction's kernel if there is one."""
+    """What a chunk says to itself (M, M): the Toeplitz matrix of K, and of the other direction's kernel if given."""
     i = tl.arange(0, M)
     lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
     T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
