@@ -1,4 +1,4 @@
-"""What is reached without a model: rows of the table of runs for every forecast, and for PTB-XL.
+"""What is reached without a model: rows of the table of runs for every forecast, for PTB-XL and the Long Range Arena.
 
     python benchmarks/baselines.py --data-root FOLDER [--csv results/runs.csv]
     python benchmarks/baselines.py --data-root FOLDER --parts starts --variables multi --csv runs/starts.csv
@@ -6,6 +6,7 @@
 Forecasts: last value, the last day and week again, a linear map fitted in closed form, and the linear map of context
 and calendar that training under the `best` recipe starts from, which shows what the state space adds to it. PTB-XL:
 logistic regression on mean, spread, lowest and highest value and mean step of each lead, which looks at no waveform.
+Arena: the most frequent class, and logistic regression on how often each symbol comes (pictures: on the pixels).
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tune_start import start
+from wavessm.data.arena import load_listops, load_text
 from wavessm.data.baselines import baseline_scores
+from wavessm.data.cifar import load_image
 from wavessm.data.forecast import SETS, load_forecast
 from wavessm.data.ptbxl import load_ptbxl
+from wavessm.data.source import Source
+from wavessm.data.tokens import Tokens
 from wavessm.errors import DataError
 from wavessm.tasks import ForecastOptions
 from wavessm.training import metrics, results
@@ -108,7 +113,52 @@ def ecg(root: str, _: str) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {"ecg": ecg, "forecasts": forecasts, "starts": starts}
+def shares(source: Source, symbols: int) -> np.ndarray:
+    """How often each symbol comes in a case; of pictures the pixels. (cases, k)"""
+    if not isinstance(source, Tokens):
+        return source.take(torch.arange(len(source))).x.flatten(1).numpy()
+    case = torch.repeat_interleave(torch.arange(len(source)), source.lengths)
+    first = torch.repeat_interleave(source.starts - (source.lengths.cumsum(0) - source.lengths), source.lengths)
+    symbol = source.flat[torch.arange(len(case)) + first].long()
+    counts = torch.bincount(case * symbols + symbol, minlength=len(source) * symbols).view(len(source), symbols)
+    return (counts / source.lengths[:, None]).numpy()
+
+
+def arena(root: str, _: str) -> list[dict[str, Any]]:
+    rows = []
+    for task, load in (("text", load_text), ("listops", load_listops), ("image", load_image)):
+        try:
+            data = load(root)
+        except DataError as missing:
+            print(missing)
+            continue
+        began = time.perf_counter()
+        right, symbols = data.test.y.numpy(), len(data.info.symbols)
+        common = np.full_like(right, np.bincount(data.train.y.numpy()).argmax())
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
+        model.fit(shares(data.train, symbols), data.train.y.numpy())
+        given = {
+            "most frequent class": common,
+            f"logistic regression on {'symbol counts' if symbols else 'pixels'}": model.predict(
+                shares(data.test, symbols)
+            ),
+        }
+        seconds = time.perf_counter() - began
+        for name, answers in given.items():
+            table = np.stack([answers, right], axis=1)
+            low, high = metrics.bootstrap("multiclass", table)["accuracy"]
+            value = metrics.summarise("multiclass", table)["accuracy"]
+            print(f"{task}, {name}: {value:.4f} [{low:.4f}, {high:.4f}]", flush=True)
+            rows.append(row(task, {}, name, "accuracy", value, seconds) | {"ci_low": low, "ci_high": high})
+    return rows
+
+
+PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
+    "ecg": ecg,
+    "forecasts": forecasts,
+    "starts": starts,
+    "arena": arena,
+}
 
 
 def main() -> None:
