@@ -173,6 +173,16 @@ def test_a_class_of_one_case_counts_where_it_was_drawn():
     assert 0 < b["low"] < b["high"] < 1 - a["auroc"] + 0.2
 
 
+def test_short_horizons_come_before_long_ones():
+    rows = [
+        row(**{**ETT, "horizon": horizon, "metric": metric}, value=1)
+        for horizon in (168, 24)
+        for metric in ("mse", "mae")
+    ]
+    order = [(cell.metric, cell.horizon) for cell in collect(rows)]
+    assert order == [("mae", "24"), ("mae", "168"), ("mse", "24"), ("mse", "168")]
+
+
 def test_rare_classes_are_left_out_when_asked():
     random = np.random.default_rng(3)
     labels = random.random((200, 3)) < 0.5

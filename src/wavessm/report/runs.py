@@ -101,7 +101,10 @@ def _number(text: str, where: str) -> float:
 
 
 def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, dict[Variant, Result]]:
-    """Values of the runs that ended well, by quantity and variant: one a seed, the mean where one ran several times."""
+    """Values of the runs that ended well, by quantity and variant: one a seed, the mean where one ran several times.
+
+    Quantities come by task, data set and score, short horizons before long ones.
+    """
     found: dict[Cell, dict[Variant, dict[str, list[float]]]] = {}
     for row in rows:
         if row["status"] == "ok" and row["split"] == split:
@@ -111,7 +114,9 @@ def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, d
             seeds.setdefault(row["seed"], []).append(float(row["value"]))
     return {
         cell: {v: Result(tuple(fmean(values) for values in seeds.values())) for v, seeds in made.items()}
-        for cell, made in found.items()
+        for cell, made in sorted(
+            found.items(), key=lambda item: (item[0]._replace(horizon=""), int(item[0].horizon or 0))
+        )
     }
 
 

@@ -30,7 +30,7 @@ def write_report(source: Path, out: Path) -> list[Path]:
     windows = {cell: made for cell, made in results.items() if has_windows(cell)}
     results = {cell: made for cell, made in results.items() if cell not in windows}
     pages: list[Page] = overview(results, published)
-    pages += [(title(cell), HEAD, table(cell, made, published)) for cell, made in sorted(results.items())]
+    pages += [(title(cell), HEAD, table(cell, made, published)) for cell, made in results.items()]
     if windows:
         pages.append(("window-copy, relative_mse by the number of windows", *window_table(windows)))
     failed = sum(row["status"] != "ok" for row in rows)
@@ -97,21 +97,26 @@ def _html(pages: list[Page], remark: str) -> str:
 
 
 def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[Variant, float]], path: Path) -> Path:
-    """Every variant's mean with its seeds, and the paper's number as a cross, one panel a quantity."""
+    """Every variant's mean with its seeds, and the paper's number as a cross, one panel a quantity.
+
+    Where there are squared errors, absolute ones have no panel.
+    """
     plt = pyplot()
+    results = {cell: made for cell, made in results.items() if cell._replace(metric="mse") not in {*results} - {cell}}
     figure, panels = plt.subplots(
         len(results), 1, figsize=(7, sum(0.6 + 0.28 * len(made) for made in results.values()) + 0.6),
         squeeze=False, layout="constrained", height_ratios=[1 + len(made) for made in results.values()],
     )  # fmt: skip
-    for axes, (cell, made) in zip(panels[:, 0], sorted(results.items()), strict=True):
-        names = [str(variant) for variant in made]
-        for at, (variant, result) in enumerate(made.items()):
-            axes.plot(result.values, [at] * len(result.values), "o", color="0.6", markersize=3)
-            axes.plot(result.mean, at, "o", color="C0")
-            number = counterpart(cell, variant, published)
-            if number is not None:
-                axes.plot(number, at, "x", color="C3")
-        axes.set_yticks(range(len(names)), names, fontsize=8)
+    for axes, (cell, made) in zip(panels[:, 0], results.items(), strict=True):
+        seeds = [(value, at) for at, result in enumerate(made.values()) for value in result.values]
+        means = [(result.mean, at) for at, result in enumerate(made.values())]
+        numbers = [(counterpart(cell, variant, published), at) for at, variant in enumerate(made)]
+        theirs = [(number, at) for number, at in numbers if number is not None]
+        for points, mark in ((seeds, {"color": "0.6", "markersize": 3}), (means, {"color": "C0"})):
+            axes.plot(*zip(*points, strict=True), "o", **mark)
+        if theirs:
+            axes.plot(*zip(*theirs, strict=True), "x", color="C3")
+        axes.set_yticks(range(len(made)), [str(variant) for variant in made], fontsize=8)
         axes.set_title(title(cell) + " (o ours, × paper)", fontsize=9)
         axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=120)
