@@ -118,7 +118,7 @@ def low_rank_inputs(batch, channels, turning, real, length, rank, directions, co
 @pytest.mark.parametrize(
     ("shape", "settings"),
     [
-        ((1, 2, 17, 0, 64, 1), None),
+        ((1, 2, 17, 0, 32, 1), None),
         ((2, 2, 2, 1, 100, 1), Settings(chunk=16, part=16, block=16)),
         ((1, 1, 0, 4, 40, 2), Settings(chunk=16, part=16, block=16)),
         ((3, 1, 1, 2, 40, 2), Settings(chunk=16, tile=64, part=16, block=16)),

@@ -81,7 +81,9 @@ def test_the_command_of_a_job_is_the_job():
         words = shlex.split(job.command)
         assert words[:2] == ["wavessm", "train"]
         task, given = train_command.read(words[2:])
-        assert (task.name, given.recipe) == (job.task, job.recipe_name)
+        assert task.name == job.task
+        other = "" if given.training.lr == 0.01 and given.recipe == "paper" else f"+lr={given.training.lr}"
+        assert job.recipe_name == f"{given.recipe}{other}+batch_size=7", "not to be taken for the plain recipe's"
         assert given.training == job.recipe
         assert train_command.fields_of_data(given.data) == job.options
 

@@ -22,6 +22,13 @@ from wavessm.training.recipes import ModelOptions, Recipe
 
 _ALIASES = {"Weather": "WTH"}
 _BACKBONES = ("lstm", "transformer")
+_HOW = {
+    "backend", "compile", "cuda_graphs", "device", "devices", "divergence", "eval_batch_size", "nodes", "note",
+    "precision", "save_seconds", "skip_bad", "test",
+}  # fmt: skip
+"""Options that say how a run is done, not what is trained."""
+_TOLD = {"dataset", "epochs", "folder", "horizon", "path", "root", "seed", "steps", "variables"}
+"""Options that a row tells elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,9 @@ class Job:
     def name(self) -> str:
         """Readable, and of this command only: the name of its folder."""
         model = self.recipe.model
-        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(model), self.recipe_name,
-                 f"s{self.recipe.seed}", hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
+        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(model),
+                 self.recipe_name.partition("+")[0], f"s{self.recipe.seed}",
+                 hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
         return "-".join(str(part) for part in parts if part)
 
     @property
@@ -126,12 +134,25 @@ def expand(grid: Grid, base: Base) -> list[Job]:
         for chosen in _data_axes(grid, task, dataset):
             placed = [*arguments, *_words(chosen)]
             options, recipe = base(placed)  # which may start elsewhere for every data set and horizon
+            own = base([task, "--recipe", recipe_name, *_words(chosen)])
+            called = changed_name(recipe_name, own, (options, recipe))
             for variant, seed in itertools.product(grid.variants, grid.seeds):
                 model: dict[str, Any] = variant_fields(variant)
                 command = shlex.join(["wavessm", "train", *placed, *_words({**model, "seed": seed})])
                 changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
-                jobs[command] = Job(task, options, recipe_name, changed, command)
+                jobs[command] = Job(task, options, called, changed, command)
     return list(jobs.values())
+
+
+def changed_name(name: str, own: tuple[dict[str, Any], Recipe], given: tuple[dict[str, Any], Recipe]) -> str:
+    """A recipe's name with the options that make it another, so that tables keep their runs apart.
+
+    >>> changed_name("best", ({}, Recipe(lr=0.1)), ({}, Recipe(lr=0.2, epochs=3, device="cpu")))
+    'best+lr=0.2'
+    """
+    before, after = ({**data, **vars(recipe), **vars(recipe.model)} for data, recipe in (own, given))
+    changed = [k for k in after if after[k] != before[k] and k not in {*_HOW, *_TOLD, "model"}]
+    return "+".join([name, *(f"{k}={after[k]}" for k in changed)])
 
 
 def _words(values: dict[str, Any]) -> list[str]:
