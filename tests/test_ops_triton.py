@@ -307,6 +307,12 @@ def test_the_batch_norm_does_as_torch_would(shape, masked, dtype):
     assert not results[0][0][~mask[..., 0]].any()
 
 
+def test_a_single_sample_has_no_variance_for_the_kernel_either():
+    block = ws.ResidualBlock(ws.WaveSSM(4, 8, backend="triton"), norm="batch").to(DEVICE)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        block(torch.randn(1, 1, 4, device=DEVICE))
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (700, 2, 9), (256, 33)])
 def test_rows_are_added_up(shape):
     table = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)

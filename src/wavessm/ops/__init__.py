@@ -193,7 +193,8 @@ def batch_norm(
 ) -> Tensor | None:
     """What `norm` would make of the samples under the mask alone, zero elsewhere; None where no kernel serves."""
     plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
-    if plain and use_triton(x, engine, dense=0, slots=0) and x.numel():
+    several = x.numel() > (x.shape[-1] if mask is None else 0)  # a single sample has no variance, PyTorch says so
+    if plain and several and use_triton(x, engine, dense=0, slots=0):
         from wavessm.ops import triton_batch_norm
 
         if x.shape[-1] <= triton_batch_norm.WIDEST:
