@@ -282,11 +282,11 @@ def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, capfd, c
 
 
 def test_generated_training_cases_go_on_where_they_stopped():
-    from wavessm.training.loader import restore_source, source_state
+    from wavessm.training.loader import restore_source
 
     source = window_copying(length=32, d_min=2, d_max=2, cases=2).train
     next(iter(Stretch(source, 3, 0, 0, 1)))
-    state = source_state(source)
+    state = source.get_state()
     first = next(iter(Stretch(source, 3, 0, 1, 2))).x
     assert not torch.equal(next(iter(Stretch(source, 3, 0, 2, 3))).x, first)
     restore_source(source, state)

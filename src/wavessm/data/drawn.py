@@ -11,18 +11,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch
+from wavessm.data.source import Batch, Source
 
 Draw = Callable[[int, torch.Generator], Batch]
 """Draws so many cases, on the generator's device."""
 
 
-class Drawn:
+class Drawn(Source):
     """A source with chance in it, and the generator that it comes from.
 
     `get_state` and `set_state` are what a checkpoint keeps, so that a resumed run draws what an unbroken one would have
     drawn.
     """
+
+    draws = True
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.seed = seed

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -28,21 +29,46 @@ class Batch(NamedTuple):
     marks: Tensor | None = None  # (batch, length + horizon, k) calendar features, long where they are embedded
 
 
-@runtime_checkable
-class Source(Protocol):
-    """One split on one device."""
+class Source(ABC):
+    """One split on one device. Below `to` stands what training asks of it, with what suits most."""
 
+    draws = False
+    """Whether `take` draws something: then it must be asked for whole batches, one after another."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """Number of cases, or the size of an epoch where cases are drawn afresh."""
 
+    @abstractmethod
     def take(self, index: Tensor) -> Batch:
         """The cases `index` (batch,) long, gathered on the source's device."""
 
+    @abstractmethod
     def to(self, device: torch.device | str) -> Source:
         """The same cases on another device."""
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
 
-class Arrays:
+    def arrange(self, order: Tensor, batch_size: int) -> Tensor:
+        """An order of all cases, as batches are to be cut from it. (cases,) long"""
+        return order.to(self.device)
+
+    def at(self, done: float) -> Self:
+        """Itself, ready for what belongs where a part `done` of the run is over, 0 to 1."""
+        return self
+
+    def get_state(self) -> Tensor | None:
+        """What a checkpoint must keep for draws to go on as they would have."""
+        return None
+
+    def set_state(self, state: Tensor) -> None:
+        """Go on from a state of `get_state`."""
+        raise OptionError(f"{type(self).__name__}: draws nothing, so it cannot go on from a generator's state.")
+
+
+class Arrays(Source):
     """Cases held as tensors.
 
     x: (cases, length, channels) or tokens (cases, length) long; y: (cases, …); lengths: (cases,) long or None.
@@ -93,7 +119,7 @@ class Arrays:
         return moved
 
 
-class Windows:
+class Windows(Source):
     """Stretches of one series: a context and the rows that follow it.
 
     series: (rows, channels) float; marks: (rows, k) or None; starts: (windows,) long, first row of each context;

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch
+from wavessm.data.source import Batch, Source
 from wavessm.errors import OptionError, ShapeError
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
@@ -21,7 +21,7 @@ _CODES = 0x110000  # of Unicode
 _STEP = 64  # widths of buckets are multiples of it
 
 
-class Tokens:
+class Tokens(Source):
     """Cases as stretches of one long row of tokens.
 
     flat: (tokens,) whole numbers; starts, lengths: (cases,), or (cases, 2) for pairs; y: (cases,) long. A batch has
@@ -83,7 +83,8 @@ class Tokens:
     def arrange(self, order: Tensor, batch_size: int) -> Tensor:
         """An order of all cases, rearranged so that batches hold cases of one width; batches come in any order.
 
-        A batch at the border of two widths has the larger one; the last batch, not a whole one, stays last.
+        A batch at the border of two widths has the larger one; the last batch, not a whole one, stays last. The order
+        stays on the CPU, where lengths are looked up.
         """
         if len(self.widths) < 2:
             return order

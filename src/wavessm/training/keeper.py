@@ -26,7 +26,7 @@ from wavessm.training import checkpoint
 from wavessm.training.checkpoint import RunError
 from wavessm.training.curves import draw_curves
 from wavessm.training.evaluate import evaluate_split
-from wavessm.training.loader import restore_source, source_state
+from wavessm.training.loader import restore_source
 from wavessm.training.metrics import SELECTION
 from wavessm.training.module import TrainingModule
 
@@ -200,7 +200,7 @@ class Keeper(Callback):
         content = model_content(module) | {
             "optimiser": module.optimiser.state_dict(),
             "random": _random_state(),
-            "source": source_state(module.data.train),
+            "source": module.data.train.get_state(),
             "best": self.best,
             "best_step": self.best_step,
             "waited": self.waited,

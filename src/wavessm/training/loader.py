@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from wavessm.data.crops import cropped
-from wavessm.data.drawn import Drawn, Staged
 from wavessm.data.source import Batch, DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
@@ -57,27 +56,19 @@ class Stretch:
         for step in range(self.start, self.stop):
             if step // in_epoch != epoch:
                 epoch = step // in_epoch
-                permutation = self._order(epoch)
+                permutation = self.source.arrange(order(cases, self.seed, epoch), self.batch_size)
                 # Every batch has the same size: a captured step has fixed shapes.
                 permutation = torch.cat(
                     [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
                 )
-            if isinstance(self.source, Staged):
-                self.source.at(step / self.total if self.total else 1.0)
+            self.source.at(step / self.total if self.total else 1.0)
             at = (step % in_epoch) * self.batch_size
             yield self._part(permutation[at : at + self.batch_size])
-
-    def _order(self, epoch: int) -> Tensor:
-        """Of the cases in one epoch. Tokens look lengths up on the CPU, others gather where they are."""
-        permutation = order(len(self.source), self.seed, epoch)
-        if isinstance(self.source, Tokens):
-            return self.source.arrange(permutation, self.batch_size)
-        return permutation.to(device_of(self.source))
 
     def _part(self, index: Tensor) -> Batch:
         """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
         piece = self.team.part(len(index))
-        if isinstance(self.source, Drawn):
+        if self.source.draws:
             whole = self.source.take(index)
             return whole if self.team.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
         return self.source.take(index[piece])
@@ -104,15 +95,10 @@ class Whole:
         return -(-max(1, self.cases) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        index = torch.arange(len(self.source), device=device_of(self.source))
+        index = torch.arange(len(self.source), device=self.source.device)
         own = index[self.team.part(len(index))]
         for part in (own if len(own) else index[:1]).split(self.batch_size):
             yield self.source.take(part)
-
-
-def device_of(source: Source) -> torch.device:
-    """Where a source keeps its cases; the CPU for those that do not say."""
-    return torch.device(getattr(source, "device", "cpu"))
 
 
 def as_trained(data: DataSet, recipe: Recipe) -> DataSet:
@@ -127,14 +113,9 @@ def as_trained(data: DataSet, recipe: Recipe) -> DataSet:
     return data
 
 
-def source_state(source: Source) -> Tensor | None:
-    """What a checkpoint must hold of a source: the state of its generator, or None."""
-    return source.get_state() if isinstance(source, Drawn) else None
-
-
 def restore_source(source: Source, state: Tensor | None) -> None:
-    """Let a source that draws go on where `source_state` was taken."""
-    if isinstance(source, Drawn) and state is not None:
+    """Let a source that draws go on where its state was taken."""
+    if state is not None:
         try:
             source.set_state(state)
         except RuntimeError as reason:
