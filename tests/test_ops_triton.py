@@ -18,7 +18,7 @@ from wavessm.ops import (
     run_low_rank,
     run_modes,
     triton_gate,
-    triton_kernels,
+    triton_language,
     triton_norm,
     triton_scan,
     triton_sums,
@@ -219,7 +219,7 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(monkeypatch):
 
 
 def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
-    names = [module.__name__ for module in (triton_kernels, triton_tables, triton_scan)]
+    names = [module.__name__ for module in (triton_language, triton_tables, triton_scan)]
     for name in names:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)

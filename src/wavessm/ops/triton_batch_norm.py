@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_language import jit, missing
 from wavessm.ops.triton_settings import power_of_two
 from wavessm.ops.triton_sums import COLUMNS, ROWS, sum_rows
 

@@ -1,4 +1,4 @@
-"""From a DPLR layer's parameters to the tables of `triton_kernels`, and their gradients back: `triton_chains` forwards,
+"""From a DPLR layer's parameters to the tables of `triton_walk`, and their gradients back: `triton_chains` forwards,
 `triton_chain_gradients` backwards, and one dense product each way.
 """
 

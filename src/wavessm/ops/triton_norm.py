@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_language import jit, missing
 from wavessm.ops.triton_settings import power_of_two
 from wavessm.ops.triton_sums import sum_rows
 

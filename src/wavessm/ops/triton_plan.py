@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton_kernels import bridge_kernel, sum_kernel, walk_kernel
 from wavessm.ops.triton_settings import Settings, power_of_two
+from wavessm.ops.triton_table_sums import sum_kernel
+from wavessm.ops.triton_walk import bridge_kernel, walk_kernel
 
 
 class Tables(NamedTuple):
-    """As the kernels read them: see `triton_kernels`."""
+    """As the kernels read them: see `triton_walk`."""
 
     K: Tensor  # (directions, channels, M)
     E: Tensor  # (channels, planes, M, N)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError
-from wavessm.ops import dplr, triton_tables
+from wavessm.ops import dplr, triton_table_gradients, triton_tables
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import scan, tables_of
-from wavessm.ops.triton_kernels import missing
+from wavessm.ops.triton_language import missing
 from wavessm.ops.triton_low_rank import low_rank_tables
 from wavessm.ops.triton_plan import Plan, Tables, backward, forward
 from wavessm.ops.triton_settings import Settings, default_settings
@@ -144,7 +144,7 @@ class _Diagonal(torch.autograd.Function):
         tables, modes, kept = Tables(*saved[:4]), Modes(*saved[4:9]), saved[9:]
         dy = torch.zeros_like(u) if dy is None else _rows(dy)
         du, dfirst, sums = backward(ctx.plan, u, dy, tables, kept, dlast)
-        dparameters = triton_tables.gradients(modes, sampled, sums, ctx.plan.cut.chunk)
+        dparameters = triton_table_gradients.gradients(modes, sampled, sums, ctx.plan.cut.chunk)
         du = turn(du).transpose(1, 2) if ctx.channels_last else du
         return du, *dparameters, dfirst if ctx.has_first else None, None, None, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_language import jit, missing
 
 if missing is None:
     import triton.language as tl  # type: ignore

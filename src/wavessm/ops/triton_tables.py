@@ -1,8 +1,7 @@
-"""From a diagonal layer's parameters to the tables of `triton_kernels`, and their gradients back, one launch each.
+"""From a diagonal layer's parameters to the tables of `triton_walk`, in two launches.
 
 The arithmetic is that of `modes.sample` and `tables.diagonal_tables`, in float64 and cast once; done operation by
-operation it would take longer to launch than the scan itself. Slots multiply in the algebra of `modes`: c is 1 for a
-complex number, 0 for two real ones. For z = f(x) in that algebra, x has conj(f′(x)) times the gradient of z.
+operation it would take longer to launch than the scan itself. `triton_table_gradients` goes back.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.modes import Modes
-from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_language import jit, missing
+from wavessm.ops.triton_slots import continuous, double, flags, mul, powers
 
 if missing is None:
     import triton.language as tl  # type: ignore
@@ -31,99 +31,21 @@ def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tenso
     tables = tuple(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots)))
     sampled = torch.empty(SAMPLED, channels, slots, dtype=torch.float64, device=D.device)
     log_dt, log_decay, frequency, B, C = (parameter.contiguous() for parameter in modes)
-    sizes = _sizes(modes)
+    sizes = sizes_of(modes)
     sample_kernel[(-(-channels * slots // 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
-    table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **_options(chunk))
+    table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **options_of(chunk))
     return *tables, sampled  # type: ignore[return-value]
 
 
-def gradients(modes: Modes, sampled: Tensor, sums: Tensor, chunk: int) -> tuple[Tensor, ...]:
-    """Of log_dt, log_decay, frequency, B, C and D, from the sums (directions, splits, channels, …) of a backward."""
-    directions, channels, slots, _ = modes.C.shape
-    copies, count = modes.log_decay.shape
-    turning = modes.turning
-    blocks = -(-slots // SLOTS)
-    rows = torch.empty(channels, count + turning + 2 * slots, device=sums.device)  # decays, frequencies, B
-    dC, dD = torch.empty(modes.C.shape, device=sums.device), torch.empty(channels, device=sums.device)
-    ddt = torch.empty(channels, blocks, device=sums.device)
-    table_gradient_kernel[(channels, blocks)](
-        modes.B.contiguous(), modes.C.contiguous(), sampled, sums, ddt, rows, dC, dD, *_sizes(modes), sums.shape[1],
-        DIRECTIONS=directions, **_options(chunk),
-    )  # fmt: skip
-    ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, turning, 2 * slots), dim=1)
-    return ddt.sum(1), ddecay, dfrequency, dB.unflatten(1, (slots, 2)), dC, dD
-
-
-def _sizes(modes: Modes) -> tuple[int, int, int, int, int]:
+def sizes_of(modes: Modes) -> tuple[int, int, int, int, int]:
     """channels, channels in a copy, modes, turning, slots"""
     _, channels, slots, _ = modes.C.shape
     copies, count = modes.log_decay.shape
     return channels, channels // copies, count, modes.turning, slots
 
 
-def _options(chunk: int) -> dict[str, int]:
+def options_of(chunk: int) -> dict[str, int]:
     return {"M": chunk, "N": SLOTS, "BITS": chunk.bit_length() - 1, "num_warps": 8}
-
-
-@jit
-def _mul(a_0: tl.tensor, a_1: tl.tensor, b_0: tl.tensor, b_1: tl.tensor, c: tl.tensor) -> tl.tensor:
-    cross = a_1 * b_1
-    return a_0 * b_0 - c * cross, c * (a_0 * b_1 + a_1 * b_0) + (1.0 - c) * cross
-
-
-@jit
-def _back(a_0: tl.tensor, a_1: tl.tensor, g_0: tl.tensor, g_1: tl.tensor, c: tl.tensor) -> tl.tensor:
-    """conj(a) g"""
-    return _mul(a_0, a_1 * (1.0 - 2.0 * c), g_0, g_1, c)
-
-
-@jit
-def _powers(a_0: tl.tensor, a_1: tl.tensor, l: tl.tensor, c: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """a^l for l < M = 2^BITS, and a^M: products of a, a², a⁴, … by the bits of l.
-
-    A sine of each element in float64 is slow and its code large; six products in float64 cost nothing in accuracy.
-    """
-    p_0, p_1 = l * a_0 * 0.0 + 1.0, l * a_0 * 0.0 + (1.0 - c)
-    for bit in range(BITS):
-        chosen = (l >> bit) % 2 == 1
-        next_0, next_1 = _mul(p_0, p_1, a_0, a_1, c)
-        p_0, p_1 = tl.where(chosen, next_0, p_0), tl.where(chosen, next_1, p_1)
-        a_0, a_1 = _mul(a_0, a_1, a_0, a_1, c)
-    return p_0, p_1, a_0, a_1
-
-
-@jit
-def _double(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
-    return tl.load(pointer, mask=mask, other=0.0).to(tl.float64)
-
-
-@jit
-def _continuous(
-    log_decay: tl.tensor, frequency: tl.tensor, copy: tl.tensor, n: tl.tensor, ok: tl.tensor,
-    modes: tl.tensor, turning: tl.tensor,
-) -> tl.tensor:  # fmt: skip
-    """λ of slots n; an empty half decays like its neighbour."""
-    turns = n < turning
-    mode = tl.where(turns, n, 2 * n - turning)
-    lam_0 = -tl.exp(_double(log_decay + copy * modes + mode, ok))
-    beside = tl.minimum(mode + 1, modes - 1)
-    other = -tl.exp(_double(log_decay + copy * modes + beside, ok & (n >= turning)))
-    return lam_0, tl.where(turns, _double(frequency + copy * turning + n, ok & turns), other)
-
-
-@jit
-def _put_rates(
-    to: tl.tensor, n: tl.tensor, lam_0: tl.tensor, lam_1: tl.tensor, g_0: tl.tensor, g_1: tl.tensor, ok: tl.tensor,
-    modes: tl.tensor, turning: tl.tensor,
-) -> None:  # fmt: skip
-    """Gradients of log(−Re λ) and, behind them, of Im λ, from those of λ."""
-    turns = n < turning
-    mode = tl.where(turns, n, 2 * n - turning)
-    empty = (n >= turning) & (mode + 1 >= modes)
-    to_decay = g_0 * lam_0 + tl.where(empty, g_1 * lam_1, 0.0)
-    tl.store(to + mode, to_decay.to(tl.float32), mask=ok)
-    tl.store(to + mode + 1, (g_1 * lam_1).to(tl.float32), mask=ok & (n >= turning) & (mode + 1 < modes))
-    tl.store(to + modes + n, g_1.to(tl.float32), mask=ok & turns)
 
 
 @jit
@@ -136,8 +58,8 @@ def sample_kernel(
     at = tl.program_id(0) * N + tl.arange(0, N)
     h, n = (at // slots).to(tl.int64), at % slots
     ok, c = h < channels, (n < turning).to(tl.float64)
-    dt = tl.exp(_double(log_dt + h, ok)) * rate
-    lam_0, lam_1 = _continuous(log_decay, frequency, h // per_copy, n, ok, modes, turning)
+    dt = tl.exp(double(log_dt + h, ok)) * rate
+    lam_0, lam_1 = continuous(log_decay, frequency, h // per_copy, n, ok, modes, turning)
     z_0, z_1 = dt * lam_0, dt * lam_1
     exp_0 = tl.exp(z_0) * tl.cos(c * z_1)
     exp_1 = c * tl.exp(z_0) * tl.sin(c * z_1) + (1.0 - c) * tl.exp((1.0 - c) * z_1)
@@ -145,18 +67,18 @@ def sample_kernel(
     size_0, size_1 = z_0 * z_0 + c * z_1 * z_1, z_1 * z_1 + c * z_0 * z_0
     small_0, small_1 = size_0 < 1e-4, size_1 < 1e-4
     by_0, by_1 = z_0 / tl.where(small_0, 1.0, size_0), (1.0 - 2.0 * c) * z_1 / tl.where(small_1, 1.0, size_1)
-    far_0, far_1 = _mul(exp_0 - 1.0, exp_1 - (1.0 - c), by_0, by_1, c)
+    far_0, far_1 = mul(exp_0 - 1.0, exp_1 - (1.0 - c), by_0, by_1, c)
     near_0, near_1 = z_0 * 0.0 + 1.0, z_1 * 0.0 + (1.0 - c)
     slope_0, slope_1 = near_0, near_1
     for j in tl.static_range(6):  # z^k / (k + 1)! and (k + 1) z^k / (k + 2)!, from the last term inwards
         k = 6 - j
-        near_0, near_1 = _mul(z_0 / (k + 1), z_1 / (k + 1), near_0, near_1, c)
+        near_0, near_1 = mul(z_0 / (k + 1), z_1 / (k + 1), near_0, near_1, c)
         near_0, near_1 = near_0 + 1.0, near_1 + (1.0 - c)
         ratio = (k + 1) / (k * (k + 2))
-        slope_0, slope_1 = _mul(z_0 * ratio, z_1 * ratio, slope_0, slope_1, c)
+        slope_0, slope_1 = mul(z_0 * ratio, z_1 * ratio, slope_0, slope_1, c)
         slope_0, slope_1 = slope_0 + 1.0, slope_1 + (1.0 - c)
     phi_0, phi_1 = tl.where(small_0, near_0, far_0), tl.where(small_1, near_1, far_1)
-    steep_0, steep_1 = _mul(exp_0 - phi_0, exp_1 - phi_1, by_0, by_1, c)
+    steep_0, steep_1 = mul(exp_0 - phi_0, exp_1 - phi_1, by_0, by_1, c)
     slope_0, slope_1 = tl.where(small_0, slope_0 / 2, steep_0), tl.where(small_1, slope_1 / 2, steep_1)
     step = channels * slots
     to = sampled + at
@@ -169,16 +91,6 @@ def sample_kernel(
     tl.store(to + 6 * step, dt * phi_1, mask=ok)
     tl.store(to + 7 * step, dt * dt * slope_0, mask=ok)
     tl.store(to + 8 * step, dt * dt * slope_1, mask=ok)
-
-
-@jit
-def _flags(
-    n: tl.tensor, modes: tl.tensor, turning: tl.tensor,
-) -> tl.tensor:  # fmt: skip
-    """The weights of both halves of slots n, and c."""
-    c = (n < turning).to(tl.float64)
-    beside = 2 * n - turning + 1 < modes
-    return 1.0 + c, tl.where(n < turning, 2.0, tl.where(beside, 1.0, 0.0)).to(tl.float64), c
 
 
 @jit
@@ -197,17 +109,17 @@ def table_kernel(
     for first in range(0, slots, N):
         n = first + tl.arange(0, N)[:, None]
         ok = n < slots
-        weight_0, weight_1, c = _flags(n, modes, turning)
+        weight_0, weight_1, c = flags(n, modes, turning)
         here, step = sampled + h * slots + n, channels * slots
-        a_0, a_1 = _double(here + 3 * step, ok), _double(here + 4 * step, ok)
+        a_0, a_1 = double(here + 3 * step, ok), double(here + 4 * step, ok)
         at_B, at = B + (h // per_copy * slots + n) * 2, C + (place * slots + n) * 2
-        w_0, w_1 = _double(here + 5 * step, ok), _double(here + 6 * step, ok)
-        w_0, w_1 = _mul(w_0, w_1, _double(at_B, ok), _double(at_B + 1, ok), c)
-        w_0, w_1 = _mul(weight_0 * _double(at, ok), weight_1 * _double(at + 1, ok), w_0, w_1, c)
-        p_0, p_1, over_0, over_1 = _powers(a_0, a_1, l, c, BITS)
-        out_0, out_1 = _mul(w_0, w_1, p_0, p_1, c)
+        w_0, w_1 = double(here + 5 * step, ok), double(here + 6 * step, ok)
+        w_0, w_1 = mul(w_0, w_1, double(at_B, ok), double(at_B + 1, ok), c)
+        w_0, w_1 = mul(weight_0 * double(at, ok), weight_1 * double(at + 1, ok), w_0, w_1, c)
+        p_0, p_1, over_0, over_1 = powers(a_0, a_1, l, c, BITS)
+        out_0, out_1 = mul(w_0, w_1, p_0, p_1, c)
         kernel += tl.sum(out_0 + (1.0 - c) * out_1, 0)
-        out_0, out_1 = _mul(a_0, a_1, out_0, out_1, c)
+        out_0, out_1 = mul(a_0, a_1, out_0, out_1, c)
         at_C = out + place * 2 * size + n * M + l
         tl.store(at_C, out_0.to(tl.float32), mask=ok)
         tl.store(at_C + size, ((1.0 - 2.0 * c) * out_1).to(tl.float32), mask=ok)
@@ -221,100 +133,3 @@ def table_kernel(
             tl.store(at_decay + 2 * slots, (c * over_0 + (1.0 - c) * over_1).to(tl.float32), mask=ok)
     direct = tl.where((tl.arange(0, M) == 0) & (direction == 0), tl.load(D + h).to(tl.float64), 0.0)
     tl.store(K + place * M + tl.arange(0, M), (kernel + direct).to(tl.float32))
-
-
-@jit
-def _gathered(
-    sums: tl.tensor, direction: tl.constexpr, h: tl.tensor, n: tl.tensor, c: tl.tensor, ok: tl.tensor,
-    channels: tl.tensor, slots: tl.tensor, tiles: tl.tensor,
-    g_0: tl.tensor, g_1: tl.tensor, o_0: tl.tensor, o_1: tl.tensor, M: tl.constexpr, N: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """One direction's gradients of K and v p from all partial sums; those of p and λ̄^M are added to g and o."""
-    l, size = tl.arange(0, M)[None, :], M * slots
-    width = M * M + 4 * size + 3 * slots
-    k = tl.zeros((M,), tl.float64)
-    q_0, q_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
-    for tile in range(tiles):
-        here = sums + ((direction * tiles + tile) * channels + h) * width
-        # the diagonals of dT were stored as columns
-        k += tl.sum(tl.load(here + tl.arange(0, M)[:, None] * M + l).to(tl.float64), 0)
-        at_E, at_C = here + M * M + (M - 1 - l) * slots + n, here + M * M + 2 * size + l * slots + n
-        g_0 += _double(at_E, ok)
-        g_1 += _double(at_E + size, ok)
-        q_0 += _double(at_C, ok)
-        q_1 += (1.0 - 2.0 * c) * _double(at_C + size, ok)
-        at_d = here + M * M + 4 * size + n
-        d_0, d_1, d_2 = _double(at_d, ok), _double(at_d + slots, ok), _double(at_d + 2 * slots, ok)
-        o_0 += d_0 + c * d_2
-        o_1 += c * d_1 + (1.0 - c) * d_2
-    return k, q_0, q_1, g_0, g_1, o_0, o_1
-
-
-@jit
-def table_gradient_kernel(
-    B: tl.tensor, C: tl.tensor, sampled: tl.tensor,
-    sums: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor, dD: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, tiles: tl.tensor,
-    DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
-) -> None:  # fmt: skip
-    """Gradients of N slots of one channel. p = λ̄^l has gradient g; v = w λ̄ and C = conj(v p); k and q are those of K
-    and of v p; f of the product B φ Δ; o of λ̄^M."""
-    h, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    n, l = block * N + tl.arange(0, N)[:, None], tl.arange(0, M)[None, :]
-    ok = n < slots
-    weight_0, weight_1, c = _flags(n, modes, turning)
-    at_n, stride = sampled + h * slots + n, channels * slots
-    dt, lam_0, lam_1 = _double(at_n, ok), _double(at_n + stride, ok), _double(at_n + 2 * stride, ok)
-    a_0, a_1 = _double(at_n + 3 * stride, ok), _double(at_n + 4 * stride, ok)
-    phi_0, phi_1 = _double(at_n + 5 * stride, ok), _double(at_n + 6 * stride, ok)  # times Δ
-    slope_0, slope_1 = _double(at_n + 7 * stride, ok), _double(at_n + 8 * stride, ok)  # times Δ²
-    at_B = B + (h // per_copy * slots + n) * 2
-    B_0, B_1 = _double(at_B, ok), _double(at_B + 1, ok)
-    p_0, p_1, over_0, over_1 = _powers(a_0, a_1, l, c, BITS)
-    held_0, held_1 = _mul(phi_0, phi_1, B_0, B_1, c)
-    g_0, g_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
-    z_0, z_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
-    o_0, o_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
-    f_0, f_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
-    for direction in tl.static_range(DIRECTIONS):
-        k, q_0, q_1, g_0, g_1, o_0, o_1 = _gathered(
-            sums, direction, h, n, c, ok, channels, slots, tiles, g_0, g_1, o_0, o_1, M, N
-        )
-        if direction == 0 and block == 0:
-            tl.store(dD + h, tl.sum(tl.where(tl.arange(0, M) == 0, k, 0.0), 0).to(tl.float32))
-        k = k[None, :]
-        at = ((direction * channels + h) * slots + n) * 2
-        C_0, C_1 = weight_0 * _double(C + at, ok), weight_1 * _double(C + at + 1, ok)
-        w_0, w_1 = _mul(C_0, C_1, held_0, held_1, c)
-        v_0, v_1 = _mul(w_0, w_1, a_0, a_1, c)
-        from_k_0, from_k_1 = _back(w_0, w_1, k, (1.0 - c) * k, c)
-        from_q_0, from_q_1 = _back(v_0, v_1, q_0, q_1, c)
-        g_0, g_1 = g_0 + from_k_0 + from_q_0, g_1 + from_k_1 + from_q_1
-        pq_0, pq_1 = _back(p_0, p_1, q_0, q_1, c)
-        v_g_0, v_g_1 = tl.sum(pq_0, 1)[:, None], tl.sum(pq_1, 1)[:, None]
-        add_0, add_1 = _back(v_0, v_1, v_g_0, v_g_1, c)
-        z_0, z_1 = z_0 + add_0, z_1 + add_1
-        pk_0, pk_1 = _back(p_0, p_1, k, (1.0 - c) * k, c)
-        from_v_0, from_v_1 = _back(a_0, a_1, v_g_0, v_g_1, c)
-        w_g_0, w_g_1 = tl.sum(pk_0, 1)[:, None] + from_v_0, tl.sum(pk_1, 1)[:, None] + from_v_1
-        c_g_0, c_g_1 = _back(held_0, held_1, w_g_0, w_g_1, c)
-        tl.store(dC + at, (weight_0 * c_g_0).to(tl.float32), mask=ok)
-        tl.store(dC + at + 1, (weight_1 * c_g_1).to(tl.float32), mask=ok)
-        add_0, add_1 = _back(C_0, C_1, w_g_0, w_g_1, c)
-        f_0, f_1 = f_0 + add_0, f_1 + add_1
-
-    # to z = log λ̄: from p, with derivative l p, and from λ̄^M, with derivative M λ̄^M
-    pg_0, pg_1 = _back(p_0, p_1, g_0, g_1, c)
-    add_0, add_1 = _back(over_0, over_1, o_0, o_1, c)
-    z_0 += tl.sum(l * pg_0, 1)[:, None] + M * add_0
-    z_1 += tl.sum(l * pg_1, 1)[:, None] + M * add_1
-    to = rows + h * (modes + turning + 2 * slots)
-    dB_0, dB_1 = _back(phi_0, phi_1, f_0, f_1, c)
-    tl.store(to + modes + turning + 2 * n, dB_0.to(tl.float32), mask=ok)
-    tl.store(to + modes + turning + 2 * n + 1, dB_1.to(tl.float32), mask=ok)
-    f_0, f_1 = _back(B_0, B_1, f_0, f_1, c)
-    # Δφ(Δλ) has derivative e^z by Δ and Δ² φ′(z) by λ
-    step = lam_0 * z_0 + lam_1 * z_1 + a_0 * f_0 + a_1 * f_1
-    tl.store(ddt + h * tl.num_programs(1) + block, tl.sum(tl.where(ok, dt * step, 0.0)).to(tl.float32))
-    add_0, add_1 = _back(slope_0, slope_1, f_0, f_1, c)
-    _put_rates(to, n, lam_0, lam_1, dt * z_0 + add_0, dt * z_1 + add_1, ok, modes, turning)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton_kernels import jit, missing
+from wavessm.ops.triton_language import jit, missing
 
 if missing is None:
     import triton.language as tl  # type: ignore
