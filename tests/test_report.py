@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import wavessm as ws
 from wavessm.cli import main
 from wavessm.report.compare import counterpart, verdict
-from wavessm.report.overview import overview
+from wavessm.report.overview import _numbers_of, overview
 from wavessm.report.paired import differences, frequent, pack
 from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
 from wavessm.report.tables import write_report
@@ -99,6 +99,22 @@ def test_the_overview_has_a_column_for_each_horizon_and_the_papers_best(tmp_path
     assert table["last value (baseline)"] == ["", "0.050"], "what was not run stays empty"
     assert table["the paper's best"] == ["0.061", "0.079"]
     assert "## forecast, ETTh1, univariate: mse" in write_report(tmp_path / "runs.csv", tmp_path / "out")[0].read_text()
+
+
+def test_scores_have_a_mean_over_the_columns_of_the_paper():
+    ours = {"diag": 0.94, "form": 0.9, "all": 0.99}
+    rows = [
+        row(task=f"ptbxl-{labels}", metric="auroc", family="db6", measure="translated", seed=0, value=value)
+        for labels, value in ours.items()
+    ]
+    rows.append(row(task="ptbxl-diag", metric="auroc", model="guessing", recipe="baseline", value=0.5))
+    ((_, head, lines),) = overview(collect(rows), paper())
+    assert head == ["variant", "all", "diag", "form", "mean"]
+    means = {line[0]: line[-1] for line in lines}
+    assert means["wavessm db6 translated (best)"] == "0.9200", "the paper has no column for all"
+    assert means["guessing (baseline)"] == "", "it was not asked everywhere"
+    best = [max(_numbers_of(Cell(f"ptbxl-{t}", "", "", "", "auroc"), paper()).values()) for t in ("diag", "form")]
+    assert float(means["the paper's best"]) <= sum(best) / 2
 
 
 @given(st.floats(0.1, 0.9), st.floats(-0.2, 0.2), st.floats(1e-4, 0.05), st.sampled_from(["auroc", "mse"]))

@@ -2,13 +2,15 @@
 paper's best.
 
 Columns are the horizons of a forecast, or the label sets of PTB-XL. A mark says how a number of ours compares with the
-paper's for the same variant: + better, = within noise, - worse (see `compare.verdict`).
+paper's for the same variant: + better, = within noise, - worse (see `compare.verdict`). Scores have a last column, the
+mean over the columns that the paper has too; its best there is the best mean of one of its variants.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import fmean
 from typing import NamedTuple
 
 from wavessm.report.compare import counterpart, verdict
@@ -52,20 +54,39 @@ def overview(results: Results, published: Published) -> list[tuple[str, list[str
     for key, cells in sorted(groups.items()):
         if len(cells) > 1:
             ordered = sorted(cells, key=lambda cell: (int(cell.horizon or 0), cell.task))
-            head = ["variant", *(column(cell) for cell in ordered)]
+            head = ["variant", *(column(cell) for cell in ordered), *(["mean"] if _shared(ordered, published) else [])]
             pages.append((f"{key.name}: {key.metric}", head, _lines(ordered, results, published)))
     return pages
 
 
 def _lines(cells: list[Cell], results: Results, published: Published) -> list[list[str]]:
     variants = dict.fromkeys(variant for cell in cells for variant in results[cell])
-    best_first = sorted(variants, key=lambda variant: _rank(variant, cells, results))
+    counted = [cell for cell in cells if _numbers_of(cell, published)] or cells
+    best_first = sorted(variants, key=lambda variant: _rank(variant, counted, results))
     lines = [[str(variant), *(_entry(variant, cell, results, published) for cell in cells)] for variant in best_first]
     numbers = [_numbers_of(cell, published) for cell in cells]
     if any(numbers):
         pick = max if HIGHER_IS_BETTER[cells[0].metric] else min
-        lines.append(["the paper's best", *(f"{pick(found):g}" if found else "" for found in numbers)])
+        lines.append(["the paper's best", *(f"{pick(found.values()):g}" if found else "" for found in numbers)])
+    shared = _shared(cells, published)
+    if shared:
+        for line, variant in zip(lines, best_first, strict=False):
+            line.append(_mean([{v: r.mean for v, r in results[cell].items()} for cell in shared], [variant]))
+        theirs = [_numbers_of(cell, published) for cell in shared]
+        lines[-1].append(_mean(theirs, theirs[0]))
     return lines
+
+
+def _shared(cells: list[Cell], published: Published) -> list[Cell]:
+    """The quantities of a table that the paper has too, if they are several scores."""
+    shared = [cell for cell in cells if _numbers_of(cell, published)]
+    return shared if len(shared) > 1 and HIGHER_IS_BETTER[cells[0].metric] else []
+
+
+def _mean(numbers: list[dict[Variant, float]], variants: Iterable[Variant]) -> str:
+    """The best mean over columns among the variants that have all of them; empty if none has."""
+    means = [fmean(found[v] for found in numbers) for v in variants if all(v in found for found in numbers)]
+    return f"{max(means):.4f}" if means else ""
 
 
 def _rank(variant: Variant, cells: Iterable[Cell], results: Results) -> tuple[int, float]:
@@ -73,7 +94,7 @@ def _rank(variant: Variant, cells: Iterable[Cell], results: Results) -> tuple[in
     values = [results[cell][variant].mean for cell in cells if variant in results[cell]]
     higher = HIGHER_IS_BETTER[next(iter(cells)).metric]
     errors = [max(1 - value if higher else value, 1e-12) for value in values]
-    return -len(errors), sum(map(math.log, errors)) / len(errors)
+    return -len(errors), fmean(map(math.log, errors)) if errors else 0.0
 
 
 def _entry(variant: Variant, cell: Cell, results: Results, published: Published) -> str:
@@ -87,11 +108,11 @@ def _entry(variant: Variant, cell: Cell, results: Results, published: Published)
     return f"{result.mean:.{digits}f}{spread}{mark}"
 
 
-def _numbers_of(cell: Cell, published: Published) -> list[float]:
+def _numbers_of(cell: Cell, published: Published) -> dict[Variant, float]:
     """All the paper's numbers for a quantity."""
-    return [
-        value
+    return {
+        variant: value
         for theirs, rows in published.items()
         if theirs._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs.dataset)
-        for value in rows.values()
-    ]
+        for variant, value in rows.items()
+    }
