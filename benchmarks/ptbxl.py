@@ -21,7 +21,7 @@ from common import report
 from s4_model import Size, s4_step
 from wavessm.lab.record import write_csv
 from wavessm.training.recipes import ModelOptions, Recipe
-from wavessm.training.run import bare_module
+from wavessm.training.stepper import bare_module
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:

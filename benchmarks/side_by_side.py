@@ -33,7 +33,7 @@ from wavessm.models import SequenceModel
 from wavessm.tasks import model_config
 from wavessm.training.launch import prepare_server
 from wavessm.training.recipes import ModelOptions, Recipe
-from wavessm.training.run import stepper
+from wavessm.training.stepper import stepper
 
 WARM_UP, LOOK = 8, 20
 GAP = 1e-2  # relative, of the first losses: sums on a GPU have no fixed order

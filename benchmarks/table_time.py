@@ -34,7 +34,7 @@ from wavessm.data.window_copy import read_stages
 from wavessm.models import SequenceModel
 from wavessm.tasks import model_config
 from wavessm.training.recipes import Recipe
-from wavessm.training.run import stepper
+from wavessm.training.stepper import stepper
 from wavessm.training.task_recipes import recipe
 
 

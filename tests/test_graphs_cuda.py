@@ -16,7 +16,8 @@ from wavessm.tasks import model_config
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
-from wavessm.training.run import stepper, train
+from wavessm.training.run import train
+from wavessm.training.stepper import stepper
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 STEPS = 12

@@ -25,7 +25,8 @@ from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training.loader import Whole, as_trained
 from wavessm.training.recipes import Recipe
-from wavessm.training.run import pick_device, require_extra, stepper
+from wavessm.training.run import pick_device, require_extra
+from wavessm.training.stepper import stepper
 from wavessm.words import clock
 
 TIMED_STEPS = 5

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.source import DataSet
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
@@ -32,7 +32,7 @@ from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
 from wavessm.training.folder import Run, environment, new_folder
 from wavessm.training.launch import launch
-from wavessm.training.loader import Stretch, as_trained
+from wavessm.training.loader import as_trained
 from wavessm.training.processes import ALONE, Team, team_of
 from wavessm.training.recipes import Recipe
 
@@ -205,36 +205,6 @@ def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
             **({"parts": parts} if parts else {}),
         },
     )
-
-
-def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
-    """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
-    require_extra()
-    length, channels, classes = shape
-    cases = 4 * recipe.batch_size
-    source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, classes) < 0.5).float()).to(device)
-    info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
-    torch.manual_seed(recipe.seed)
-    config = model_config("arrays", recipe.model, info, recipe.precision)
-    return stepper(SequenceModel(config).to(device), DataSet("random", source, source, source, info), recipe)
-
-
-def stepper(model: SequenceModel, data: DataSet, recipe: Recipe) -> Callable[[], torch.Tensor]:
-    """A call that does the training step of the next batch, without a run or a trainer. It sets the products' mode."""
-    from wavessm.training.module import TrainingModule
-
-    module = TrainingModule(model, data, recipe, recipe.plan(len(data.train)))
-    optimiser = module.configure_optimizers()
-    batches = iter(Stretch(module.data.train, recipe.batch_size, recipe.seed, 0, 10**9))
-    device = next(model.parameters()).device
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
-    torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
-
-    def step() -> torch.Tensor:
-        with autocast:
-            return module.advance(next(batches), optimiser)
-
-    return step
 
 
 def _trainer(run: Run, module: Any, keeper: Any, place: Place) -> Any:
