@@ -414,10 +414,10 @@ def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
     assert evaluate_run(run, hz=50).rate == 2.0
     by_class = evaluate_run(run, classes=True)
     assert tuple(by_class.classes) == run.info.classes
-    seen = [value for _, value in by_class.classes.values() if not math.isnan(value)]
+    seen = [own["score"] for own in by_class.classes.values() if not math.isnan(own["score"])]
     assert by_class.scores["auroc"] == pytest.approx(sum(seen) / len(seen)), "macro: the mean over classes"
     labels = run.options.load(0).test.y
-    assert [cases for cases, _ in by_class.classes.values()] == labels.sum(0).int().tolist()
+    assert [own["cases"] for own in by_class.classes.values()] == labels.sum(0).int().tolist()
 
 
 @pytest.mark.parametrize("task", ["forecast", "wav", "wfdb"])

@@ -33,7 +33,7 @@ class Evaluation:
     intervals: dict[str, tuple[float, float]]
     antialias: bool = False  # a low-pass filter went before leaving samples out
     parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
-    classes: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
+    classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
 
 
 def evaluate_run(
@@ -104,14 +104,16 @@ def part_lines(parts: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def class_lines(classes: dict[str, tuple[int, float]]) -> list[str]:
+def class_lines(classes: dict[str, dict[str, float]]) -> list[str]:
     """Scores of classes as the command line prints them, the lowest first.
 
-    >>> class_lines({"quiet": (12, 0.9), "loud": (1, 0.5)})
+    >>> class_lines({"quiet": {"cases": 12, "score": 0.9}, "loud": {"cases": 1, "score": 0.5}})
     ['  0.5000  loud (1 case)', '  0.9000  quiet (12 cases)']
     """
-    ordered = sorted(classes.items(), key=lambda item: (math.isnan(item[1][1]), item[1][1]))
-    return [f"  {value:.4f}  {name} ({n} case{'' if n == 1 else 's'})" for name, (n, value) in ordered]
+    ordered = sorted(classes.items(), key=lambda item: (math.isnan(item[1]["score"]), item[1]["score"]))
+    return [
+        f"  {own['score']:.4f}  {name} ({own['cases']} case{'' if own['cases'] == 1 else 's'})" for name, own in ordered
+    ]
 
 
 def intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:

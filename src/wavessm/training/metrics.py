@@ -103,11 +103,11 @@ def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where((above > 0) & (below > 0), area, np.nan)
 
 
-def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str, tuple[int, float]]:
+def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Cases of each class and its AUROC, or how many of them were given it; NaN where that has no value. (cases, k)
 
     >>> by_class("multiclass", np.array([[0, 0], [1, 1], [0, 1.0]]), ("quiet", "loud"))
-    {'quiet': (1, 1.0), 'loud': (2, 0.5)}
+    {'quiet': {'cases': 1, 'score': 1.0}, 'loud': {'cases': 2, 'score': 0.5}}
     """
     if kind == "multilabel":
         scores, labels = np.split(table, 2, axis=1)
@@ -119,7 +119,8 @@ def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str
         values = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
     else:
         raise OptionError(f"by class: a {kind} has no classes; leave it out.")
-    return {name: (int(n), float(value)) for name, n, value in zip(classes, cases, values, strict=True)}
+    found = zip(classes, cases.tolist(), values.tolist(), strict=True)
+    return {name: {"cases": int(n), "score": value} for name, n, value in found}
 
 
 def _mean(values: np.ndarray) -> float:
