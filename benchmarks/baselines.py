@@ -12,6 +12,7 @@ Arena: the most frequent class, and logistic regression on how often each symbol
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,12 +106,16 @@ def ecg(root: str, _: str) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - began
         likely = np.stack([p[:, 1] for p in model.predict_proba(features(data.test.x))], axis=1)
         table = np.concatenate([likely, data.test.y.double().numpy()], axis=1)
-        low, high = metrics.bootstrap("multilabel", table)["auroc"]
-        value = metrics.summarise("multilabel", table)["auroc"]
-        print(f"ptbxl-{task}: {value:.4f} [{low:.4f}, {high:.4f}]")
-        made = row(f"ptbxl-{task}", {}, "logistic regression on lead statistics", "auroc", value, seconds)
-        rows.append(made | {"ci_low": low, "ci_high": high})
+        rows.append(scored(f"ptbxl-{task}", "logistic regression on lead statistics", "multilabel", table, seconds))
     return rows
+
+
+def scored(task: str, model: str, kind: str, table: np.ndarray, seconds: float) -> dict[str, Any]:
+    """A row with its interval from the rows of the test cases."""
+    metric = metrics.SELECTION[kind].name
+    value, (low, high) = metrics.summarise(kind, table)[metric], metrics.bootstrap(kind, table)[metric]
+    print(f"{task}, {model}: {value:.4f} [{low:.4f}, {high:.4f}]", flush=True)
+    return row(task, {}, model, metric, value, seconds) | {"ci_low": low, "ci_high": high}
 
 
 def shares(source: Source, symbols: int) -> np.ndarray:
@@ -144,12 +149,10 @@ def arena(root: str, _: str) -> list[dict[str, Any]]:
             ),
         }
         seconds = time.perf_counter() - began
-        for name, answers in given.items():
-            table = np.stack([answers, right], axis=1)
-            low, high = metrics.bootstrap("multiclass", table)["accuracy"]
-            value = metrics.summarise("multiclass", table)["accuracy"]
-            print(f"{task}, {name}: {value:.4f} [{low:.4f}, {high:.4f}]", flush=True)
-            rows.append(row(task, {}, name, "accuracy", value, seconds) | {"ci_low": low, "ci_high": high})
+        rows += [
+            scored(task, name, "multiclass", np.stack([answers, right], axis=1), seconds)
+            for name, answers in given.items()
+        ]
     return rows
 
 
@@ -168,6 +171,9 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them, by comma")
     parser.add_argument("--variables", default="uni,multi", help="uni or multi, for forecasts")
     options = parser.parse_args()
+    for name in options.parts.split(","):
+        if name not in PARTS:
+            sys.exit(f"baselines: no part {name!r}; known: {', '.join(PARTS)}.")
     for name in options.parts.split(","):
         try:
             results.append(options.csv, PARTS[name](options.data_root, options.variables))

@@ -44,12 +44,12 @@ def main(arguments: list[str]) -> int:
     result = evaluate_run(
         Run.read(given.run),
         given.split,
-        given.every,
-        given.hz,
-        given.checkpoint,
-        str(device),
-        given.antialias,
-        given.by_class,
+        every=given.every,
+        hz=given.hz,
+        which=given.checkpoint,
+        device=str(device),
+        antialias=given.antialias,
+        classes=given.by_class,
     )
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")

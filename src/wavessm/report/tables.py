@@ -102,7 +102,8 @@ def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[
     Where there are squared errors, absolute ones have no panel.
     """
     plt = pyplot()
-    results = {cell: made for cell, made in results.items() if cell._replace(metric="mse") not in {*results} - {cell}}
+    squared = {cell._replace(metric="mae") for cell in results if cell.metric == "mse"}
+    results = {cell: made for cell, made in results.items() if cell not in squared}
     figure, panels = plt.subplots(
         len(results), 1, figsize=(7, sum(0.6 + 0.28 * len(made) for made in results.values()) + 0.6),
         squeeze=False, layout="constrained", height_ratios=[1 + len(made) for made in results.values()],
