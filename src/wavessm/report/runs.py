@@ -91,7 +91,7 @@ def read_runs(path: Path) -> list[dict[str, str]]:
         elif not row["status"].startswith("failed: "):
             raise DataError(f"{path}, line {number}: status is {row['status']!r}, expected 'ok' or 'failed: reason'.")
         if not (row["horizon"] or "0").isdecimal():
-            raise DataError(f"{path}, line {number}: horizon is {row['horizon']!r}, expected a whole number or nothing.")
+            raise DataError(f"{path}, line {number}: horizon is {row['horizon']!r}, expected a whole number or none.")
     return rows
 
 
