@@ -63,7 +63,7 @@ def frequent(
     """
     kept = labels.sum(axis=0) >= cases
     if not kept.any():
-        raise OptionError(f"no class has {cases} test cases; the largest has {labels.sum(axis=0).max()}.")
+        raise OptionError(f"no class has {cases} test cases; the largest has {labels.sum(axis=0).max(initial=0)}.")
     return {name: scores[:, kept] for name, scores in outputs.items()}, labels[:, kept]
 
 
