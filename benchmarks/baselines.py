@@ -1,4 +1,4 @@
-"""What is reached without a model: rows of the table of runs for every forecast, for PTB-XL and the Long Range Arena.
+"""What is reached without a model: rows of the table of runs for forecasts, PTB-XL, the Long Range Arena and speech.
 
     python benchmarks/baselines.py --data-root FOLDER [--csv results/runs.csv]
     python benchmarks/baselines.py --data-root FOLDER --parts starts --variables multi --csv runs/starts.csv
@@ -7,14 +7,17 @@ Forecasts: last value, the last day and week again, a linear map fitted in close
 and calendar that training under the `best` recipe starts from, which shows what the state space adds to it. PTB-XL:
 logistic regression on mean, spread, lowest and highest value and mean step of each lead, which looks at no waveform.
 Arena: the most frequent class, and logistic regression on how often each symbol comes (pictures: on the pixels).
+Speech: the most frequent word, and logistic regression on the power in 40 bands of the whole clip, deaf to order.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ from wavessm.data.baselines import baseline_scores
 from wavessm.data.cifar import load_image
 from wavessm.data.forecast import SETS, load_forecast
 from wavessm.data.ptbxl import load_ptbxl
-from wavessm.data.source import Source
+from wavessm.data.source import DataSet, Source
+from wavessm.data.speech import load_speech
 from wavessm.data.tokens import Tokens
 from wavessm.errors import DataError
 from wavessm.tasks import ForecastOptions
@@ -43,7 +47,7 @@ from wavessm.training.task_recipes import recipe
 
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:
-    named = f" --dataset {options['dataset']} --horizon {options['horizon']}" if options else ""
+    named = "".join(f" --{name} {options[name]}" for name in ("dataset", "horizon", "words") if name in options)
     return results.described(task, options, "baseline", 0) | {
         "model": model,
         "split": "test",
@@ -110,23 +114,54 @@ def ecg(root: str, _: str) -> list[dict[str, Any]]:
     return rows
 
 
-def scored(task: str, model: str, kind: str, table: np.ndarray, seconds: float) -> dict[str, Any]:
+def scored(
+    task: str, model: str, kind: str, table: np.ndarray, seconds: float, options: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """A row with its interval from the rows of the test cases."""
     metric = metrics.SELECTION[kind].name
     value, (low, high) = metrics.summarise(kind, table)[metric], metrics.bootstrap(kind, table)[metric]
     print(f"{task}, {model}: {value:.4f} [{low:.4f}, {high:.4f}]", flush=True)
-    return row(task, {}, model, metric, value, seconds) | {"ci_low": low, "ci_high": high}
+    return row(task, options or {}, model, metric, value, seconds) | {"ci_low": low, "ci_high": high}
 
 
-def shares(source: Source, symbols: int) -> np.ndarray:
-    """How often each symbol comes in a case; of pictures the pixels. (cases, k)"""
-    if not isinstance(source, Tokens):
-        return source.take(torch.arange(len(source))).x.flatten(1).numpy()
+def classified(
+    task: str, data: DataSet, look: Callable[[Source], np.ndarray], what: str, options: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The most frequent class, and a logistic regression on what `look` sees of every case: (cases, k)"""
+    began = time.perf_counter()
+    right = data.test.y.numpy()
+    common = np.full_like(right, np.bincount(data.train.y.numpy()).argmax())
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
+    model.fit(look(data.train), data.train.y.numpy())
+    given = {"most frequent class": common, f"logistic regression on {what}": model.predict(look(data.test))}
+    seconds = time.perf_counter() - began
+    return [
+        scored(task, name, "multiclass", np.stack([answers, right], axis=1), seconds, options)
+        for name, answers in given.items()
+    ]
+
+
+def counts(source: Tokens, symbols: int) -> np.ndarray:
+    """How often each symbol comes in a case. (cases, symbols)"""
     case = torch.repeat_interleave(torch.arange(len(source)), source.lengths)
     first = torch.repeat_interleave(source.starts - (source.lengths.cumsum(0) - source.lengths), source.lengths)
     symbol = source.flat[torch.arange(len(case)) + first].long()
-    counts = torch.bincount(case * symbols + symbol, minlength=len(source) * symbols).view(len(source), symbols)
-    return (counts / source.lengths[:, None]).numpy()
+    found = torch.bincount(case * symbols + symbol, minlength=len(source) * symbols).view(len(source), symbols)
+    return (found / source.lengths[:, None]).numpy()
+
+
+def pixels(source: Source) -> np.ndarray:
+    return source.take(torch.arange(len(source))).x.flatten(1).numpy()
+
+
+def bands(source: Source, n: int = 40) -> np.ndarray:
+    """Logarithm of the power in n bands, the upper ones wider, over the whole clip. (cases, n)"""
+    seen = []
+    for cases in torch.arange(len(source)).split(512):
+        power = torch.fft.rfft(source.take(cases).x[..., 0]).abs().square()
+        edges = torch.logspace(1.5, np.log10(power.shape[1]), n + 1).long().tolist()
+        seen.append(torch.stack([power[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], dim=1).add(1e-6).log())
+    return torch.cat(seen).numpy()
 
 
 def arena(root: str, _: str) -> list[dict[str, Any]]:
@@ -137,23 +172,14 @@ def arena(root: str, _: str) -> list[dict[str, Any]]:
         except DataError as missing:
             print(missing)
             continue
-        began = time.perf_counter()
-        right, symbols = data.test.y.numpy(), len(data.info.symbols)
-        common = np.full_like(right, np.bincount(data.train.y.numpy()).argmax())
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
-        model.fit(shares(data.train, symbols), data.train.y.numpy())
-        given = {
-            "most frequent class": common,
-            f"logistic regression on {'symbol counts' if symbols else 'pixels'}": model.predict(
-                shares(data.test, symbols)
-            ),
-        }
-        seconds = time.perf_counter() - began
-        rows += [
-            scored(task, name, "multiclass", np.stack([answers, right], axis=1), seconds)
-            for name, answers in given.items()
-        ]
+        symbols = len(data.info.symbols)
+        look, what = (partial(counts, symbols=symbols), "symbol counts") if symbols else (pixels, "pixels")
+        rows += classified(task, data, look, what)
     return rows
+
+
+def speech(root: str, _: str) -> list[dict[str, Any]]:
+    return classified("speech", load_speech(root, 30), bands, "the power in 40 bands", {"words": 30})
 
 
 PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
@@ -161,6 +187,7 @@ PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
     "forecasts": forecasts,
     "starts": starts,
     "arena": arena,
+    "speech": speech,
 }
 
 

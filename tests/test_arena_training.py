@@ -11,6 +11,7 @@ from wavessm.data import generate_listops, load_listops
 from wavessm.data.listops import Grammar, Sizes
 from wavessm.data.source import Batch, DataInfo
 from wavessm.models import SequenceModel
+from wavessm.report.runs import read_runs
 from wavessm.tasks import TASKS, model_config
 from wavessm.training.evaluate import low_pass, thin
 from wavessm.training.folder import Run
@@ -66,8 +67,12 @@ def test_half_the_rate_is_heard_with_steps_twice_as_long(tmp_path, capsys):
         (["--hz", "8000"], "30 cases, model rate 2\n"),
         (["--every", "2", "--antialias"], "30 cases, model rate 2, low-pass filtered\n"),
     ):
-        assert main(["evaluate", str(run), *options, "--device", "cpu"]) == 0
+        assert main(["evaluate", str(run), *options, "--device", "cpu", "--csv", str(tmp_path / "runs.csv")]) == 0
         assert said in capsys.readouterr().out
+    rows = read_runs(tmp_path / "runs.csv")
+    assert [row["dataset"] for row in rows] == ["SC30 8 kHz", "SC30 8 kHz", "SC30 8 kHz low-pass"]
+    assert {(row["task"], row["split"], row["metric"]) for row in rows} == {("speech", "test", "accuracy")}
+    assert rows[2]["command"].endswith("; wavessm evaluate RUN --every 2 --antialias")
     assert main(["evaluate", str(run), "--antialias", "--device", "cpu"]) == 2
     # what the model hears then: every second scaled sample
     trained = Run.read(run)

@@ -11,6 +11,7 @@ from wavessm.training.checkpoint import write_json
 from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
 from wavessm.training.folder import Run
 from wavessm.training.recipes import Recipe
+from wavessm.training.results import append, rows_of_evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Options:
     """auto, cpu or cuda."""
     out: Path | None = None
     """JSON file for the scores."""
+    csv: Path | None = None
+    """Table of runs to add the scores to; `wavessm report` reads it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -41,8 +44,9 @@ def main(arguments: list[str]) -> int:
     from wavessm.training.run import pick_device
 
     device = pick_device(Recipe(device=given.device))
+    run = Run.read(given.run)
     result = evaluate_run(
-        Run.read(given.run),
+        run,
         given.split,
         every=given.every,
         hz=given.hz,
@@ -60,4 +64,16 @@ def main(arguments: list[str]) -> int:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
+    if given.csv is not None:
+        append(given.csv, rows_of_evaluation(run, result, _said(given)))
     return 0
+
+
+def _said(given: Options) -> list[str]:
+    """The options that decide the scores, as they would be typed."""
+    words = []
+    for field in dataclasses.fields(Options):
+        value = getattr(given, field.name)
+        if field.name in ("split", "every", "hz", "antialias", "checkpoint") and value != field.default:
+            words += [f"--{field.name}"] if value is True else [f"--{field.name}", str(value)]
+    return words

@@ -21,13 +21,13 @@ def counterpart(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant
 def partner(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> tuple[Variant, float] | None:
     """The paper's variant and its number.
 
-    The names of data sets differ in small things: forecasts name theirs, other tasks have one set each.
+    Forecasts and Speech Commands name their data sets as the paper does; other tasks have one each, without a name.
     """
     baseline = BASELINES.get(variant.model.lower(), variant.family)
     for theirs, rows in published.items():
         if theirs._replace(dataset="") != cell._replace(dataset=""):
             continue
-        if cell.task in ("forecast", "speech") and theirs.dataset != cell.dataset:
+        if (cell.dataset or cell.task in ("forecast", "speech")) and theirs.dataset != cell.dataset:
             continue
         for row, value in rows.items():
             if baseline in BASELINES.values():

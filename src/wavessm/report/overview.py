@@ -42,7 +42,7 @@ def group(cell: Cell) -> Group:
 
 
 def column(cell: Cell) -> str:
-    return cell.horizon or cell.task.removeprefix("ptbxl-")
+    return cell.horizon or cell.dataset or cell.task.removeprefix("ptbxl-")
 
 
 def overview(results: Results, published: Published) -> list[tuple[str, list[str], list[list[str]]]]:

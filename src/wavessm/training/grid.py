@@ -27,7 +27,7 @@ _HOW = {
     "precision", "save_seconds", "skip_bad", "test",
 }  # fmt: skip
 """Options that say how a run is done, not what is trained."""
-_TOLD = {"dataset", "epochs", "folder", "horizon", "path", "root", "seed", "steps", "variables"}
+_TOLD = {"dataset", "epochs", "folder", "horizon", "path", "root", "seed", "steps", "variables", "words"}
 """Options that a row tells elsewhere."""
 
 

@@ -12,6 +12,7 @@ import fcntl
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from wavessm.errors import DataError
 from wavessm.models import SequenceModel
 from wavessm.operators import CLOSED_FORMS
 from wavessm.training import checkpoint
+from wavessm.training.evaluate import Evaluation
 from wavessm.training.folder import Run
 from wavessm.training.metrics import SELECTION
 
@@ -127,17 +129,7 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
     """
     result = json.loads((run.folder / "result.json").read_text())
     last = checkpoint.load(run.folder / "last.ckpt")
-    options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
-    common = described(run.task, options, run.recipe_name, run.recipe.seed) | {
-        **model_columns(run.model),
-        "epochs": last["step"] / _steps_per_epoch(run),
-        "params": result["parameters"],
-        "train_seconds": last["seconds"],
-        "gpu": gpu_name(run.recipe.device),
-        "versions": versions(run.environment),
-        "command": command,
-        "status": "ok",
-    }
+    common = _of_run(run, last, result["parameters"]) | {"command": command}
     selecting = SELECTION[run.info.kind].name
     rows = []
     for name in [key.removeprefix("test_") for key in result if key.startswith("test_")]:
@@ -157,6 +149,37 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
     return rows
 
 
+def rows_of_evaluation(run: Run, result: Evaluation, arguments: list[str]) -> list[Row]:
+    """A trained model's scores of another look at the data: half the samples, another split."""
+    options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
+    looked = f"{dataset_name(options, result.rate)}{' low-pass' if result.antialias else ''}".strip()
+    trained = run.environment["command"]
+    parameters = sum(p.numel() for p in SequenceModel(run.model).parameters())
+    common = _of_run(run, checkpoint.load(run.folder / "last.ckpt"), parameters) | {
+        "dataset": looked,
+        "split": result.split,
+        "command": f"{trained}; {shlex.join(['wavessm', 'evaluate', 'RUN', *arguments])}",
+    }
+    rows = []
+    for name, value in result.scores.items():
+        low, high = result.intervals.get(name, (None, None))
+        rows.append(common | {"metric": name, "value": value, "ci_low": low, "ci_high": high})
+    return rows
+
+
+def _of_run(run: Run, last: dict[str, Any], parameters: int) -> Row:
+    options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
+    return described(run.task, options, run.recipe_name, run.recipe.seed) | {
+        **model_columns(run.model),
+        "epochs": last["step"] / _steps_per_epoch(run),
+        "params": parameters,
+        "train_seconds": last["seconds"],
+        "gpu": gpu_name(run.recipe.device),
+        "versions": versions(run.environment),
+        "status": "ok",
+    }
+
+
 def _steps_per_epoch(run: Run) -> float:
     """From metrics.csv, which has both; the data need not be read again."""
     with (run.folder / "metrics.csv").open(newline="") as file:
@@ -166,15 +189,26 @@ def _steps_per_epoch(run: Run) -> float:
 
 def described(task: str, options: dict[str, Any], recipe_name: str, seed: int) -> Row:
     """What is known of a run before it begins."""
-    dataset = options.get("dataset", "")
     return {
         "task": task,
-        "dataset": _DATASETS.get(dataset, dataset),
+        "dataset": dataset_name(options),
         "horizon": options.get("horizon", ""),
         "variables": options.get("variables", ""),
         "recipe": recipe_name,
         "seed": seed,
     }
+
+
+def dataset_name(options: dict[str, Any], rate: float = 1.0) -> str:
+    """A data set as the tables name it; Speech Commands by its words and its sampling rate.
+
+    >>> dataset_name({"dataset": "WTH"}), dataset_name({"words": 35}, rate=2), dataset_name({}, rate=2)
+    ('Weather', 'SC35 8 kHz', 'every 2')
+    """
+    if "words" in options:
+        return f"SC{options['words']} {16 / rate:g} kHz"
+    name = options.get("dataset", "")
+    return f"{_DATASETS.get(name, name)}{f' every {rate:g}' if rate != 1 else ''}".strip()
 
 
 def model_columns(config: ModelConfig) -> Row:
