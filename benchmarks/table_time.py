@@ -2,6 +2,7 @@
 
     python benchmarks/table_time.py --s4 PATH [--runs results/runs.csv] [--out results/engine]
     python benchmarks/table_time.py --times results/engine/step_times.csv     count the runs again, time nothing
+    python benchmarks/table_time.py --times results/engine/step_times.csv --groups speech --s4 PATH   time one anew
 
 The table of runs says how many steps were done at which length. A step of the model of each group of tasks, forward to
 optimiser, is timed at some lengths, ours as it trains (a CUDA graph on a GPU) and the same stack of official S4 blocks
@@ -53,13 +54,14 @@ GROUPS = {
     "text": Group(Size(16, d_input=1, d_output=2), (1024, 4096), "text"),
     "listops": Group(Size(50, d_input=1, d_output=10), (512, 2000), "listops"),
     "image": Group(Size(50, 512, norm="layer", d_input=1, d_output=10), (1024,), "image"),
+    "speech": Group(Size(16, 128, d_input=1, d_output=30), (16_000,), "speech"),
 }
 TRAINED = {"ETTh1": 8640, "ETTh2": 8640, "ETTm1": 34_560, "WTH": 24_544, "ECL": 18_412}
 """Rows of the training part."""
 RECORDS = {"all": 17_418, "form": 7197, "rhythm": 16_832}
 """Training records of PTB-XL's tasks; 17,084 for the diagnostic ones."""
-ARENA = {"text": (22_500, 1544), "listops": (96_000, 1133), "image": (45_000, 1024)}
-"""Training cases, and the mean width of a batch in eight buckets."""
+CASES = {"text": (22_500, 1544), "listops": (96_000, 1133), "image": (45_000, 1024), "speech": (51_088, 16_000)}
+"""Training cases (speech: of 30 words), and their length; of tokens the mean width of a batch in eight buckets."""
 
 
 class Work(NamedTuple):
@@ -73,7 +75,7 @@ class Work(NamedTuple):
 
 def work_of(row: dict[str, str]) -> Iterator[Work]:
     """What a row of the table of runs says was done."""
-    task, given = read(row["command"].split()[2:])
+    task, given = read(_trained(row).split()[2:])
     data, chosen, epochs = given.data, given.training, float(row["epochs"])
     if task.name.startswith("ptbxl"):
         steps = epochs * math.ceil(RECORDS.get(task.name.removeprefix("ptbxl-"), 17_084) / chosen.batch_size)
@@ -89,9 +91,14 @@ def work_of(row: dict[str, str]) -> Iterator[Work]:
         stages = read_stages(data.stages)
         for length, share in (*stages, (data.length, 1 - sum(share for _, share in stages))):
             yield Work(task.name, "window-copy", length, share * steps)
-    elif task.name in ARENA:
-        cases, width = ARENA[task.name]
+    elif task.name in CASES:
+        cases, width = CASES[task.name]
         yield Work(task.name, task.name, width, epochs * math.ceil(cases / chosen.batch_size))
+
+
+def _trained(row: dict[str, str]) -> str:
+    """The command of the training, without an evaluation behind it."""
+    return row["command"].partition(";")[0]
 
 
 def our_step(group: Group, family: str, length: int, device: torch.device) -> Callable[[], Any]:
@@ -159,30 +166,36 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/engine"))
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
     parser.add_argument("--times", type=Path, help="step_times.csv of an earlier call")
+    parser.add_argument("--groups", default="", help="time these anew, by comma; the others are taken from --times")
     parser.add_argument("--tiny", action="store_true", help="small models, to try the script on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    groups = GROUPS
+    chosen = options.groups.split(",") if options.groups else [] if options.times else list(GROUPS)
+    if unknown := [name for name in chosen if name not in GROUPS]:
+        sys.exit(f"table_time: no group {unknown[0]!r}; known: {', '.join(GROUPS)}.")
+    groups = {name: GROUPS[name] for name in chosen}
     if options.tiny:
         tiny = {"batch": 2, "d_model": 8, "n_layers": 1, "d_state": 8}
-        groups = {name: Group(replace(g.size, **tiny), g.lengths[:2], g.recipes) for name, g in GROUPS.items()}
+        groups = {name: Group(replace(g.size, **tiny), g.lengths[:2], g.recipes) for name, g in groups.items()}
     s4_file = None if options.s4 is None else options.s4 / "models" / "s4" / "s4.py"
     for path in (options.runs, s4_file, options.times):
         if path is not None and not path.is_file():
             sys.exit(f"table_time: {path}: no such file; see --runs, --s4 and --times.")
     with options.runs.open(newline="") as file:
-        finished = {row["command"]: row for row in csv.DictReader(file) if row["status"] == "ok" and row["epochs"]}
+        finished = {_trained(row): row for row in csv.DictReader(file) if row["status"] == "ok" and row["epochs"]}
     done = [work for row in finished.values() if row["gpu"] not in ("", "cpu") for work in work_of(row)]
     if not done:
         sys.exit(f"table_time: {options.runs} has no finished run of a GPU; give another with --runs.")
-    if options.times is None:
-        times = list(time_steps(groups, options.s4, device, 2 if options.tiny else 20))
-        report(times, options.out / "step_times.csv", "table_time.py")
-    else:
+    times = []
+    if options.times is not None:
         with options.times.open(newline="") as file:
-            times = list(csv.DictReader(file))
-        if missing := {work.group for work in done} - {time.get("group") for time in times}:
-            sys.exit(f"table_time: {options.times} has no step times of {', '.join(sorted(missing))}; time them anew.")
+            times = [time for time in csv.DictReader(file) if time.get("group") not in groups]
+    if groups:
+        times += time_steps(groups, options.s4, device, 2 if options.tiny else 20)
+        report(times, options.out / "step_times.csv", "table_time.py")
+    if missing := {work.group for work in done} - {time.get("group") for time in times}:
+        missed = ",".join(sorted(missing))
+        sys.exit(f"table_time: {options.times} has no step times of {missed}; time them with --groups {missed}.")
     rows = list(add_up(done, times))
     report(rows, options.out / "table_time.csv", "table_time.py")
 

@@ -48,8 +48,16 @@ def test_the_steps_of_runs_are_counted(tmp_path, table_time):
     table_time(*line, "--out", tmp_path / "again", "--times", tmp_path / "step_times.csv")
     minutes = [float(row["dplr_minutes"]) for row in read(tmp_path / "again" / "table_time.csv")]
     assert minutes == pytest.approx([float(row["dplr_minutes"]) for row in made.values()], rel=1e-3)
+    table_time(*line, "--out", tmp_path / "anew", "--times", tmp_path / "step_times.csv", "--groups", "window-copy")
+    before, after = read(tmp_path / "step_times.csv"), read(tmp_path / "anew" / "step_times.csv")
+    assert [row for row in after if row["group"] == "ptbxl"] == [row for row in before if row["group"] == "ptbxl"]
+    assert len(after) == len(before)
+    with pytest.raises(SystemExit, match=r"no group 'nix'; known: ptbxl, "):
+        table_time(*line, "--groups", "nix")
     (tmp_path / "other.csv").write_text("group,length,who,milliseconds,machine,torch\n")
-    with pytest.raises(SystemExit, match=r"has no step times of ptbxl, window-copy; time them anew\.$"):
+    with pytest.raises(
+        SystemExit, match=r"has no step times of ptbxl,window-copy; time them with --groups ptbxl,window-copy\.$"
+    ):
         table_time(*line, "--times", tmp_path / "other.csv")
 
 
