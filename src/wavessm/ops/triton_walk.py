@@ -170,6 +170,22 @@ def walk_kernel(
 
 
 @jit
+def _power(d_0: tl.tensor, d_1: tl.tensor, d_2: tl.tensor, steps: tl.tensor, N: tl.constexpr) -> tl.tensor:
+    """D^steps by squaring, in float64 because each square doubles the relative error. (N,) each"""
+    d_0, d_1, d_2 = d_0.to(tl.float64), d_1.to(tl.float64), d_2.to(tl.float64)
+    one, none = tl.zeros((N,), tl.float64) + 1.0, tl.zeros((N,), tl.float64)
+    over_0, over_1, over_2 = one, none, one
+    left = steps
+    while left > 0:
+        if left % 2 == 1:
+            turned = over_1 * d_1
+            over_0, over_1, over_2 = over_0 * d_0 - turned, over_0 * d_1 + over_1 * d_2, over_2 * d_2 - turned
+        d_0, d_1, d_2 = d_0 * d_0 - d_1 * d_1, d_1 * (d_0 + d_2), d_2 * d_2 - d_1 * d_1
+        left = left // 2
+    return over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
+
+
+@jit
 def bridge_kernel(
     begin: tl.tensor, ends: tl.tensor, decay: tl.tensor,
     channels: tl.tensor, modes: tl.tensor, segments: tl.tensor, steps: tl.tensor,
@@ -182,28 +198,12 @@ def bridge_kernel(
     h, signal = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     n = tl.arange(0, N)
     ok = n < modes
-    # D^steps by squaring, in float64 because each square doubles the relative error
-    base_0 = tl.load(decay + h * 3 * modes + n, mask=ok, other=0.0).to(tl.float64)
-    base_1 = tl.load(decay + h * 3 * modes + modes + n, mask=ok, other=0.0).to(tl.float64)
-    base_2 = tl.load(decay + h * 3 * modes + 2 * modes + n, mask=ok, other=0.0).to(tl.float64)
+    decay += h * 3 * modes + n
+    d_0, d_1 = tl.load(decay, mask=ok, other=0.0), tl.load(decay + modes, mask=ok, other=0.0)
+    d_2 = tl.load(decay + 2 * modes, mask=ok, other=0.0)
     if REVERSE:
-        base_1 = -base_1
-    over_0, over_1, over_2 = (
-        tl.zeros((N,), tl.float64) + 1.0,
-        tl.zeros((N,), tl.float64),
-        tl.zeros((N,), tl.float64) + 1.0,
-    )
-    left = steps
-    while left > 0:
-        if left % 2 == 1:
-            over_0, over_1, over_2 = (
-                over_0 * base_0 - over_1 * base_1, over_0 * base_1 + over_1 * base_2, over_2 * base_2 - over_1 * base_1,
-            )  # fmt: skip
-        base_0, base_1, base_2 = (
-            base_0 * base_0 - base_1 * base_1, base_1 * (base_0 + base_2), base_2 * base_2 - base_1 * base_1,
-        )  # fmt: skip
-        left = left // 2
-    over_0, over_1, over_2 = over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
+        d_1 = -d_1
+    over_0, over_1, over_2 = _power(d_0, d_1, d_2, steps, N)
     s_0, s_1 = tl.zeros((N,), tl.float32), tl.zeros((N,), tl.float32)
     for k in range(segments - 1):
         source = segments - 1 - k if REVERSE else k
