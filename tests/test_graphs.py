@@ -139,6 +139,7 @@ def test_buckets_leave_little_to_fill_up():
     tokens = [16 * sum(widths_of(buckets, 0)) for buckets in (1, 8)]
     assert tokens[0] == steps * 16 * int(source.lengths.max())
     assert tokens[1] < 1.2 * int(source.lengths.sum())
+    assert source.in_buckets(8).mean_length() == pytest.approx(tokens[1] / tokens[0], rel=0.02)
     widths = [widths_of(8, seed) for seed in (0, 0, 1)]
     assert widths[0] == widths[1] != widths[2], "a function of the seed"
     assert sorted(widths[0]) != widths[0] != sorted(widths[0])[::-1], "batches of all widths come in turn"

@@ -104,5 +104,13 @@ class Staged(Generated):
         self.draw = self.stage(done).draw
         return self
 
+    def length_at(self, done: float) -> float:
+        return self.stage(done).length / self.stages[-1].length
+
+    def mean_length(self) -> float:
+        *shorter, last = self.stages
+        rest = 1 - sum(stage.share for stage in shorter)
+        return rest + sum(stage.share * stage.length for stage in shorter) / last.length
+
     def to(self, device: torch.device | str) -> Staged:
         return self if self.is_on(device) else Staged(self.stages, self.epoch, self.seed, device)

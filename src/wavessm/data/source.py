@@ -59,6 +59,14 @@ class Source(ABC):
         """Itself, ready for what belongs where a part `done` of the run is over, 0 to 1."""
         return self
 
+    def length_at(self, done: float) -> float:
+        """How long batches are meant to be there, where the last ones are 1."""
+        return 1.0
+
+    def mean_length(self) -> float:
+        """Of the batches of a whole run, where the longest are 1."""
+        return 1.0
+
     def get_state(self) -> Tensor | None:
         """What a checkpoint must keep for draws to go on as they would have."""
         return None

@@ -94,6 +94,13 @@ class Tokens(Source):
         batches = together[: whole * batch_size].view(whole, batch_size)[order[:whole].argsort()]
         return torch.cat([batches.flatten(), together[whole * batch_size :]])
 
+    def mean_length(self) -> float:
+        """Of batches in buckets, each as wide as its bucket."""
+        if len(self.widths) < 2:
+            return 1.0
+        widths = torch.tensor(self.widths)
+        return float(widths[torch.searchsorted(widths, self.sizes)].double().mean()) / self.widths[-1]
+
     def to(self, device: torch.device | str) -> Tokens:
         moved = copy.copy(self)
         moved.flat, moved.y = self.flat.to(device), self.y.to(device)

@@ -18,9 +18,7 @@ from typing import Any
 
 import torch
 
-from wavessm.data.drawn import Staged
-from wavessm.data.source import DataSet, Source
-from wavessm.data.tokens import Tokens
+from wavessm.data.source import DataSet
 from wavessm.models import SequenceModel
 from wavessm.tasks import data_options, model_config
 from wavessm.training.loader import Whole, as_trained
@@ -98,23 +96,12 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
         batch_size=own.batch_size,
         steps=plan.total_steps,
         validations=math.ceil(plan.total_steps / plan.validate_every),
-        step_seconds=step_seconds * _mean_length(as_trained(data, own).train),
+        step_seconds=step_seconds * as_trained(data, own).train.mean_length(),  # timed on the longest
         evaluation_seconds=seconds * batches / (recipe.devices * recipe.nodes),
         test_seconds=seconds * len(Whole(data.test, own.eval_batch_size)),
         memory=peak.read(),
         device=str(device),
     )
-
-
-def _mean_length(source: Source) -> float:
-    """Of a curriculum, or of tokens in buckets, where the longest cases are 1; steps were timed there."""
-    if isinstance(source, Tokens) and len(source.widths) > 1:
-        return sum(source.widths) / len(source.widths) / source.widths[-1]
-    if not isinstance(source, Staged):
-        return 1.0
-    *shorter, last = source.stages
-    rest = 1 - sum(stage.share for stage in shorter)
-    return rest + sum(stage.share * stage.length for stage in shorter) / last.length
 
 
 def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> float:

@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from wavessm.data.drawn import Staged
 from wavessm.data.source import Batch, DataSet
 from wavessm.errors import OptionError
 from wavessm.training import metrics
@@ -96,8 +95,8 @@ class TrainingModule(LightningModule):
     def enter_stage(self) -> None:
         """Where a curriculum goes on to longer sequences: slow the model down with them, if the recipe says so."""
         source, total = self.data.train, self.plan.total_steps
-        if self.recipe.slow_down and self.step and isinstance(source, Staged):
-            before, now = (source.stage(step / total).length for step in (self.step - 1, self.step))
+        if self.recipe.slow_down and self.step:
+            before, now = (source.length_at(step / total) for step in (self.step - 1, self.step))
             if before != now:
                 slow_down(self.model, now / before)
 
