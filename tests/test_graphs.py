@@ -86,6 +86,15 @@ def test_every_shape_has_a_capture_of_its_own_in_memory_they_share(fake_cuda):
     assert FakeGraph.pools == (None, first.pool(), first.pool())
 
 
+def test_shapes_beyond_the_limit_run_as_usual(fake_cuda, monkeypatch):
+    monkeypatch.setattr(graphs, "MOST", 2)
+    captured = CapturedStep(lambda batch: batch.x.sum())
+    for _ in range(5):
+        for width in (3, 4, 5):
+            assert float(captured(Batch(torch.ones(2, width), torch.zeros(2)))) == 2 * width
+    assert len(captured.captures) == 2
+
+
 def sentences(cases, pairs=False, most=39):
     """Tokens of 3 to `most` symbols with two labels."""
     generator = torch.Generator().manual_seed(0)

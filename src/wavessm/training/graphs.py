@@ -4,7 +4,8 @@ Small models spend a step on launching kernels. The step (forward, backward, opt
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
 one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Each
 shape of batch has a capture of its own: the stages of a curriculum, the widths that tokens are filled up to
-(`Tokens.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once.
+(`Tokens.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once; shapes
+beyond the first 32 run as usual.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from torch import Tensor
 from wavessm.data.source import Batch
 
 WARM_UP = 3
+MOST = 32
+"""Shapes that are captured."""
 
 
 class CapturedStep:
-    """`step`, from the fourth batch of a shape on as a graph. The result stays valid until the next call."""
+    """`step`, as a graph from the fourth batch of a shape on. The result stays valid until the next call."""
 
     def __init__(self, step: Callable[[Batch], Tensor]) -> None:
         self.step = step
@@ -33,7 +36,7 @@ class CapturedStep:
         form = tuple(None if part is None else (part.shape, part.dtype) for part in batch)
         if form not in self.captures:
             self.calls[form] = self.calls.get(form, 0) + 1
-            if self.calls[form] <= WARM_UP:
+            if self.calls[form] <= WARM_UP or len(self.captures) == MOST:
                 return self._beside(batch)
             first = next(iter(self.captures.values()), None)
             self.captures[form] = Capture(self.step, batch, None if first is None else first.graph.pool())
