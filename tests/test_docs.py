@@ -186,3 +186,13 @@ def test_shell_lines_of_the_guides_run(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "stream.csv").read_text().splitlines()) == 3
     assert len((tmp_path / "next.csv").read_text().splitlines()) == 25
     assert said.count("low 0.") == 10, "the exported stream answers ten times"
+
+
+def test_the_presets_have_as_many_parameters_as_the_page_says():
+    table = (DOCS / "models.md").read_text().partition("## Presets")[2]
+    said = {
+        name: int(line.rsplit("|", 2)[1].replace(",", ""))
+        for line in table.splitlines()
+        for name in re.findall(r"`(wavessm-[\w-]+)`", line)
+    }
+    assert said == {name: sum(p.numel() for p in ws.create_model(name).parameters()) for name in ws.presets()}
