@@ -20,6 +20,7 @@ import torch
 
 import miniatures
 from wavessm.cli import COMMANDS, main
+from wavessm.data import read_signal
 from wavessm.data.catalogue import ENTRIES
 from wavessm.training import checkpoint
 from wavessm.training.module import TrainingModule
@@ -129,6 +130,7 @@ def ready(tmp_path_factory):
 
 MISTAKES = {
     "no steps to time": ("bench --steps 0", "steps is 0"),
+    "no length to time": ("bench --length -1", "length is -1"),
     "unknown command": ("trian", "did you mean 'train'"),
     "unknown task": ("train widow-copy", "did you mean 'window-copy'"),
     "unknown option": ("train window-copy --familly db6", "unknown option --familly: did you mean --family"),
@@ -144,6 +146,8 @@ MISTAKES = {
     "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
     "no data folder": ("train forecast", "no data folder: give it with --root FOLDER, or set WAVESSM_DATA."),
     "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
+    "two recipes": ("train window-copy --recipe best --recipe paper", "--recipe and --recipe are given; give one"),
+    "yes and no": ("train window-copy --test --no-test", "--test and --no-test are given; give one"),
     "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
     "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
     "unknown family of S4": ("train window-copy --family s4d-lags", "did you mean 's4d-legs'"),
@@ -166,8 +170,11 @@ MISTAKES = {
     "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
     "rate of a forecast": ("evaluate {0}/c --every 2", "would change the task"),
     "predict nothing": ("predict {0}/a", "no files"),
-    "predict a missing file": ("predict {0}/a {0}/none.npy", "no such file"),
+    "predict a missing file": ("predict {0}/a {0}/nowhere.npy", "no such file"),
     "predict with other channels": ("predict {0}/a {0}/wav/beep/000.wav", "1 channels, but the model was trained on 2"),
+    "predict no samples": ("predict {0}/a {0}/none.npy", "none.npy: shape (0, 64, 2), which holds no samples"),
+    "predict a file at a rate": ("predict {0}/a {0}/arrays/X.npy --rate 2", "--chunk and --rate are for streams"),
+    "a picture of no kind": ("predict {0}/a {0}/arrays/X.npy --plot x.foo", "ends in .png, .pdf or .svg"),
     "predict a short series": ("predict {0}/c {0}/short.csv", "fewer than the context of 24"),
     "predict other columns": ("predict {0}/c {0}/other.csv", "is missing"),
     "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
@@ -196,6 +203,7 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
         lines = (ready / "series.csv").read_text().splitlines(keepends=True)
         (ready / "short.csv").write_text("".join(lines[:20]))
         (ready / "other.csv").write_text("date,rain\n2024-01-01 00:00:00,1\n")
+        np.save(ready / "none.npy", np.zeros((0, 64, 2)))
     typed, words = MISTAKES[case]
     assert main(shlex.split(typed.format(ready))) == 2
     captured = capsys.readouterr()
@@ -291,6 +299,38 @@ def test_a_forecast_follows_the_last_row_in_the_units_of_the_file(ready, tmp_pat
     values = np.array([float(row["load"]) for row in source])
     assert all(values.min() - 3 * values.std() < float(row["load"]) < values.max() + 3 * values.std() for row in rows)
     assert figure.stat().st_size > 5000
+
+
+def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, capsys):
+    X, y = (np.load(ready / "arrays" / f"{name}.npy") for name in "Xy")
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "X.npy", X)
+    np.save(tmp_path / "data" / "y.npy", np.array(["case", "control"])[y % 2])
+    run, plot = str(tmp_path / "run"), tmp_path / "p.png"
+    assert main(["train", "arrays", str(tmp_path / "data"), "--out", run, "--steps", "1", *SMALL]) == 0
+    capsys.readouterr()
+    assert main(["predict", run, str(ready / "arrays" / "X.npy"), "--plot", str(plot)]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    assert list(rows[0]) == ["file", "case", "prediction", "class case", "control"]
+    assert [row["case"] for row in rows] == [str(case) for case in range(len(X))]
+    assert plot.exists()
+
+
+def test_named_channels_are_heard_in_the_order_of_training(tmp_path, capsys):
+    records, run = miniatures.wfdb_folder(tmp_path / "records"), str(tmp_path / "run")
+    assert main(["train", "wfdb", str(records), "--out", run, "--steps", "1", *SMALL]) == 0
+    signal = read_signal(records / "rec000.hea").values
+    for name, columns in (("same", (0, 1)), ("turned", (1, 0)), ("other", (0, 1))):
+        header = ",".join(
+            ("mlii" if column == 0 else "V1") if name != "other" else f"V{column + 2}" for column in columns
+        )
+        np.savetxt(tmp_path / f"{name}.csv", signal[:, columns], delimiter=",", header=header, comments="")
+    capsys.readouterr()
+    assert main(["predict", run, str(tmp_path / "same.csv"), str(tmp_path / "turned.csv")]) == 0
+    same, turned = rows_of(capsys.readouterr().out)
+    assert same | {"file": ""} == turned | {"file": ""}
+    assert main(["predict", run, str(tmp_path / "other.csv")]) == 2
+    assert "its channels are V2, V3, but the model was trained on MLII, V1." in capsys.readouterr().err
 
 
 def test_a_streamed_forecast_is_that_of_the_file(ready, monkeypatch, capsys):

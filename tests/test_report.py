@@ -144,6 +144,17 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
         read_runs(written(path, [row(**ECG, value=1, status="done")]))
     with pytest.raises(ws.WaveSSMError, match="line 2: horizon is 'a day', expected a whole number"):
         read_runs(written(path, [row(**{**ETT, "horizon": "a day"}, value=1)]))
+    with pytest.raises(ws.WaveSSMError, match="line 2: metric is 'joy', expected one of auroc, accuracy"):
+        read_runs(written(path, [row(**{**ETT, "metric": "joy"}, value=1)]))
+    whole = written(path, [row(**ETT, value=1)]).read_text()
+    path.write_text(whole.rstrip("\n").rpartition(",")[0] + "\n")
+    with pytest.raises(ws.WaveSSMError, match="line 2: has not 22 fields"):
+        read_runs(path)
+    path.write_bytes(b"\xff\xfe" + whole.encode("utf-16"))
+    with pytest.raises(ws.WaveSSMError, match="not a text in UTF-8"):
+        read_runs(path)
+    path.write_text("\ufeff" + whole)  # as spreadsheets begin a file
+    assert len(read_runs(path)) == 1
     with pytest.raises(ws.WaveSSMError, match="nothing to report yet"):
         write_report(written(path, []), tmp_path)
     assert main(["report", "--runs", str(tmp_path / "nowhere.csv")]) == 2

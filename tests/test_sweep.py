@@ -114,7 +114,15 @@ def test_a_file_says_what_a_line_says(tmp_path):
         (["--tasks", "window-copy", "--vary", "lr"], "as in windows=2,4"),
         (["--tasks", "window-copy", "--", "--stepz", "3"], "did you mean --steps"),
         (["--tasks", "window-copy", "--jobs", "0"], "expected at least 1"),
+        (["--tasks", "window-copy", "--", "--recipe", "paper"], "--recipe is decided by --recipes; give it there"),
+        (["--tasks", "window-copy", "--vary", "seed=1,2"], "--seed is decided by --seeds"),
+        (["--tasks", "window-copy", "--", "--family", "db6"], "--family is decided by --variants"),
+        (["--tasks", "window-copy", "--vary", "lr=1,2", "--", "--lr", "3"], "--lr and --lr are given; give one"),
+        (["--tasks", "window-copy", "--horizons", "24"], "horizons are given, but window-copy has none"),
+        (["--tasks", "window-copy", "--seeds", "0", "--seeds", "1"], "--seeds and --seeds are given"),
         (["--resume", "nowhere"], "not the folder of a sweep"),
+        (["--resume", "nowhere", "--seeds", "1"], "as it was; leave out --seeds"),
+        (["--resume", "nowhere", "--", "--lr", "1"], "as it was; leave out --"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
@@ -124,6 +132,18 @@ def test_mistakes_are_one_line_before_anything_runs(tmp_path, monkeypatch, capsy
     assert words in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", ["{", "{}", "[]", '{"grid": 1}'])
+def test_a_broken_sweep_is_one_line(tmp_path, capsys, kept):
+    (tmp_path / "sweep.json").write_text(kept)
+    assert main(["sweep", "--resume", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(
+        "not written by `wavessm sweep`; begin the sweep again with its first line.\n"
+    )
+    (tmp_path / "s.json").write_text("[1]")
+    assert main(["sweep", "--file", str(tmp_path / "s.json")]) == 2
+    assert "holds a list, expected names" in capsys.readouterr().err
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

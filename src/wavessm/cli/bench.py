@@ -41,7 +41,8 @@ WARM_UP = 5
 
 def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
-    whole(given.steps, "bench: steps", least=1)
+    for name in ("steps", "length", "channels", "classes"):
+        whole(getattr(given, name), f"bench: {name}", least=1)
     from wavessm.training.run import pick_device
     from wavessm.training.stepper import bare_module
 

@@ -48,10 +48,10 @@ def main(arguments: list[str]) -> int:
     streams = given.follow is not None or given.files == ("-",)
     if given.follow is not None and given.files:
         raise OptionError("give files or --follow, not both.")
+    if not streams and (given.chunk, given.rate) != (None, 1.0):
+        raise OptionError("--chunk and --rate are for streams; a file is read whole, at the rate it says itself.")
     if given.plot is not None:
-        from wavessm.record import pyplot
-
-        pyplot()  # says now if matplotlib is missing, not after the stream
+        _check_plot(given.plot)
     if streams:
         rows = _stream(run, given)
     else:
@@ -66,6 +66,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _check_plot(path: Path) -> None:
+    """Say now what would go wrong after all predictions are made."""
+    from wavessm.record import pyplot
+
+    pyplot()  # matplotlib may be missing
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise OptionError(f"plot is {path}; expected a file that ends in .png, .pdf or .svg.")
+
+
 def _named(arguments: list[str]) -> list[str]:
     """RUN FILES… as --run RUN --files FILES…"""
     arguments = run_first(arguments, "predict")
@@ -78,7 +87,7 @@ def _named(arguments: list[str]) -> list[str]:
 
 
 def _stream(run: Run, given: Options) -> list[dict[str, Any]]:
-    chunk = given.chunk or max(1, round((run.info.rate or 0) / 10))
+    chunk = max(1, round((run.info.rate or 0) / 10)) if given.chunk is None else given.chunk
     if chunk < 1:
         raise OptionError(f"chunk is {chunk}, expected at least 1.")
     chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]

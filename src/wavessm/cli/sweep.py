@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), own, "wavessm sweep", ABOUT)
     if given.jobs < 1:
         raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
-    given, grid = _resumed(given) if given.resume is not None else (given, _grid(given, shared))
+    given, grid = _resumed(given, shared) if given.resume is not None else (given, _grid(given, shared))
     planned = expand(grid, _base)
     desk = Desk(given.out, given.csv or given.out / "runs.csv", given.scores == "all")
     if given.dry_run:
@@ -141,27 +141,34 @@ def _grid(given: Options, shared: list[str]) -> Grid:
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, OSError) as reason:
         raise OptionError(
             f"{path}: cannot be read as {'JSON' if path.suffix == '.json' else 'TOML'} ({reason})."
         ) from None
+    if not isinstance(values, dict):
+        raise OptionError(f"{path}: holds a {type(values).__name__}, expected names with lists, as in tasks and seeds.")
+    return values
 
 
-def _resumed(given: Options) -> tuple[Options, Grid]:
-    folder = given.resume
+def _resumed(given: Options, shared: list[str]) -> tuple[Options, Grid]:
+    folder, default = given.resume, Options()
     assert folder is not None
+    typed = [name for name in (*LISTS, "file", "csv", "scores") if getattr(given, name) != getattr(default, name)]
+    if typed or shared:
+        raise OptionError(f"sweep: --resume goes on with the sweep as it was; leave out --{(typed or [''])[0]}.")
     path = folder / "sweep.json"
     if not path.is_file():
         raise RunError(f"{folder}: not the folder of a sweep (no sweep.json).")
-    kept = json.loads(path.read_text())
-    default = Options()
-    jobs = given.jobs if given.jobs != default.jobs else kept["jobs"]
-    memory = given.memory_gib or kept["memory_gib"]
-    changed = dataclasses.replace(
-        given, out=folder, csv=Path(kept["csv"]), scores=kept["scores"], jobs=jobs, memory_gib=memory
-    )
-    return changed, Grid.from_dict(kept["grid"])
+    try:
+        kept = json.loads(path.read_text())
+        grid = Grid.from_dict(kept["grid"])
+        csv, scores, jobs, memory = Path(kept["csv"]), kept["scores"], kept["jobs"], kept["memory_gib"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise RunError(f"{path}: not written by `wavessm sweep`; begin the sweep again with its first line.") from None
+    jobs = given.jobs if given.jobs != default.jobs else jobs
+    memory = given.memory_gib or memory
+    return dataclasses.replace(given, out=folder, csv=csv, scores=scores, jobs=jobs, memory_gib=memory), grid
 
 
 def _base(arguments: list[str]) -> tuple[dict[str, Any], Recipe]:

@@ -76,18 +76,25 @@ class Result:
 def read_runs(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV of runs, or `DataError` that names what is wrong with it."""
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             head, rows = tuple(reader.fieldnames or ()), list(reader)
     except OSError as reason:
         raise DataError(f"{path}: {reason.strerror}; give the CSV that runs were written to.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise DataError(f"{path}: not a text in UTF-8; give the CSV that runs were written to.") from None
     if head != COLUMNS:
         missing = [name for name in COLUMNS if name not in head]
         what = f"has no column {missing[0]!r}" if missing else "has its columns in another order"
         raise DataError(f"{path}: {what}; expected {','.join(COLUMNS)}.")
     for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise DataError(f"{path}, line {number}: has not {len(COLUMNS)} fields; was it cut short?")
         if row["status"] == "ok":
             _number(row["value"], f"{path}, line {number}: value")
+            if row["metric"] not in HIGHER_IS_BETTER:
+                known = ", ".join(HIGHER_IS_BETTER)
+                raise DataError(f"{path}, line {number}: metric is {row['metric']!r}, expected one of {known}.")
         elif not row["status"].startswith("failed: "):
             raise DataError(f"{path}, line {number}: status is {row['status']!r}, expected 'ok' or 'failed: reason'.")
         if not (row["horizon"] or "0").isdecimal():

@@ -63,7 +63,20 @@ class Grid:
         for entry in self.vary:
             if "=" not in entry:
                 raise OptionError(f"sweep: vary has {entry!r}, expected an option and its values, as in windows=2,4.")
+        decided = self._decided()
+        typed = [word.removeprefix("--").partition("=")[0] for word in self.options if word.startswith("--")]
+        for name in (*typed, *(entry.partition("=")[0].strip() for entry in self.vary)):
+            if name in decided:
+                raise OptionError(f"sweep: --{name} is decided by --{decided[name]}; give it there.")
         return self
+
+    def _decided(self) -> dict[str, str]:
+        """Options of a run, and the axes that decide them."""
+        axes = {"recipe": "recipes", "seed": "seeds"}
+        axes |= {name: "variants" for variant in self.variants for name in variant_fields(variant)}
+        axes |= {"horizon": "horizons"} if self.horizons else {}
+        axes |= {"variables": "variables"} if self.variables else {}
+        return axes | ({"dataset": "tasks"} if any(":" in task for task in self.tasks) else {})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Grid:
@@ -124,6 +137,10 @@ Base = Callable[[list[str]], tuple[dict[str, Any], Recipe]]
 def expand(grid: Grid, base: Base) -> list[Job]:
     """All jobs, each once, in the order of the axes with the seeds innermost."""
     grid.check()
+    for axis, name in (("horizons", "horizon"), ("variables", "variables")):
+        tasks = [place.partition(":")[0] for place in grid.tasks]
+        if getattr(grid, axis) and not any(name in _fields(task) for task in tasks):
+            raise OptionError(f"sweep: {axis} are given, but {', '.join(tasks)} has none to choose from.")
     jobs: dict[str, Job] = {}
     varied = [
         [["--" + k.strip(), v] for v in values.split(",")] for k, _, values in (e.partition("=") for e in grid.vary)
@@ -159,9 +176,13 @@ def _words(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
+def _fields(task: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
+
+
 def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     """Every choice of data set, horizon and variables that the task has."""
-    known = [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
+    known = _fields(task)
     if dataset and "dataset" not in known:
         raise OptionError(f"sweep: {task} has no data sets to choose from, got {task}:{dataset}.")
     if dataset and dataset not in (*SETS, *_ALIASES):

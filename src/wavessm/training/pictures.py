@@ -9,6 +9,7 @@ import numpy as np
 
 from wavessm.data.source import DataInfo
 from wavessm.record import pyplot
+from wavessm.training.predict import names_of
 
 Row = dict[str, Any]
 
@@ -20,12 +21,12 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     if info.kind == "forecast":
         _draw_forecast(axes, info, rows, context)
     elif "samples" in rows[0]:
-        for name in _names(info, rows):
+        for name in names_of(info):
             axes.plot([row["samples"] for row in rows], [row[name] for row in rows], label=name)
         axes.set(xlabel="samples heard", ylabel="probability" if info.classes else "prediction")
         axes.legend(fontsize=8)
     else:
-        names = _names(info, rows)
+        names = names_of(info)
         image = axes.imshow(np.array([[row[name] for name in names] for row in rows]), aspect="auto", cmap="viridis")
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
         axes.set(ylabel="case")
@@ -36,14 +37,10 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     plt.close(figure)
 
 
-def _names(info: DataInfo, rows: list[Row]) -> list[str]:
-    return list(info.classes) or [name for name in rows[0] if name not in ("file", "case", "samples")]
-
-
 def _draw_forecast(axes: Any, info: DataInfo, rows: list[Row], context: np.ndarray | None) -> None:
     last = rows[-info.horizon :]  # of a stream: the latest forecast
     steps = [row["step"] for row in last]
-    for index, name in enumerate(info.columns[:8]):
+    for index, name in enumerate(names_of(info)[:8]):
         axes.plot(steps, [row[name] for row in last], color=f"C{index}", label=f"{name}, forecast")
         if context is not None:
             axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)

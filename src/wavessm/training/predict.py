@@ -25,6 +25,8 @@ from wavessm.training.folder import Run
 Row = dict[str, Any]
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
 THRESHOLD = 0.5
+_OWN = ("file", "case", "prediction", "samples", "rows", "step", "date")
+"""Columns of a prediction that are not the data's."""
 
 
 def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
@@ -45,22 +47,30 @@ def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
 def judge(info: DataInfo, output: Tensor) -> Row:
     """What a model's output (d_output,) means: a class with probabilities, labels, or numbers in the data's units."""
     if info.kind == "regression":
-        values = info.restore(output)
-        names = info.columns or tuple(f"y{index}" for index in range(len(values)))
-        return {name: float(value) for name, value in zip(names, values, strict=True)}
+        return {name: float(value) for name, value in zip(names_of(info), info.restore(output), strict=True)}
     if info.kind == "multilabel":
         chances = torch.sigmoid(output)
         said = ";".join(name for name, p in zip(info.classes, chances, strict=True) if p >= THRESHOLD)
     else:
         chances = torch.softmax(output, dim=0)
         said = info.classes[int(chances.argmax())]
-    return {"prediction": said, **{name: float(p) for name, p in zip(info.classes, chances, strict=True)}}
+    return {"prediction": said, **{name: float(p) for name, p in zip(names_of(info), chances, strict=True)}}
+
+
+def names_of(info: DataInfo) -> list[str]:
+    """What the columns of a prediction are called: as the classes or the data's columns, `class case` for a class case
+    beside the column of that name."""
+    kind = "class" if info.classes else "column"
+    names = info.classes or info.columns or tuple(f"y{index}" for index in range(info.d_output))
+    return [f"{kind} {name}" if name in _OWN else name for name in names]
 
 
 def _signals(path: Path) -> list[Signal]:
     """The recordings of a file: several where an array has three axes."""
     if path.suffix.lower() == ".npy" and path.exists():
         values = read_npy(path)
+        if not values.size:
+            raise DataError(f"{path}: shape {values.shape}, which holds no samples.")
         if values.ndim == 3 and values.dtype.kind in "buif":
             return [Signal(case.astype(np.float32), None, ()) for case in values]
     record = path.with_name(path.name + ".hea")  # WFDB names records without a suffix
@@ -69,12 +79,25 @@ def _signals(path: Path) -> list[Signal]:
 
 @torch.no_grad()
 def _hear(info: DataInfo, model: SequenceModel, signal: Signal, path: Path) -> Tensor:
-    values = check_values(info, signal.values, str(path))
+    values = check_values(info, _in_order(info, signal, path), str(path))
     rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
     if info.step_scale is not None and (rate != 1 or len(values) > info.length):
         raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples at "
                         "the rate of training.")  # fmt: skip
     return model(info.standardise(values)[None], rate=rate)[0]
+
+
+def _in_order(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
+    """Samples with the channels in the order of training, where both have names, in any case of letters."""
+    here, wanted = ([name.upper() for name in names] for names in (signal.channels, info.channels))
+    if not here or not wanted or here == wanted:
+        return signal.values
+    if sorted(here) != sorted(wanted):
+        raise DataError(
+            f"{path}: its channels are {', '.join(signal.channels)}, but the model was trained on "
+            f"{', '.join(info.channels)}."
+        )
+    return signal.values[:, [here.index(name) for name in wanted]]
 
 
 def check_values(info: DataInfo, values: np.ndarray, where: str) -> Tensor:
@@ -103,7 +126,7 @@ def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     head = {"file": str(path)}
     return [
         {**head, "step": step + 1, **({} if dates is None else {"date": str(dates[step])}),
-         **{name: float(v) for name, v in zip(info.columns, values[step], strict=True)}}
+         **{name: float(v) for name, v in zip(names_of(info), values[step], strict=True)}}
         for step in range(info.horizon)
     ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.streaming import sampled
 from wavessm.training.folder import Run
-from wavessm.training.predict import DATE_NAMES, Row, check_values, forecast, judge
+from wavessm.training.predict import DATE_NAMES, Row, check_values, forecast, judge, names_of
 
 POLL_SECONDS = 0.1
 _PCM = {(1, 8): ("u1", 128, 2**7), (1, 16): ("<i2", 0, 2**15), (1, 32): ("<i4", 0, 2**31), (3, 32): ("<f4", 0, 1),
@@ -192,6 +192,6 @@ def _forecasts(
             series = Series(past, info.channels, seconds if len(seconds) else None, "the stream")
             rows = forecast(run, model, series)
             yield [
-                {"rows": heard, "step": step + 1, **dict(zip(info.columns, row.tolist(), strict=True))}
+                {"rows": heard, "step": step + 1, **dict(zip(names_of(info), row.tolist(), strict=True))}
                 for step, row in enumerate(rows)
             ]
