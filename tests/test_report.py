@@ -130,6 +130,12 @@ def test_verdicts_are_symmetric(number, gain, spread, metric):
         assert words[metric] != "within noise"
 
 
+def test_long_names_have_room_in_the_plot(tmp_path, recwarn):
+    name = "best+" + "+".join(f"option_{number}={number}" for number in range(12))
+    write_report(written(tmp_path / "runs.csv", [row(**{**ETT, "recipe": name}, value=1)]), tmp_path)
+    assert not [str(warning.message) for warning in recwarn if "constrained" in str(warning.message)]
+
+
 def test_bad_tables_get_one_line(tmp_path, capsys):
     path = tmp_path / "runs.csv"
     path.write_text("task,value\n")

@@ -104,8 +104,10 @@ def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[
     plt = pyplot()
     squared = {cell._replace(metric="mae") for cell in results if cell.metric == "mse"}
     results = {cell: made for cell, made in results.items() if cell not in squared}
+    longest = max(len(str(variant)) for made in results.values() for variant in made)
+    height = sum(0.6 + 0.28 * len(made) for made in results.values()) + 0.6
     figure, panels = plt.subplots(
-        len(results), 1, figsize=(7, sum(0.6 + 0.28 * len(made) for made in results.values()) + 0.6),
+        len(results), 1, figsize=(max(7, 3.5 + 0.07 * longest), height),
         squeeze=False, layout="constrained", height_ratios=[1 + len(made) for made in results.values()],
     )  # fmt: skip
     for axes, (cell, made) in zip(panels[:, 0], results.items(), strict=True):
