@@ -22,8 +22,10 @@ import miniatures
 from wavessm.cli import COMMANDS, main
 from wavessm.data import read_signal
 from wavessm.data.catalogue import ENTRIES
+from wavessm.errors import OptionError
 from wavessm.training import checkpoint
 from wavessm.training.module import TrainingModule
+from wavessm.training.stream import wav_step
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -266,6 +268,50 @@ def test_bad_numbers_in_a_stream_are_named(ready, monkeypatch, capsys):
         assert words in capsys.readouterr().err
 
 
+STREAMS = {
+    ("a", b"0.1,abc\n1,2\n"): "line 1 of the stream: '0.1,abc' is not a row of numbers",
+    ("a", b"0.1;0.2\n"): "the stream begins with '0.1;0.2'; expected fields separated by commas",
+    ("a", b"p,q,r\n"): "the stream has columns p, q, r; expected 2",
+    ("a", b"p,p\n1,2\n"): "a column twice",
+    ("a", b"p,q\n1,2,3\n"): "line 2 of the stream: 3 fields, expected 2",
+    ("a", b"1,2\n1,1e60\n"): "a number beyond float32",
+    ("a", b"1,2\n\xff,1\n"): "the stream is not text in UTF-8",
+    ("a", b"p,q\n"): "the stream ended without a sample",
+    ("c", b"date,load,wind\n,1,2\n"): "the stream, line 2: no date",
+    ("c", b"date,load,wind\nnat,1,2\n"): "line 2: 'nat' is not a date",
+    ("c", b"date,load,wind\n09/01/2024,1,2\n"): "line 2: '09/01/2024' is not a date",
+    ("c", b"date,load,wind\n2024-01-02,1,2\n\n2024-01-01,1,2\n"): "line 4: dates do not rise",
+    ("c", b"date,load,wind\n2024-01-02,1,2,3\n"): "line 2 of the stream: 4 fields, expected 3",
+    ("c", b"date,load,wind\n2024-01-02,1,2\n"): "ended after 1 rows; the model needs a context of 24",
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_a_bad_stream_gets_one_line_and_empties_no_file(ready, tmp_path, monkeypatch, capsys, case):
+    run, text = case
+    kept, live = tmp_path / "keep.csv", tmp_path / "live.csv"
+    kept.write_text("kept")
+    live.write_bytes(text)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+    for source in (["-"], ["--follow", str(live), "--idle", "0"]):
+        assert main(["predict", str(ready / run), *source, "--chunk", "10", "--out", str(kept)]) == 2
+        error = capsys.readouterr().err
+        assert STREAMS[case] in error
+        assert error.count("\n") == 1
+        assert kept.read_text() == "kept"
+
+
+def test_a_recording_without_names_is_heard_from_its_first_line(ready, tmp_path, monkeypatch, capsys):
+    np.savetxt(tmp_path / "live.csv", np.load(ready / "arrays" / "X.npy")[0], delimiter=",")
+    assert main(["predict", str(ready / "a"), str(tmp_path / "live.csv")]) == 0
+    whole = rows_of(capsys.readouterr().out)[0]
+    monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "live.csv").read_text()))
+    assert main(["predict", str(ready / "a"), "-", "--chunk", "64"]) == 0
+    streamed = rows_of(capsys.readouterr().out)[0]
+    for name in ("0", "1", "2"):
+        assert float(whole[name]) == pytest.approx(float(streamed[name]), abs=1e-5)
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     original = TrainingModule.work
 
@@ -299,6 +345,16 @@ def test_a_forecast_follows_the_last_row_in_the_units_of_the_file(ready, tmp_pat
     values = np.array([float(row["load"]) for row in source])
     assert all(values.min() - 3 * values.std() < float(row["load"]) < values.max() + 3 * values.std() for row in rows)
     assert figure.stat().st_size > 5000
+
+
+def test_a_forecast_keeps_the_clock_of_the_file(ready, tmp_path, capsys):
+    text = (ready / "series.csv").read_text()
+    (tmp_path / "east.csv").write_text(text.replace(":00:00,", ":00:00+05:00,"))
+    assert main(["predict", str(ready / "c"), str(ready / "series.csv"), str(tmp_path / "east.csv")]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    for here, east in zip(rows[:6], rows[6:], strict=True):
+        assert east["date"] == here["date"] + "+05:00"
+        assert (east["load"], east["wind"]) == (here["load"], here["wind"])
 
 
 def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, capsys):
@@ -336,7 +392,7 @@ def test_named_channels_are_heard_in_the_order_of_training(tmp_path, capsys):
 def test_a_streamed_forecast_is_that_of_the_file(ready, monkeypatch, capsys):
     assert main(["predict", str(ready / "c"), str(ready / "series.csv")]) == 0
     whole = rows_of(capsys.readouterr().out)
-    monkeypatch.setattr("sys.stdin", io.StringIO((ready / "series.csv").read_text()))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + (ready / "series.csv").read_text()))
     assert main(["predict", str(ready / "c"), "-", "--chunk", "50"]) == 0
     streamed = rows_of(capsys.readouterr().out)
     assert len(streamed) == 4 * 6
@@ -382,6 +438,14 @@ def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, ca
     with torch.no_grad():
         chances = run.load_model()(x, rate=2.0).softmax(1)[0]
     assert [float(said[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
+    follow = ["predict", str(ready / "w"), "--follow", str(tmp_path / "half.wav"), "--idle", "0.2", "--chunk", "9999"]
+    assert main(follow) == 0
+    heard = rows_of(capsys.readouterr().out)[-1]
+    assert [float(heard[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
+    assert wav_step(run, tmp_path / "half.wav") == 2
+    assert wav_step(run, source) == 1
+    with pytest.raises(OptionError, match=r"rate is 4, but .* is at 4000 Hz and training was at 8000, which makes 2"):
+        wav_step(run, tmp_path / "half.wav", rate=4)
 
 
 # -- the others -----------------------------------------------------------------------------------------------------

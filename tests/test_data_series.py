@@ -8,10 +8,20 @@ import pytest
 import torch
 
 import miniatures
-from wavessm.data import Seasonal, Windows, baseline_scores, fit_linear, load_csv, load_forecast, predict, score
+from wavessm.data import (
+    Seasonal,
+    Windows,
+    baseline_scores,
+    fit_linear,
+    load_csv,
+    load_forecast,
+    predict,
+    read_signal,
+    score,
+)
 from wavessm.data.baselines import PENALTIES, Linear, window_gram
 from wavessm.data.forecast import SETS
-from wavessm.data.series import make_marks
+from wavessm.data.series import make_marks, read_series
 from wavessm.errors import DataError, OptionError, UnknownNameError
 
 
@@ -218,9 +228,9 @@ def broken_csv(path, kind):
         ("infinite", r"inf in column 'load', line 9"),
         ("constant", r"column 'wind' is constant \(3.25\) over the 140 training rows"),
         ("constant in training", r"column 'wind' is constant \(0.1\) over the 140"),
-        ("dates", r"column 'date' is not a date in every row"),
-        ("no date", r"no date in column 'date', line 5"),
-        ("backwards", r"dates do not rise at line 11"),
+        ("dates", r"column 'date', line 5: 'yesterday' is not a date; expected one like 2024-05-01 13:00:00\.$"),
+        ("no date", r"column 'date', line 5: no date"),
+        ("backwards", r"column 'date', line 11: dates do not rise, '2024-01-01 08:00:00' comes after"),
         ("only dates", r"no column beside the date"),
         ("no rows", r"no rows below the header"),
     ],
@@ -253,8 +263,104 @@ def test_bad_csv_options_and_files_say_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match=r"empty.csv: not a readable CSV table"):
         load_csv(tmp_path / "empty.csv")
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n1,2,3,4\n")
-    with pytest.raises(DataError, match=r"ragged.csv: not a readable CSV table"):
+    with pytest.raises(DataError, match=r"ragged.csv: fields in line 3: 4, expected 2"):
         load_csv(tmp_path / "ragged.csv")
+
+
+TABLES = {
+    "date;load\n2024-01-01 00:00:00;50,13\n": "first line is 'date;load'; separate columns by commas",
+    "date\tload\n2024-01-01\t50\n": "separate columns by commas",
+    "load\n50,13\n": "fields in line 2: 2, expected 1, one for each name .* decimals with a point",
+    "load\n2024-01-01,50\n": "fields in line 2: 2, expected 1",
+    "\ndate,load\n\n2024-01-01,50,\n": "fields in line 4: 3, expected 2, .* end no line in a comma",
+    "date,load\n2024-01-01\n": "fields in line 2: 1, expected 2",
+    "1.5,2\n3,4\n": "has no line with names, the first is '1.5,2'",
+    "load,load\n1,2\n": "column 'load' is there 2 times",
+    "load\n1\n\n  \n1e60\n": r"1e\+60 in column 'load', line 5 .* numbers up to 3.4e\+38",
+    "load\n1\n\nx\n": "'x' in column 'load', line 4",
+    'load\n1\n""\n': "not a readable CSV table",
+    b"load\n\xff\n": "not a readable CSV table",
+}
+
+
+@pytest.mark.parametrize("text", TABLES)
+def test_a_table_is_read_as_it_is_written_or_refused(tmp_path, text):
+    path = tmp_path / "own.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=TABLES[text]) as caught:
+        load_csv(path, horizon=1, context=1)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_far_beyond_the_training_rows_is_refused(tmp_path):
+    path = miniatures.csv(tmp_path / "own.csv", rows=200)
+    table = pd.read_csv(path)
+    table.loc[190, "wind"] = 1e30
+    table.to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"1e\+30 in column 'wind', row 191, is more than 1e\+18 standard deviations"):
+        load_csv(path, horizon=4, context=8)
+
+
+def dated(path, *dates):
+    path.write_text("date,load\n" + "".join(f"{date},{k}\n" for k, date in enumerate(dates)))
+    return read_series(path, None, "date")
+
+
+DATES = {
+    ("2024-01-09 07:00", "2024-01-09 08:00:00"): ("2024-01-09T07", "2024-01-09T08"),
+    ("2024-01-09T07:00:00.250", "2024-01-09T07:00:01.250"): ("2024-01-09T07", "2024-01-09T07:00:01"),
+    ("2024-01-09 07:00:00+05:00", "2024-01-09 08:00:00+05:00"): ("2024-01-09T07", "2024-01-09T08"),
+    ("2024/1/9", "2024/1/10"): ("2024-01-09", "2024-01-10"),
+    ("2023-12", "2024-01"): ("2023-12-01", "2024-01-01"),
+    ("12.01.2024 7:00", "13.01.2024 7:00"): ("2024-01-12T07", "2024-01-13T07"),
+    ("1/12/2010 0:00", "1/13/2010 0:00"): ("2010-01-12", "2010-01-13"),
+}
+
+
+@pytest.mark.parametrize("dates", DATES)
+def test_dates_are_those_of_the_clock_on_the_wall(tmp_path, dates):
+    series = dated(tmp_path / "own.csv", *dates)
+    assert series.seconds.tolist() == np.array(DATES[dates], "datetime64[s]").astype(int).tolist()
+    assert series.offset == ("+05:00" if "+" in dates[0] else "")
+
+
+NO_DATES = {
+    ("09/01/2024 07:00", "10/01/2024 07:00"): "'09/01/2024 07:00' may be day or month first; expected the year first",
+    ("2024-01-09 07:00+05:00", "2024-01-09 08:00+06:00"): r"line 3: .* at another offset .* before \(\+05:00\)",
+    ("2024-01-09 07:00", "2024-01-09 08:00Z"): r"line 3: .* at another offset .* before \(none\)",
+    ("1704067200", "1704070800"): "line 2: '1704067200' is a number, not a date; expected one like",
+    ("20240101", "20240102"): "'20240101' is a number, not a date",
+    ("2023", "2024"): "'2023' is a number, not a date",
+    ("2024-02-29", "2024-02-30"): "line 3: '2024-02-30' is not a date",
+    ("2024-01-01 07:00 PM",): "not a date",
+    ("2024-01-01 00:00:00.25", "2024-01-01 00:00:00.75"): "line 3: .* in the same second as the row before",
+    ("2024-01-01 00:00:00.75", "2024-01-01 00:00:00.25"): "line 3: dates do not rise",
+    ("31/12/2023", "", "1/1/2024"): "line 3: no date",
+}
+
+
+@pytest.mark.parametrize("dates", NO_DATES)
+def test_what_is_no_date_is_named_with_its_line(tmp_path, dates):
+    with pytest.raises(DataError, match=NO_DATES[dates]) as caught:
+        dated(tmp_path / "own.csv", *dates)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recording_needs_no_line_with_names(tmp_path):
+    path = tmp_path / "live.csv"
+    for text, channels in (
+        ("1,2\n3,4\n", ()),
+        ("p,q\n1,2\n3,4\n", ("p", "q")),
+        ("date,0,1\nx,1,2\ny,3,4\n", ("0", "1")),
+    ):
+        path.write_text(text)
+        signal = read_signal(path)
+        assert (signal.values.tolist(), signal.channels) == ([[1, 2], [3, 4]], channels)
+    for text, words in (("0.1,abc\n1,2\n", "names or numbers, not both"), ("p,q\n", "no rows below the header")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=words):
+            read_signal(path)
 
 
 def test_uneven_steps_are_remarked_on(tmp_path, caplog):

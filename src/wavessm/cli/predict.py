@@ -16,7 +16,7 @@ from wavessm.errors import OptionError
 from wavessm.training.folder import Run
 from wavessm.training.pictures import draw_predictions
 from wavessm.training.predict import date_column, predict_files, require_files
-from wavessm.training.stream import follow_lines, follow_wav, predict_stream, read_lines
+from wavessm.training.stream import follow_lines, follow_wav, predict_stream, read_lines, wav_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +90,16 @@ def _stream(run: Run, given: Options) -> list[dict[str, Any]]:
     chunk = max(1, round((run.info.rate or 0) / 10)) if given.chunk is None else given.chunk
     if chunk < 1:
         raise OptionError(f"chunk is {chunk}, expected at least 1.")
+    rate = given.rate
     chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]
     if given.follow is None:
         chunks = read_lines(iter(sys.stdin.readline, ""), run, chunk)
     elif given.follow.suffix.lower() == ".wav":
+        rate = wav_step(run, given.follow, rate)
         chunks = ((values, None) for values in follow_wav(given.follow, given.idle, chunk))
     else:
         chunks = read_lines(follow_lines(given.follow, given.idle), run, chunk)
-    return _write(given.out, predict_stream(run, chunks, given.rate))
+    return _write(given.out, predict_stream(run, chunks, rate))
 
 
 def _write(out: str, groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:

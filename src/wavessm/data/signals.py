@@ -18,7 +18,7 @@ import numpy as np
 from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
 from wavessm.data.cases import PARTS, About, Cases, make_set
 from wavessm.data.source import DataSet
-from wavessm.data.tables import need_columns, numbers, read_table
+from wavessm.data.tables import first_line, is_number, need_columns, numbers, read_table
 from wavessm.data.wfdb_files import read_record
 from wavessm.errors import DataError, MissingExtraError, OptionError
 
@@ -87,8 +87,8 @@ def check_riff(path: Path) -> None:
 
 
 def read_signal(path: str | Path) -> Signal:
-    """One recording by its suffix: .wav, .npy (length,) or (length, channels), .csv (a column each, `date` left out),
-    or a WFDB record (.hea, .dat).
+    """One recording by its suffix: .wav, .npy (length,) or (length, channels), .csv (a column each, `date` left out;
+    a first line of numbers alone is a sample), or a WFDB record (.hea, .dat).
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -98,15 +98,27 @@ def read_signal(path: str | Path) -> Signal:
         record = read_record(path)
         return Signal(record.values, record.rate, record.names)
     if suffix == ".csv":
-        table = read_table(path)
-        names = [str(name) for name in table.columns if str(name).lower() != "date"]
-        return Signal(numbers(table, names, path).astype(np.float32), None, tuple(names))
+        return _read_columns(path)
     if suffix == ".npy":
         values = read_npy(path)
         if values.ndim not in (1, 2) or values.dtype.kind not in "buif":
             raise DataError(f"{path}: shape {values.shape} of {values.dtype}, expected numbers (length, channels).")
         return Signal(values.reshape(len(values), -1).astype(np.float32), None, ())
     raise DataError(f"{path}: unknown kind of file {suffix or 'without suffix'!r}; expected .wav, .npy, .csv or .hea.")
+
+
+def _read_columns(path: Path) -> Signal:
+    """A CSV file; a first line with names and numbers is refused, since it may be a sample with a fault."""
+    header = first_line(path)
+    numeric = [is_number(name) for name in header if name.lower() != "date"]
+    if any(numeric) and not all(numeric):
+        raise DataError(f"{path}: the first line is {','.join(header)[:60]!r}; expected names or numbers, not both.")
+    bare = any(numeric) and len(numeric) == len(header)
+    table = read_table(path, bare=bare)
+    if len(table) == 0:
+        raise DataError(f"{path}: no rows below the header.")
+    names = [str(name) for name in table.columns if str(name).lower() != "date"]
+    return Signal(numbers(table, names, path).astype(np.float32), None, () if bare else tuple(names))
 
 
 def read_npy(path: Path) -> np.ndarray:
@@ -184,7 +196,7 @@ def load_wfdb(
 def _classes(table: Any, name: str, path: Path) -> np.ndarray:
     """The labels of a column, (rows,) of text."""
     if (gaps := np.flatnonzero(table[name].isna())).size:
-        raise DataError(f"{path}: no label in column {name!r}, line {gaps[0] + 2}; fill it or drop the row.")
+        raise DataError(f"{path}: no label in column {name!r}, line {table.index[gaps[0]]}; fill it or drop the row.")
     return table[name].astype(str).to_numpy(dtype=str)
 
 
@@ -193,7 +205,7 @@ def _flags(table: Any, names: list[str], path: Path) -> np.ndarray:
     flags = numbers(table, names, path)
     if (odd := np.argwhere(~np.isin(flags, (0, 1)))).size:
         row, k = odd[0]
-        raise DataError(f"{path}: {flags[row, k]:g} in column {names[k]!r}, line {row + 2}; expected 0 or 1.")
+        raise DataError(f"{path}: {flags[row, k]:g} in column {names[k]!r}, line {table.index[row]}; expected 0 or 1.")
     return flags
 
 
@@ -202,9 +214,9 @@ def _parts(table: Any, path: Path) -> np.ndarray:
     if "split" not in table.columns:
         return np.full(len(table), "", dtype=str)
     parts = []
-    for row, value in enumerate(table["split"]):
+    for line, value in zip(table.index, table["split"], strict=True):
         if str(value).lower() not in _PART_NAMES:
-            raise DataError(f"{path}: split is {value!r} in line {row + 2}, expected {', '.join(PARTS)}.")
+            raise DataError(f"{path}: split is {value!r} in line {line}, expected {', '.join(PARTS)}.")
         parts.append(_PART_NAMES[str(value).lower()])
     return np.array(parts)
 

@@ -104,10 +104,13 @@ def check_values(info: DataInfo, values: np.ndarray, where: str) -> Tensor:
     """Samples (length, channels) as float32, of the right width and finite."""
     if values.shape[1] != info.d_input:
         raise DataError(f"{where}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
-    if not np.isfinite(values).all():
-        at = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise DataError(f"{where}: NaN or infinity at sample {at}; fill the gap or cut it out.")
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    with np.errstate(over="ignore"):
+        kept = np.ascontiguousarray(values, dtype=np.float32)
+    if (gaps := np.argwhere(~np.isfinite(kept))).size:
+        at = int(gaps[0][0])
+        what = "a number beyond float32" if np.isfinite(values[at]).all() else "NaN or infinity"
+        raise DataError(f"{where}: {what} at sample {at}; fill the gap or cut it out.")
+    return torch.from_numpy(kept)
 
 
 # -- forecasting ----------------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     dates = future(series, info.horizon)
     head = {"file": str(path)}
     return [
-        {**head, "step": step + 1, **({} if dates is None else {"date": str(dates[step])}),
+        {**head, "step": step + 1, **({} if dates is None else {"date": f"{dates[step]}{series.offset}"}),
          **{name: float(v) for name, v in zip(names_of(info), values[step], strict=True)}}
         for step in range(info.horizon)
     ]  # fmt: skip

@@ -8,16 +8,18 @@ heard; a forecaster looks at the latest context.
 from __future__ import annotations
 
 import csv
+import itertools
 import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import torch
 
-from wavessm.data.series import Series
+from wavessm.data.series import Clock, Series
+from wavessm.data.tables import is_number
 from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.streaming import sampled
@@ -25,24 +27,25 @@ from wavessm.training.folder import Run
 from wavessm.training.predict import DATE_NAMES, Row, check_values, forecast, judge, names_of
 
 POLL_SECONDS = 0.1
+_EXPECTED = "expected fields separated by commas or blanks, decimals with a point"
 _PCM = {(1, 8): ("u1", 128, 2**7), (1, 16): ("<i2", 0, 2**15), (1, 32): ("<i4", 0, 2**31), (3, 32): ("<f4", 0, 1),
         (3, 64): ("<f8", 0, 1)}  # fmt: skip
 
 
 def follow_lines(path: Path, idle: float) -> Iterator[str]:
     """Whole lines of a text file as they come, until nothing has come for `idle` seconds."""
-    with path.open() as file:
-        held, since = "", time.monotonic()
+    with path.open("rb") as file:
+        held, since = b"", time.monotonic()
         while True:
             text = file.readline()
             if text:
                 held, since = held + text, time.monotonic()
-                if held.endswith("\n"):
-                    yield held
-                    held = ""
+                if held.endswith(b"\n"):
+                    yield held.decode()
+                    held = b""
             elif time.monotonic() - since > idle:
                 if held:
-                    yield held
+                    yield held.decode()
                 return
             else:
                 time.sleep(POLL_SECONDS)
@@ -51,8 +54,7 @@ def follow_lines(path: Path, idle: float) -> Iterator[str]:
 def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
     """Samples of a WAV file as they are written, whatever length its header says. → (≤ chunk, channels)"""
     with path.open("rb") as file:
-        kind, channels, width = _wav_header(file, path)
-        dtype, offset, scale = kind
+        (dtype, offset, scale), channels, width, _ = _wav_header(file, path)
         since, held = time.monotonic(), b""
         size = channels * width
         while True:
@@ -70,12 +72,25 @@ def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
                 time.sleep(POLL_SECONDS)
 
 
-def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int, int]:
-    """Leaves the file at its first sample; number format, channels, bytes a number."""
+def wav_step(run: Run, path: Path, rate: float = 1.0) -> float:
+    """The `rate` of `predict_stream` for a WAV file, by its header and the sampling rate of training."""
+    with path.open("rb") as file:
+        hertz = _wav_header(file, path)[3]
+    if run.info.rate is None:
+        return rate
+    found = run.info.rate / hertz
+    if rate not in (1, found):
+        raise OptionError(f"rate is {rate:g}, but {path} is at {hertz} Hz and training was at {run.info.rate:g}, which "
+                          f"makes {found:g}; leave it out.")  # fmt: skip
+    return found
+
+
+def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int, int, int]:
+    """Leaves the file at its first sample; number format, channels, bytes a number, samples a second."""
     start = file.read(12)
     if start[:4] != b"RIFF" or start[8:] != b"WAVE":
         raise DataError(f"{path}: not a WAV file; follow a .wav or a file of lines.")
-    form = None
+    form, rate = None, 0
     while True:
         head = file.read(8)
         if len(head) < 8:
@@ -84,86 +99,119 @@ def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int,
         if name == b"data":
             break
         body = file.read(length + length % 2)
+        if len(body) < length:
+            raise DataError(f"{path}: the header of this WAV file is not complete.")
         if name == b"fmt ":
-            code, channels, _, _, _, bits = struct.unpack("<HHIIHH", body[:16])
+            code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", body[:16])
             form = (struct.unpack("<H", body[24:26])[0] if code == 0xFFFE else code, bits), channels
-    if form is None or form[0] not in _PCM:
+    if form is None or form[0] not in _PCM or not form[1] or not rate:
         raise DataError(f"{path}: its samples are of a kind that cannot be followed; use 16-bit or float WAV.")
-    return _PCM[form[0]], form[1], form[0][1] // 8
+    return _PCM[form[0]], form[1], form[0][1] // 8, rate
 
 
 def read_lines(lines: Iterator[str], run: Run, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Chunks of samples (≤ chunk, channels) and their dates, from lines of numbers; a header chooses the columns."""
-    columns: list[int] | None = None
-    date: int | None = None
+    header: _Header | None = None
+    clock = Clock("the stream")
     values: list[list[float]] = []
-    dates: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        cells = next(csv.reader([line])) if "," in line else line.split()
-        if not cells:
+    dates: list[int] = []
+    for row, (number, cells) in enumerate(_cells(lines)):
+        if row == 0 and _are_names(run, cells):
+            header = _Header.read(run, cells)
             continue
-        if number == 1 and not _is_number(cells[-1]):
-            columns, date = _columns(run, [cell.strip() for cell in cells])
-            continue
-        try:
-            values.append([float(cell) for cell in (cells if columns is None else [cells[at] for at in columns])])
-        except (ValueError, IndexError):
-            raise DataError(f"line {number} of the stream: {line.strip()[:60]!r} is not a row of numbers.") from None
-        if len(values[-1]) != run.info.d_input:
-            raise DataError(
-                f"line {number} of the stream: {len(values[-1])} numbers, expected {run.info.d_input}, one a channel."
-            )
-        if date is not None:
-            dates.append(cells[date])
+        values.append(_sample(run, header, number, cells))
+        if header is not None and header.date is not None:
+            dates.append(clock.read(cells[header.date], number))
         if len(values) == chunk:
-            yield np.array(values), _seconds(dates)
+            yield np.array(values), np.array(dates) if dates else None
             values, dates = [], []
     if values:
-        yield np.array(values), _seconds(dates)
+        yield np.array(values), np.array(dates) if dates else None
 
 
-def _columns(run: Run, header: list[str]) -> tuple[list[int] | None, int | None]:
-    wanted = list(run.info.channels)
-    date = next((at for at, name in enumerate(header) if name.lower() in DATE_NAMES), None)
-    if not wanted:
-        return [at for at in range(len(header)) if at != date], date
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        raise DataError(f"the stream has no column {missing[0]!r}; its header has {', '.join(header)}.")
-    return [header.index(name) for name in wanted], date
-
-
-def _seconds(dates: list[str]) -> np.ndarray | None:
-    if not dates:
-        return None
+def _cells(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """The fields of every line that is not blank, with its number."""
+    number = 0
     try:
-        return np.array(dates, dtype="datetime64[s]").astype(np.int64)
-    except ValueError:
-        raise DataError(f"the stream has a date {dates[0]!r}; expected one like 2024-05-01 13:00:00.") from None
+        for number, line in enumerate(lines, start=1):
+            if number == 1:
+                line = line.removeprefix("\ufeff")  # some programs begin a file with this mark
+            cells = next(csv.reader([line])) if "," in line else line.split()
+            if cells:
+                yield number, [cell.strip() for cell in cells]
+    except UnicodeDecodeError:
+        raise DataError(f"the stream is not text in UTF-8; {_EXPECTED}.") from None
+    except csv.Error as reason:
+        raise DataError(f"line {number} of the stream cannot be read ({reason}); {_EXPECTED}.") from None
 
 
-def _is_number(text: str) -> bool:
+def _are_names(run: Run, cells: list[str]) -> bool:
+    """Whether a first line is a header: no number in it, or all channels of the model beside something else."""
+    if all(cell and not is_number(cell) for cell in cells):
+        return True
+    return {*run.info.channels} < {*cells} and bool(run.info.channels) and not all(map(is_number, cells))
+
+
+class _Header(NamedTuple):
+    """Where the channels and the date are in a line of so many fields."""
+
+    channels: list[int]
+    date: int | None
+    size: int
+
+    @classmethod
+    def read(cls, run: Run, names: list[str]) -> _Header:
+        shown = ", ".join(names)[:60]
+        if any(";" in name for name in names):
+            raise DataError(f"the stream begins with {shown!r}; {_EXPECTED}.")
+        if len({*names}) < len(names):
+            raise DataError(f"the stream has a column twice; its header has {shown}.")
+        own = getattr(run.options, "date_column", None)
+        dates = [own] if own else [name for name in names if name.lower() in DATE_NAMES]
+        date = names.index(dates[0]) if dates and dates[0] in names else None
+        wanted = run.info.channels or tuple(name for at, name in enumerate(names) if at != date)
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise DataError(f"the stream has no column {missing[0]!r}; its header has {', '.join(names)}.")
+        if len(wanted) != run.info.d_input:
+            raise DataError(f"the stream has columns {shown}; expected {run.info.d_input}, one a channel.")
+        return cls([names.index(name) for name in wanted], date, len(names))
+
+
+def _sample(run: Run, header: _Header | None, number: int, cells: list[str]) -> list[float]:
+    """The channels of a line."""
+    where = f"line {number} of the stream"
+    if header is not None and len(cells) != header.size:
+        raise DataError(f"{where}: {len(cells)} fields, expected {header.size}, one for each name of the header.")
     try:
-        float(text)
+        sample = [float(cell) for cell in (cells if header is None else [cells[at] for at in header.channels])]
     except ValueError:
-        return False
-    return True
+        raise DataError(f"{where}: {','.join(cells)[:60]!r} is not a row of numbers; {_EXPECTED}.") from None
+    if len(sample) != run.info.d_input:
+        raise DataError(f"{where}: {len(sample)} numbers, expected {run.info.d_input}, one a channel.")
+    return sample
 
 
 def predict_stream(
     run: Run, chunks: Iterator[tuple[np.ndarray, np.ndarray | None]], rate: float = 1.0
 ) -> Iterator[list[Row]]:
-    """After every chunk, the rows that can be said now."""
+    """After every chunk, the rows that can be said now. Returns when the first are there: a stream that has none is
+    refused before anything is written.
+    """
     if run.info.kind == "forecast":
         if rate != 1:
             raise OptionError("a forecaster's steps are rows; it takes no other sampling rate.")
-        return _forecasts(run, run.load_model(), chunks)
+        return _begun(_forecasts(run, run.load_model(), chunks))
     if run.info.symbols or run.info.step_scale is not None:
         raise OptionError("this model reads tokens, or scales every step by itself; it cannot hear a stream.")
     if run.model.bidirectional:
         raise OptionError("this model also reads backwards and cannot stream; train one with --no-bidirectional.")
     model = cast(SequenceModel, sampled(run.load_model(), rate))
-    return _judgements(run, model, chunks, rate)
+    return _begun(_judgements(run, model, chunks, rate))
+
+
+def _begun(answers: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    return itertools.chain([next(answers)], answers)
 
 
 @torch.no_grad()
@@ -176,6 +224,8 @@ def _judgements(
         output, state = model.stream(x[None], state, rate=rate)
         heard += len(values)
         yield [{"samples": heard, **judge(run.info, output[0])}]
+    if not heard:
+        raise DataError("the stream ended without a sample.")
 
 
 def _forecasts(
@@ -195,3 +245,5 @@ def _forecasts(
                 {"rows": heard, "step": step + 1, **dict(zip(names_of(info), row.tolist(), strict=True))}
                 for step, row in enumerate(rows)
             ]
+    if heard < info.length:
+        raise DataError(f"the stream ended after {heard} rows; the model needs a context of {info.length}.")
