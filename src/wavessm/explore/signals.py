@@ -6,7 +6,6 @@ first; the page says so, and the lines it prints do the same.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from wavessm.data.signals import read_signal
+from wavessm.data.tables import first_line, is_number
 from wavessm.errors import DataError, NotFiniteError, ShapeError, WaveSSMError
 from wavessm.explore.shelf import Shelf
 from wavessm.explore.state import FILE, MOST_ATOMS
@@ -123,14 +123,5 @@ def _numbers(path: Path) -> Array:
 
 def is_bare_table(path: Path) -> bool:
     """Whether a CSV file begins with numbers instead of a header."""
-    if path.suffix.lower() != ".csv":
-        return False
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            row = next(csv.reader(file), [])
-    except (UnicodeDecodeError, csv.Error) as reason:
-        raise DataError(f"{path}: not a readable CSV table ({' '.join(str(reason).split())}).") from reason
-    try:
-        return bool([float(cell) for cell in row])
-    except ValueError:
-        return False
+    row = first_line(path) if path.suffix.lower() == ".csv" else []
+    return bool(row) and all(map(is_number, row))
