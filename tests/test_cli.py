@@ -148,8 +148,6 @@ MISTAKES = {
     "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
     "no data folder": ("train forecast", "no data folder: give it with --root FOLDER, or set WAVESSM_DATA."),
     "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
-    "two recipes": ("train window-copy --recipe best --recipe paper", "--recipe and --recipe are given; give one"),
-    "yes and no": ("train window-copy --test --no-test", "--test and --no-test are given; give one"),
     "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
     "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
     "unknown family of S4": ("train window-copy --family s4d-lags", "did you mean 's4d-legs'"),

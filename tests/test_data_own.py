@@ -13,6 +13,7 @@ import miniatures
 from wavessm.data import load_arrays, load_wav_folder, load_wfdb, read_signal, read_wav
 from wavessm.data.cases import Cases, split
 from wavessm.errors import DataError, MissingExtraError, OptionError
+from wavessm.tasks import data_checksum, data_options
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +141,8 @@ def nan_case():
 
 FLAT = np.stack([np.random.default_rng(0).standard_normal((40, 6)), np.full((40, 6), 2.5)], axis=2)
 GOOD = np.random.default_rng(0).standard_normal((40, 6, 2))
-TWO = np.arange(40) % 2
+TWO, THREE = np.arange(40) % 2, np.arange(40) % 3
+FLAGS = np.stack([TWO, 1 - TWO], axis=1)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,12 @@ TWO = np.arange(40) % 2
         ({"X": GOOD, "y": TWO, "lengths": np.full(40, 7)}, r"lengths\.npy: from 7 to 7, expected 1 to 6"),
         ({"X": GOOD, "y": TWO, "lengths": np.full(40, 6.0)}, r"lengths\.npy: .*expected 40 whole numbers"),
         ({"X": GOOD[:3], "y": [0, 1, 1]}, r"3 cases in 2 classes are too few to draw a val and a test part"),
+        ({"X": GOOD, "y": THREE[:, None]}, r"classes of shape \(40, 1\), expected \(40,\); save y\[:, 0\]"),
+        ({"X": GOOD, "y": THREE[:, None].astype(str)}, r"classes of shape \(40, 1\), expected \(40,\)"),
+        ({"X": GOOD, "y": np.zeros((40, 0))}, r"y\.npy: shape \(40, 0\) of float64, expected numbers or text"),
+        ({"X": GOOD, "y": TWO * 1j}, r"y\.npy: shape \(40,\) of complex128, expected numbers or text"),
+        ({"X": GOOD, "y": FLAGS, "X_val": GOOD, "y_val": FLAGS * 2},
+         r"X_val\.npy, case 0: label 1 is 2, expected 0 or 1 \(40 such labels\)"),
     ],
 )  # fmt: skip
 def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, message):
@@ -175,6 +183,56 @@ def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message) as caught:
         load_arrays(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "message"),
+    [
+        (FLAGS * 3 - 1, "multilabel", r"X\.npy, case 0: label 0 is -1, expected 0 or 1"),
+        (np.where(FLAGS, 0.3, 0.0), "multilabel", r"X\.npy, case 0: label 1 is 0\.3, expected 0 or 1"),
+        (np.where(FLAGS, np.nan, 0.0), "multilabel", r"X\.npy, case 0: label 1 is nan, expected 0 or 1"),
+        (TWO, "multilabel", r"labels of shape \(40,\), expected \(40, k\)"),
+        (FLAGS.astype(str), "multilabel", r"targets of <U21, expected numbers for multilabel"),
+        (TWO.astype(str), "regression", r"targets of <U21, expected numbers for regression"),
+        (np.where(TWO, np.nan, 1.0), "multiclass", r"X\.npy, case 1: NaN in its target \(20 in all\)"),
+        (FLAGS, "multiclass", r"classes of shape \(40, 2\), expected \(40,\)"),
+    ],
+)
+def test_targets_that_a_kind_cannot_have_are_refused_in_one_line(tmp_path, y, kind, message):
+    with pytest.raises(DataError, match=message) as caught:
+        load_arrays(save(tmp_path, X=GOOD, y=y), kind=kind)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_may_say_what_y_means(tmp_path):
+    folder = save(tmp_path, X=GOOD, y=TWO * 1.0)
+    assert data_options("arrays", {"folder": str(folder)}).load(0).info.kind == "regression"
+    assert data_options("arrays", {"folder": str(folder), "kind": "multiclass"}).load(0).info.classes == ("0.0", "1.0")
+
+
+def test_a_checksum_follows_what_is_read(tmp_path):
+    """Contents of arrays, tables and headers, names and sizes of WAV files; nothing that lies beside them."""
+    arrays, wav, wfdb = (str(tmp_path / name) for name in ("arrays", "wav", "wfdb"))
+    miniatures.arrays(arrays)
+    miniatures.wav_folder(wav)
+    miniatures.wfdb_folder(wfdb)
+    miniatures.csv(tmp_path / "own.csv", rows=9)
+    options = {
+        "arrays": data_options("arrays", {"folder": arrays}),
+        "csv": data_options("csv", {"path": str(tmp_path / "own.csv")}),
+        "wav": data_options("wav", {"folder": wav}),
+        "wfdb": data_options("wfdb", {"folder": wfdb}),
+    }
+    before = {task: data_checksum(chosen) for task, chosen in options.items()}
+    assert len(set(before.values())) == 4
+    np.save(tmp_path / "arrays" / "X_new.npy", GOOD)
+    assert {task: data_checksum(chosen) for task, chosen in options.items()} == before
+    np.save(tmp_path / "arrays" / "y.npy", np.load(tmp_path / "arrays" / "y.npy")[::-1])
+    for name in ("own.csv", "wfdb/rec003.hea"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("1", "2"))
+    (tmp_path / "wav" / "hum" / "000.wav").rename(tmp_path / "wav" / "buzz" / "new.wav")
+    assert not {data_checksum(chosen) for chosen in options.values()} & set(before.values())
+    assert data_checksum(data_options("window-copy", {})) == ""
 
 
 def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
@@ -220,6 +278,39 @@ def test_wav_parts_may_be_folders(tmp_path):
     assert (len(data.train), len(data.val), len(data.test)) == (24, 9, 12)
     miniatures.write_wav(tmp_path / "test" / "click" / "0.wav", np.zeros(50))
     with pytest.raises(DataError, match=r"test/click/0\.wav: label click never occurs in training"):
+        load_wav_folder(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["dev", "eval", "."])
+def test_a_folder_of_parts_holds_nothing_else(tmp_path, odd):
+    for part in ("train", "test", odd):
+        miniatures.wav_folder(tmp_path / part, per_class=4)
+    words = r"beep/000\.wav: in none of the parts train, val, test, though others are in train and test \(12 such cases"
+    with pytest.raises(DataError, match=words) as caught:
+        load_wav_folder(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / odd))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("above", ["anna", "train/hum"])
+def test_folders_below_the_classes_are_refused(tmp_path, above):
+    miniatures.wav_folder(tmp_path / above, per_class=4)
+    with pytest.raises(DataError, match=rf"{above}/beep/000\.wav: too deep; expected .*/<class>/\*\.wav"):
+        load_wav_folder(tmp_path)
+
+
+def test_a_link_to_nothing_is_a_bad_file(tmp_path):
+    folder = miniatures.wav_folder(tmp_path)
+    (folder / "hum" / "gone.wav").symlink_to(tmp_path / "nowhere.wav")
+    (folder / "notes.txt").symlink_to(tmp_path / "nowhere.txt")
+    with pytest.raises(DataError, match=r"gone\.wav: unreadable \(No such file or directory\)\..*skip_bad"):
+        load_wav_folder(folder)
+    assert load_wav_folder(folder, skip_bad=True).info.skipped == ("hum/gone.wav",)
+
+
+def test_parts_without_training_are_refused(tmp_path):
+    miniatures.wav_folder(tmp_path / "test", per_class=4)
+    with pytest.raises(DataError, match="no case is left for training"):
         load_wav_folder(tmp_path)
 
 
@@ -362,6 +453,23 @@ def test_bad_tables_are_refused_in_one_line(tmp_path, change, message):
     with pytest.raises(DataError, match=message) as caught:
         load_wfdb(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_record_with_its_leads_in_another_order_is_named(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    header = (folder / "rec003.hea").read_text()
+    (folder / "rec003.hea").write_text(header.replace("MLII", "x").replace("V1", "MLII").replace("x", "V1"))
+    with pytest.raises(DataError, match=r"rec003: .*\(V1, MLII\) in mV, mV; the others have .*\(MLII, V1\)"):
+        load_wfdb(folder)
+
+
+def test_a_record_in_other_units_is_named(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path)
+    (folder / "rec003.hea").write_text((folder / "rec003.hea").read_text().replace("/mV", "/uV"))
+    with pytest.raises(
+        DataError, match=r"rec003: 100 Hz, 2 channels \(MLII, V1\) in uV, uV; the others have .* in mV, mV\."
+    ):
+        load_wfdb(folder)
 
 
 def test_a_record_listed_twice_is_refused(tmp_path):

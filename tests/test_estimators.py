@@ -16,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import wavessm as ws
-from wavessm.errors import NotFiniteError
+from wavessm.errors import DataError, NotFiniteError
 from wavessm.estimators import WaveSSMClassifier
 from wavessm.estimators.classifier import EXCEPTIONS
 from wavessm.estimators.fitting import Plan, train
@@ -121,6 +121,36 @@ def test_tables_of_pandas_have_time_downwards(fitted):
         fitted.predict([pd.DataFrame(case[:, :15]) for case in X])
 
 
+def test_channels_of_tables_go_by_their_names():
+    X, y = tones(cases=12, channels=2)
+    X[:, 1] *= 3
+    tables = [pd.DataFrame(case.T, columns=["u", "v"]) for case in X]
+    turned = [table[["v", "u"]] if at % 2 else table for at, table in enumerate(tables)]
+    renamed = [table.rename(columns={"v": "w"}) if at == 3 else table for at, table in enumerate(tables)]
+    model = WaveSSMClassifier(max_epochs=1, **SMALL).fit(tables, y)
+    assert model.channel_names_ == ["u", "v"]
+    wanted = model.predict_proba(X)
+    np.testing.assert_array_equal(model.predict_proba(turned), wanted)
+    np.testing.assert_array_equal(clone(model).fit(turned, y).predict_proba(X), wanted)
+    for call in (lambda: model.predict(renamed), lambda: clone(model).fit(renamed, y)):
+        with pytest.raises(DataError, match="case 3 of X: the columns are 'u', 'w', expected 'u', 'v'") as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    assert model.fit(X, y).channel_names_ is None
+
+
+def test_any_unit_that_float32_holds_is_as_good_as_another():
+    X, y = tones(cases=16)
+    model = WaveSSMClassifier(max_epochs=2, **SMALL)
+    wanted = clone(model).fit(X, y).predict_proba(X)
+    for other in (X + 1e9, 1e-60 * X, 1e38 * X):
+        np.testing.assert_allclose(clone(model).fit(other, y).predict_proba(other), wanted, atol=1e-5)
+    ragged = [case[:, : 20 + at] for at, case in enumerate(X)]
+    raised = [case + 1e9 for case in ragged]
+    wanted = clone(model).fit(ragged, y).predict_proba(ragged)
+    np.testing.assert_allclose(clone(model).fit(raised, y).predict_proba(raised), wanted, atol=1e-5)
+
+
 def test_lengths_take_part_in_training():
     X, y = tones(cases=24)
     ragged = [case[:, : 30 + at % 10] for at, case in enumerate(X)]
@@ -208,6 +238,14 @@ def test_warm_start_goes_on_where_it_was():
     assert model.history_.loss[-1] < loss
     with pytest.raises(ws.OptionError, match="warm_start: family is 'db6', but the model to go on with has 'morlet'"):
         model.set_params(family="db6").fit(X, y)
+    model.set_params(family="morlet")
+    with pytest.raises(
+        ws.OptionError, match=r"warm_start: the list of classes is \['a', 'low'\], but .* \['high', 'low'\]"
+    ):
+        model.fit(X, np.where(y == "low", y, "a"))
+    with pytest.raises(ws.ShapeError, match="2 channels, expected the 1 of fit"):
+        model.fit(np.repeat(X, 2, axis=1), y)
+    assert (model.model_, model.classes_.tolist()) == (first, ["high", "low"])
     model.set_params(warm_start=False).fit(X, y)
     assert model.model_ is not first
 
@@ -243,6 +281,7 @@ def test_progress_is_shown_only_if_asked_for(capsys):
         ({"family": "morlett"}, ws.UnknownNameError, "did you mean 'morlet'"),
         ({"device": "gpu7"}, ws.OptionError, "device is 'gpu7'"),
         ({"class_weight": "balance"}, ws.OptionError, "class_weight is 'balance', expected None, 'balanced'"),
+        ({"class_weight": {"low": 1, "high": -1}}, ws.OptionError, "class_weight of 'high' is -1, expected a positive"),
         ({"learning_rate": -1}, ws.OptionError, "learning_rate is -1"),
         ({"early_stopping": True, "validation_fraction": 1.5}, ws.OptionError, "validation_fraction is 1.5"),
     ],
@@ -262,6 +301,10 @@ def test_wrong_signals_are_one_line(fitted):
         ([np.zeros((1, 9)), np.array([[1.0, np.nan]])], NotFiniteError, "case 1 of X"),
         ([np.zeros((1, 9)), np.zeros((2, 9))], ws.ShapeError, "case 1 of X has 2 channels"),
         ([[1.0, 2.0], [1.0]], ws.ShapeError, "list of NumPy arrays"),
+        (np.zeros((4, 0, 9)), ws.ShapeError, "at least one channel"),
+        (1e39 * X, DataError, r"case 0 of X has .*e\+\d+, beyond float32 \(3\.4e\+38 at most\)"),
+        ([np.zeros((1, 9)), np.full((1, 9), 1e39)], DataError, r"case 1 of X has 1e\+39, beyond float32"),
+        (1e37 * X, NotFiniteError, "too far from the cases of fit"),
     ):
         with pytest.raises(error, match=words) as raised:
             fitted.predict(bad)
@@ -270,6 +313,33 @@ def test_wrong_signals_are_one_line(fitted):
         WaveSSMClassifier(max_epochs=1).fit(X, ["a"] * 8)
     with pytest.raises(ws.ShapeError, match="8 cases and y 7"):
         WaveSSMClassifier(max_epochs=1).fit(X, y[:7])
+    with pytest.raises(DataError, match="beyond float32"):
+        WaveSSMClassifier(max_epochs=1).fit(1e300 * X, y)
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (["a", "b", None] * 4, "y has None for case 2, expected a label"),
+        (["a", "b", float("nan")] * 4, "y has nan for case 2"),
+        (pd.Series(["a", "b", pd.NA] * 4, dtype=object), "y has <NA> for case 2"),
+        (["a", "b", 1] * 4, "y has 'a' and 1, expected labels of one kind"),
+    ],
+)
+def test_labels_that_are_missing_or_mixed_are_one_line(y, words):
+    with pytest.raises(DataError, match=words) as raised:
+        WaveSSMClassifier(max_epochs=1).fit(tones(cases=12)[0], y)
+    assert "\n" not in str(raised.value)
+
+
+def test_channels_that_do_not_move_are_refused_as_in_a_run():
+    X, y = tones(cases=8, channels=2)
+    X[:, 1] = 0.1
+    model = WaveSSMClassifier(max_epochs=1, **SMALL)
+    with pytest.raises(DataError, match=r"channel 1 is constant \(0\.1\) in all training cases; leave it out"):
+        model.fit(X, y)
+    with pytest.raises(DataError, match="channel 'still' is constant"):
+        model.fit([pd.DataFrame(case.T, columns=["moves", "still"]) for case in X], y)
 
 
 def test_without_scikit_learn_the_extra_is_named():

@@ -76,6 +76,8 @@ def test_intervals_cover_what_they_promise(fitted):
     np.testing.assert_allclose((wide.upper + wide.lower) / 2, fitted.predict())
     with pytest.raises(DataError, match=r"level 0\.999 needs 999"):
         fitted.predict_interval(level=0.999)
+    with pytest.raises(ws.OptionError, match="level is 'a', expected a number between 0 and 1"):
+        fitted.predict_interval(level="a")
 
 
 def test_intervals_come_from_the_end_that_training_never_saw():
@@ -193,6 +195,8 @@ def test_the_stretch_set_aside_is_not_trained_on():
         ("load.csv", {}, ws.ShapeError, r"got 'load\.csv', expected numbers; read a file first"),
         (pd.Series(np.arange(9.0), index=list("abcdefghi")), {}, DataError, r"its index is text \('a' …\)"),
         (pd.DataFrame({"day": pd.date_range("2024", periods=9)}), {}, DataError, "set_index\\('day'\\)"),
+        (1e300 * np.arange(90.0), {}, DataError, r"1e\+300 in row 1, beyond float32 \(3\.4e\+38 at most\)"),
+        ([10**400] * 90, {}, DataError, "not a table of numbers"),
         (np.arange(90.0), {"validation_fraction": "x"}, ws.OptionError, "validation_fraction is 'x'"),
     ],
 )
@@ -200,6 +204,96 @@ def test_wrong_series_are_one_line(series, options, error, words):
     with pytest.raises(error, match=words) as raised:
         WaveSSMForecaster(**({"horizon": 2, "max_epochs": 1} | SMALL | options)).fit(series)
     assert "\n" not in str(raised.value)
+
+
+def dated(freq, length=90):
+    return pd.Series(season(length)[:, 0], index=pd.date_range("2024", periods=length, freq=freq))
+
+
+def test_columns_go_by_their_names():
+    frame = pd.DataFrame(season(120, columns=2) * [1, 10], columns=["a", "b"])
+    known = pd.DataFrame(season(123, seed=1, columns=2) * [1, 10], columns=["p", "q"])
+    past, future = known[:120], known[120:]
+    model = WaveSSMForecaster(horizon=3, context=12, max_epochs=1, **SMALL).fit(frame, past)
+    assert (model.column_names_, model.covariate_names_) == (["a", "b"], ["p", "q"])
+    wanted = model.predict(covariates=future)
+    pd.testing.assert_frame_equal(model.predict(covariates=future[["q", "p"]]), wanted)
+    pd.testing.assert_frame_equal(model.predict(series=frame[["b", "a"]], covariates=known[["q", "p"]]), wanted)
+    judged = model.backtest(frame[["b", "a"]], covariates=past[["q", "p"]])
+    np.testing.assert_array_equal(judged.forecasts, model.backtest(frame, covariates=past).forecasts)
+    both = [clone(model).fit([frame, second]).predict()[1] for second in (frame, frame[["b", "a"]])]
+    pd.testing.assert_frame_equal(*both)
+    other = {"a": "z", "p": "z"}
+    for call, words in (
+        (
+            lambda: model.predict(series=frame.rename(columns=other), covariates=known),
+            "series: the columns are 'z', 'b'",
+        ),
+        (lambda: model.predict(covariates=future.rename(columns=other)), "covariates 0: the columns are 'z', 'q'"),
+        (lambda: clone(model).fit([frame, frame.rename(columns=other)]), "series 1: .* expected 'a', 'b' in any order"),
+    ):
+        with pytest.raises(DataError, match=words) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+def test_rows_of_another_step_are_refused():
+    hourly = WaveSSMForecaster(horizon=3, context=12, max_epochs=1, **SMALL).fit(dated("h"))
+    for call in (
+        lambda: hourly.predict(series=dated("D")),
+        lambda: hourly.backtest(dated("D")),
+        lambda: clone(hourly).fit([dated("h"), dated("D")]),
+    ):
+        with pytest.raises(DataError, match="a step of 1 days 00:00:00, expected 0 days 01:00:00") as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    monthly = clone(hourly).fit(dated("MS"))
+    assert len(monthly.predict(series=dated("ME", 12))) == 3, "months are as long as they are"
+    daily = clone(hourly).set_params(context=2).fit(dated("B"))
+    few = dated("B", 6)[3:]  # Thursday, Friday, Monday
+    assert len(daily.predict(series=few.set_axis(pd.DatetimeIndex(few.index, freq=None)))) == 3
+
+
+def test_fractions_and_durations_go_on_at_their_step():
+    assert continue_index(pd.Index(np.arange(0, 40, 0.5), name="s"), 2).tolist() == [40.0, 40.5]
+    assert continue_index(pd.timedelta_range(0, periods=4, freq="h"), 1)[0] == pd.Timedelta("4h")
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (
+            pd.MultiIndex.from_product([[0, 1], range(45)]),
+            "its index has 2 levels, expected one; give a list of series",
+        ),
+        (np.arange(90)[::-1], "the numbers of the index do not rise"),
+        (np.r_[0:40, 39:89], "the numbers of the index do not rise"),
+        (np.r_[0:40, 41:91], "the numbers of the index have gaps"),
+        (0.5 * np.r_[0:40, 41:91], "the numbers of the index have gaps"),
+        (pd.period_range("2020", periods=91, freq="M").delete(40), "the dates have gaps"),
+        (pd.date_range("2024", periods=90).date, "its index is of object .*make it dates"),
+    ],
+)
+def test_an_index_that_cannot_go_on_is_one_line(index, words):
+    with pytest.raises(DataError, match=words) as raised:
+        WaveSSMForecaster(max_epochs=1).fit(pd.Series(season(90)[:, 0], index=index))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_warm_start_keeps_its_choices_and_refuses_other_data():
+    series = season(90)[:, 0]
+    model = WaveSSMForecaster(horizon=3, max_epochs=1, warm_start=True, **SMALL).fit(series[:60])
+    first, context = model.model_, model.context_
+    assert model.fit(series).model_ is first
+    assert model.context_ == context
+    for call, words in (
+        (lambda: model.fit(season(90, columns=2)), "the number of columns is 2, but the model to go on with has 1"),
+        (lambda: model.fit(series, series[:, None]), "the number of covariates is 1, .* has 0"),
+        (lambda: clone(model).fit(series).set_params(context=5).fit(series), "the context is 5"),
+    ):
+        with pytest.raises(ws.OptionError, match=f"warm_start: {words}"):
+            call()
+    assert model.predict().shape == (3,), "a refused fit leaves the last one"
 
 
 def test_dates_of_a_time_zone_go_on_in_it():
@@ -232,6 +326,8 @@ def test_small_units_are_as_good_as_large_ones():
     large = WaveSSMForecaster(**options).fit(series).predict()
     small = WaveSSMForecaster(**options).fit(1e-9 * series).predict()
     np.testing.assert_allclose(1e9 * small, large, rtol=1e-4)
+    with pytest.raises(ws.NotFiniteError, match="too far from those of fit"):
+        WaveSSMForecaster(**options).fit(1e-60 * series).predict(series=series)
 
 
 def test_the_smallest_number_of_forecasts_for_a_level_is_named():

@@ -128,3 +128,35 @@ def test_a_missing_extra_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ws.MissingExtraError, match=r"wavessm\[hub\]"):
         model.save_pretrained(tmp_path / "model")
+
+
+def test_files_of_others_are_not_overwritten(model, tmp_path):
+    (tmp_path / "README.md").write_text("My notes.\n")
+    with pytest.warns(UserWarning, match="not by wavessm and stays as it is") as said:
+        model.save_pretrained(tmp_path)
+    assert "\n" not in str(said[0].message)
+    assert (tmp_path / "README.md").read_text() == "My notes.\n"
+    (tmp_path / "README.md").unlink()
+    model.save_pretrained(tmp_path)
+    again = save_model(model, tmp_path, Card("a second save"))
+    assert "a second save" in (again / "README.md").read_text(), "files of our own are replaced"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("hub", [False, True])
+def test_models_of_others_are_refused_in_one_line(model, tmp_path, name, hub):
+    saved = hub_class().from_pretrained(str(model.save_pretrained(tmp_path / "ours"))) if hub else model
+    other = tmp_path / "theirs"
+    other.mkdir()
+    (other / name).write_text('{"model_type": "bert"}')
+    with pytest.raises(DataError, match=f"{name}: is there already and not by wavessm") as raised:
+        saved.save_pretrained(other)
+    assert "\n" not in str(raised.value)
+    assert [file.name for file in other.iterdir()] == [name]
+    assert (other / name).read_text() == '{"model_type": "bert"}'
+
+
+def test_the_mixin_saves_again_where_it_saved(model, tmp_path):
+    saved = hub_class().from_pretrained(str(model.save_pretrained(tmp_path)))
+    saved.save_pretrained(tmp_path)
+    assert ws.SequenceModel.from_pretrained(tmp_path).config == model.config

@@ -353,7 +353,9 @@ BAD = {
     "integers": (lambda: make()(torch.ones(1, 5, 3, dtype=torch.long)), ws.OptionError, "x.float"),
     "state": (lambda: make()(signal(2, 5, 3), state=torch.zeros(2, 3)), ws.ShapeError, r"initial_state\(batch=2\)"),
     "step": (lambda: make().step(signal(2, 4), None), ws.ShapeError, "WaveSSM.step"),
+    "a state of text": (lambda: make()(signal(1, 5, 3), state="a"), ws.ShapeError, "state is a str, expected"),
     "rate": (lambda: make()(signal(1, 5, 3), rate=0.0), ws.OptionError, "rate is 0.0"),
+    "rate in words": (lambda: make()(signal(1, 5, 3), rate="a"), ws.OptionError, "rate is 'a'"),
     "lengths": (lambda: make()(signal(1, 5, 3), lengths=torch.tensor([6])), ws.ShapeError, "from 1 to 5"),
     "lengths and state": (
         lambda: make()(signal(1, 5, 3), lengths=torch.tensor([5]), return_state=True), ws.OptionError, "whole seq",
@@ -368,6 +370,8 @@ BAD = {
     "s4d dplr": (lambda: ws.WaveSSM(2, 8, family="s4d-lin", structure="dplr"), ws.OptionError, "diagonal init"),
     "n_ssm": (lambda: ws.WaveSSM(4, 8, n_ssm=3), ws.OptionError, "divisor of d_model"),
     "dt": (lambda: ws.WaveSSM(4, 8, dt_min=1.0), ws.OptionError, "dt_min"),
+    "endless dt": (lambda: ws.WaveSSM(4, 8, dt_max=float("inf")), ws.OptionError, "dt_max is inf"),
+    "a family of numbers": (lambda: ws.register_family("x", 5), ws.OptionError, "got 'x' and a int, expected a text"),
     "backend": (lambda: ws.WaveSSM(4, 8, backend="cuda"), ws.UnknownNameError, "backend"),
     "kernel": (lambda: make().kernel(0), ws.OptionError, "at least 1"),
     "dropout": (lambda: ws.blocks.TiedDropout(1.0), ws.OptionError, "p is 1.0"),

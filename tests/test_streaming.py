@@ -75,6 +75,11 @@ def test_what_a_stream_cannot_do_is_refused():
         ws.sampled(make(bidirectional=True))
     with pytest.raises(ws.OptionError, match=r"sampled at rate 1\.0"):
         ws.sampled(make())(signal(1, 5, 3), rate=2.0)
+    stream, state = ws.sampled(make(), 2.0), make().initial_state(1)
+    for call in (lambda: stream(signal(1, 5, 3), rate=1.0), lambda: stream.step(signal(1, 3), state, rate=3.0)):
+        with pytest.raises(ws.OptionError, match=r"sampled at rate 2\.0, got rate"):
+            call()
+    assert ws.sampled(ws.ResidualBlock(make()), 2.0)(signal(1, 5, 3).float()).shape == (1, 5, 3)
 
 
 def test_broken_input_breaks_nothing_before_it():
@@ -100,6 +105,8 @@ BAD = {
     ),
     "step": (lambda stream: stream.step(signal(1, 4), stream.initial_state(1)), ws.ShapeError, "WaveSSM.step"),
     "state of a step": (lambda stream: stream.step(signal(2, 3), torch.zeros(3)), ws.ShapeError, "initial_state"),
+    "rate in words": (lambda stream: stream(signal(1, 5, 3), rate="a"), ws.OptionError, "rate 'a'"),
+    "a state of text": (lambda stream: stream(signal(1, 5, 3), state="a"), ws.ShapeError, "state is a str"),
     "no model": (lambda stream: ws.sampled("layer"), ws.OptionError, "model is a str"),
 }  # fmt: skip
 

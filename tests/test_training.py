@@ -17,6 +17,7 @@ import torch
 
 import miniatures
 import wavessm as ws
+from wavessm.errors import DataError
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
 from wavessm.training.evaluate import evaluate_run
@@ -244,14 +245,75 @@ def test_a_stretch_that_does_not_fit_leaves_no_folder(tmp_path):
         assert not (tmp_path / "run").exists()
 
 
-def test_changed_data_are_not_gone_on_with(tmp_path, monkeypatch):
-    folder = miniatures.arrays(tmp_path / "own")
-    break_at(monkeypatch, [3])
-    with pytest.raises(Killed):
-        train("arrays", {"folder": str(folder)}, TINY, tmp_path / "run", show=False)
-    np.save(folder / "X.npy", np.load(folder / "X.npy") * 2)
-    with pytest.raises(RunError, match="the data have changed"):
-        resume(tmp_path / "run", show=False)
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run on own arrays with given parts."""
+    folder = miniatures.arrays(tmp_path_factory.mktemp("own") / "data")
+    for part in ("val", "test"):
+        for name in ("X", "y"):
+            np.save(folder / f"{name}_{part}.npy", np.load(folder / f"{name}.npy")[:12])
+    return train("arrays", {"folder": str(folder)}, dataclasses.replace(TINY, steps=4), folder / "run", show=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "what"),
+    [
+        ("X", lambda X: X * 2, "scale"),
+        ("y*", lambda y: y + 7, "classes"),
+        ("X*", lambda X: X[:, ::2], "length"),
+        ("y", lambda y: y[::-1], "checksum"),
+        ("X_val", lambda X: X + 1, "checksum"),
+    ],
+)
+def test_changed_data_are_neither_gone_on_with_nor_evaluated(own, file, change, what):
+    files = {path: np.load(path) for path in own.folder.parent.glob(f"{file}.npy")}
+    for path, values in files.items():
+        np.save(path, change(values))
+    for call in (lambda: resume(own.folder, show=False), lambda: evaluate_run(own)):
+        with pytest.raises(
+            RunError, match=rf"the data have changed since the run began \(not the {what} of run\.json\)"
+        ):
+            call()
+    for path, values in files.items():
+        np.save(path, values)
+    assert evaluate_run(own).cases == 12
+
+
+def test_runs_without_a_checksum_and_scales_of_another_machine_are_read(own, tmp_path):
+    (mean, std) = own.info.scale
+    near = dataclasses.replace(own.info, scale=(tuple(m + 1e-8 for m in mean), std))
+    old = dataclasses.replace(own, info=near, checksum="")
+    assert evaluate_run(old).scores == evaluate_run(own).scores
+    content = json.loads((own.folder / "run.json").read_text())
+    assert content.pop("checksum") == own.checksum
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert Run.read(tmp_path) == dataclasses.replace(own, folder=tmp_path, checksum="")
+
+
+def test_a_run_does_not_begin_again_without_its_checkpoint(unbroken, tmp_path):
+    for name in ("run.json", "metrics.csv"):
+        (tmp_path / name).write_bytes((unbroken.folder / name).read_bytes())
+    with pytest.raises(RunError, match=r"last\.ckpt: is missing, but there is metrics\.csv: the run cannot go on"):
+        resume(tmp_path, show=False)
+
+
+def test_a_run_does_not_go_on_from_what_is_not_its_checkpoint(unbroken, tmp_path):
+    (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
+    change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
+    for content, words in (
+        (b"abc" * 100, "not a checkpoint of wavessm"),
+        ((unbroken.folder / "best.ckpt").read_bytes(), "holds a model alone"),
+        (
+            (unbroken.folder / "last.ckpt").read_bytes(),
+            "do not fit the model of run.json; was it copied from another run",
+        ),
+    ):
+        (tmp_path / "last.ckpt").write_bytes(content)
+        with pytest.raises(RunError, match=words) as caught:
+            resume(tmp_path, show=False)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ws.OptionError, match="devices is 0, expected at least 1"):
+        resume(unbroken.folder, show=False, devices=0)
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------
@@ -295,6 +357,40 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == 4
 
 
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"y": np.arange(6.0)}, r"relative mse, .*, since its targets are all the same \(cases: 1\)"),
+        ({"y": np.arange(6.0), "y_val": np.ones(6)}, r"relative mse, .* all the same \(cases: 6\)"),
+        ({"y": np.eye(6, 2, dtype=int), "y_val": np.ones((6, 2))}, r"auroc, .*, since no label has cases with it and"),
+        ({"y": np.eye(6, 2, dtype=int), "y_val": np.zeros((6, 2))}, r"auroc, .*, since no label has cases with it and"),
+    ],
+)
+def test_a_validation_that_chooses_no_model_is_refused_before_training(tmp_path, arrays, words):
+    X = np.random.default_rng(0).standard_normal((6, 5, 1))
+    given = {"X": X, **({"X_val": X} if "y_val" in arrays else {})}
+    for name, values in (given | arrays).items():
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(DataError, match=f"validation part: {words}") as caught:
+        train("arrays", {"folder": str(tmp_path)}, TINY, tmp_path / "run", show=False)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_score_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingModule, "scores", lambda self: {"relative_mse": math.nan})
+    with pytest.raises(RunError, match="step 10: relative mse of the validation is not a number"):
+        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+
+
+def test_batch_norm_of_single_samples_is_refused(tmp_path):
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((40, 1, 2)))
+    np.save(tmp_path / "y.npy", np.arange(40) % 2)
+    recipe = with_model(dataclasses.replace(TINY, batch_size=1), norm="batch")
+    with pytest.raises(ws.OptionError, match="norm is batch, but batch_size 1 gives a process one case of one sample"):
+        train("arrays", {"folder": str(tmp_path)}, recipe, tmp_path / "run", show=False)
+
+
 def test_a_full_disk_stops_the_run_and_it_goes_on_later(unbroken, tmp_path, monkeypatch):
     original, saves = os.fsync, []
 
@@ -333,10 +429,17 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
     assert Run.read(tmp_path).task == "window-copy"
     with pytest.raises(RunError, match="not there yet"):
         Run.read(tmp_path).load_model()
+    (tmp_path / "metrics.csv").write_bytes((unbroken.folder / "metrics.csv").read_bytes())
+    with pytest.raises(RunError, match=r"best\.ckpt: is missing, but there is metrics\.csv"):
+        Run.read(tmp_path).load_model()
     (tmp_path / "best.ckpt").write_bytes((unbroken.folder / "best.ckpt").read_bytes())
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
     with pytest.raises(RunError, match="do not fit"):
         Run.read(tmp_path).load_model()
+    change(tmp_path, recipe=[])
+    refused("cannot be used by wavessm")
+    change(tmp_path, recipe=TINY.to_dict(), info=unbroken.info.to_dict() | {"kind": "multiclass"})
+    refused(r"its data \(.* 0 classes\) do not fit its model")
     change(tmp_path, recipe=TINY.to_dict() | {"momentum": 1})
     refused("unknown field of a recipe 'momentum'")
     change(tmp_path, version=2)
@@ -402,6 +505,9 @@ def test_every_second_sample_is_heard_with_twice_the_step(tmp_path):
     assert (evaluated.rate, evaluated.scores["accuracy"]) == (2.0, pytest.approx(expected))
     with pytest.raises(ws.OptionError, match="not known"):
         evaluate_run(run, hz=50)
+    for hz in (0, -1, math.nan):
+        with pytest.raises(ws.OptionError, match=f"evaluate: hz is {hz}, expected a positive finite number"):
+            evaluate_run(run, hz=hz)
 
 
 def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):

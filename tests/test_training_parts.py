@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,6 +254,21 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"], "nothing half written is left"
 
 
+def test_a_file_that_cannot_be_written_says_why(tmp_path, monkeypatch):
+    place = "Give a file in a folder that is there and can be written to"
+    for path, words in ((tmp_path, "Is a directory"), (tmp_path / "no" / "a.json", "No such file or directory")):
+        with pytest.raises(RunError, match=rf"could not be written \({words}\)\. {place}"):
+            checkpoint.write_json(path, {})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=place):
+        checkpoint.write_json(Path(), {})
+    with pytest.raises(RunError, match=rf"there is no earlier checkpoint\. {place}"):
+        checkpoint.save(tmp_path / "no" / "last.ckpt", {})
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(RunError, match=r"No space left on device\)\. Free some space"):
+        checkpoint.write_json(tmp_path / "a.json", {})
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("echo taken over",)
@@ -263,6 +279,7 @@ class Evil:
     [
         (b"not a checkpoint", "not a checkpoint of wavessm"),
         (b"", "not a checkpoint of wavessm"),
+        (b"abc" * 100, "not a checkpoint of wavessm"),
         ({"state_dict": {}}, "not a checkpoint of wavessm"),
         ([1, 2], "not a checkpoint of wavessm"),
         ({"format": "wavessm-run", "version": 999}, "another version of wavessm"),

@@ -11,6 +11,7 @@ with its mixin, for repositories on a hub. Weights are read from safetensors alo
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,6 +29,7 @@ READS = (1,)
 """Format versions that this library loads; the others are refused."""
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+SIGNATURE = "Written by wavessm"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -43,11 +45,33 @@ class Card:
 
 
 def save_model(model: SequenceModel, folder: str | Path, card: Card | None = None, extra: Any = None) -> Path:
-    """Write a model as a folder; `extra` is any JSON value that should travel with it. → the folder"""
-    torch_files = _safetensors()
-    folder = Path(folder)
+    """Write a model as a folder; `extra` is any JSON value that should travel with it. → the folder
+
+    What an earlier save wrote is replaced. Another program's model is refused, a README.md of someone's own stays.
+    """
+    _refuse_foreign(Path(folder))
+    return _write(model, Path(folder), card, extra)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """One line about what stands where a model should go and is none of ours."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file; give the name of a folder.")
+    found = next((folder / name for name in (CONFIG, WEIGHTS) if (folder / name).exists()), None)
+    if found is not None and not _is_ours(folder / CONFIG):
+        raise DataError(f"{found}: is there already and not by wavessm; give a new folder, or move it away.")
+
+
+def _is_ours(config: Path) -> bool:
+    try:
+        content = json.loads(config.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def _write(model: SequenceModel, folder: Path, card: Card | None, extra: Any) -> Path:
+    torch_files = _safetensors()
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "format": FORMAT,
@@ -57,9 +81,13 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
         "extra": extra,
     }
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")  # first: it says whose the others are
     torch_files.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
-    (folder / CARD).write_text(card_text(model, card or Card()))
+    readme = folder / CARD
+    if readme.exists() and SIGNATURE not in readme.read_text(errors="replace"):
+        warnings.warn(f"{readme}: is not by wavessm and stays as it is; the model card is not written.", stacklevel=4)
+    else:
+        readme.write_text(card_text(model, card or Card()))
     return folder
 
 
@@ -143,7 +171,7 @@ def card_text(model: SequenceModel, card: Card) -> str:
         f"**Use.** {card.use or 'Input is (batch, length, channels), prepared as in training.'}", "",
         "```python", "import wavessm as ws", "",
         'model = ws.SequenceModel.from_pretrained("THIS_FOLDER_OR_REPOSITORY")',
-        "y = model(x)  # x: (batch, length, channels)", "```", "", f"Written by wavessm {wavessm.__version__}.", "",
+        "y = model(x)  # x: (batch, length, channels)", "```", "", f"{SIGNATURE} {wavessm.__version__}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -160,8 +188,12 @@ def hub_class() -> Any:
         card: Card | None = None
         extra: Any = None
 
+        def save_pretrained(self, save_directory: str | Path, **options: Any) -> Any:  # type: ignore[override]
+            _refuse_foreign(Path(save_directory))  # the mixin begins by removing config.json
+            return super().save_pretrained(save_directory, **options)
+
         def _save_pretrained(self, save_directory: Path) -> None:
-            save_model(self, save_directory, self.card, self.extra)
+            _write(self, save_directory, self.card, self.extra)
 
         @classmethod
         def _from_pretrained(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wavessm.checks import whole
+from wavessm.checks import positive, whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import Initial, initial_modes
 from wavessm.ops import Engine, dplr, modes, run_low_rank, run_modes, use_triton
@@ -67,7 +67,8 @@ class WaveSSM(nn.Module):
         d_model, n_ssm = whole(d_model, "WaveSSM: d_model", least=1), whole(n_ssm, "WaveSSM: n_ssm", least=1)
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
-        if not 0 < dt_min <= dt_max:
+        dt_min, dt_max = positive(dt_min, "WaveSSM: dt_min"), positive(dt_max, "WaveSSM: dt_max")
+        if dt_min > dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
         start = initial_modes(family, measure, d_state, structure, drive)
         self.d_model, self.d_state, self.family, self.measure, self.drive = d_model, d_state, family, measure, drive
@@ -198,9 +199,10 @@ def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -
     if not x.dtype.is_floating_point:
         raise OptionError(f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float().")
     expected = (x.shape[0], d_model, n_slots, 2)
-    if state is not None and tuple(state.shape) != expected:
+    if state is not None and (not isinstance(state, Tensor) or tuple(state.shape) != expected):
+        came = f"has shape {tuple(state.shape)}" if isinstance(state, Tensor) else f"is a {type(state).__name__}"
         raise ShapeError(
-            f"WaveSSM: state has shape {tuple(state.shape)}, expected (batch, d_model, slots, 2) = {expected}. "
+            f"WaveSSM: state {came}, expected (batch, d_model, slots, 2) = {expected}. "
             f"Call layer.initial_state(batch={x.shape[0]})."
         )
 
@@ -218,8 +220,8 @@ def time_mask(lengths: Tensor, length: int) -> Tensor:
 
 
 def _rate(rate: float) -> float:
-    if not (rate > 0 and math.isfinite(rate)):
-        raise OptionError(f"WaveSSM: rate is {rate}, expected a positive number; 2.0 hears every second sample.")
+    if not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
+        raise OptionError(f"WaveSSM: rate is {rate!r}, expected a positive number; 2.0 hears every second sample.")
     return rate
 
 

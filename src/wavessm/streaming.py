@@ -41,12 +41,17 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, WaveSSM) and not child.bidirectional:
-                setattr(module, name, SampledLayer(child, rate))
+                kept = SampledLayer(child, rate)
+                kept.inside = True
+                setattr(module, name, kept)
     return model
 
 
 class SampledLayer(nn.Module):
     """A causal `WaveSSM` in discrete time at one rate; called as the layer is, without gradients."""
+
+    inside: bool = False
+    """Whether a model calls it, which passes rate 1.0 on where none is said."""
 
     def __init__(self, layer: WaveSSM, rate: float = 1.0) -> None:
         super().__init__()
@@ -70,11 +75,9 @@ class SampledLayer(nn.Module):
         lengths: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """As `WaveSSM.forward`, at the rate it was sampled for."""
-        if rate not in (None, 1.0, self.rate) or lengths is not None:
-            raise OptionError(
-                f"SampledLayer: sampled at rate {self.rate} for streams of one length; got rate {rate}, "
-                f"lengths {lengths}. Call sampled(model, rate) again, or the model itself."
-            )
+        self._check_rate(rate)
+        if lengths is not None:
+            raise OptionError("SampledLayer: got lengths, expected streams of one length; call the model itself.")
         check_signals(x, state, self.d_model, self.n_slots)
         if x.shape[1] == 1 and state is not None and return_state:
             y, state = self.step(x[:, 0], state)
@@ -89,6 +92,13 @@ class SampledLayer(nn.Module):
                 y = y.transpose(1, 2)
         y = y.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
+
+    def _check_rate(self, rate: float | None) -> None:
+        if not (rate is None or rate == self.rate or (self.inside and rate == 1)):
+            raise OptionError(
+                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate) again, or "
+                "the model itself."
+            )
 
     def _walk(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Whole chunks, then what is left over. u (batch, length, d_model), state (batch, d_model, R)"""
@@ -116,7 +126,9 @@ class SampledLayer(nn.Module):
 
     def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) in O(N)."""
+        self._check_rate(rate)
         check_sample(x_t, self.d_model)
+        state = self.initial_state(len(x_t)) if state is None else state
         check_signals(x_t[:, None], state, self.d_model, self.n_slots)
         with torch.no_grad():
             y, state = self.stepper(x_t.to(self.dtype), state)

@@ -24,6 +24,7 @@ from wavessm.arena_options import (
 from wavessm.config import ModelConfig
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.errors import OptionError
+from wavessm.own_options import ArraysOptions, CsvOptions, WavOptions, WfdbOptions
 from wavessm.registry import Registry, unknown_name
 from wavessm.training.recipes import ModelOptions
 
@@ -121,80 +122,10 @@ class WindowCopyOptions:
         return copying_set(task, read_stages(self.stages), seed, epoch=self.epoch, cases=self.cases)
 
 
-@dataclass(frozen=True)
-class ArraysOptions:
-    folder: str = ""
-    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, X_test.npy, y_test.npy if there are any."""
-
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data import load_arrays
-
-        return load_arrays(_given(self.folder, "--folder"))
-
-
-@dataclass(frozen=True)
-class CsvOptions:
-    path: str = ""
-    """CSV file with a row for each time step."""
-    target: str | None = None
-    """Column to forecast; None forecasts all."""
-    horizon: int = 24
-    """Steps to forecast."""
-    context: int = 96
-    """Steps the model sees."""
-    date_column: str | None = None
-    """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
-    timeenc: Literal[0, 1, 2, 3] = 2
-    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
-    eval_stamp: bool = True
-    """Give the model the calendar of the horizon too; it is known."""
-
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data import load_csv
-
-        return load_csv(
-            _given(self.path, "--path"),
-            target=self.target,
-            horizon=self.horizon,
-            context=self.context,
-            date_column=self.date_column,
-            timeenc=self.timeenc,
-            eval_stamp=self.eval_stamp,
-        )
-
-
-@dataclass(frozen=True)
-class WavOptions:
-    folder: str = ""
-    """Folder with one folder of WAV files for each class."""
-    skip_bad: bool = False
-    """Leave out files that cannot be read, and list them."""
-
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data import load_wav_folder
-
-        return load_wav_folder(_given(self.folder, "--folder"), skip_bad=self.skip_bad)
-
-
-@dataclass(frozen=True)
-class WfdbOptions:
-    folder: str = ""
-    """Folder with WFDB records."""
-    labels: str | None = None
-    """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
-    skip_bad: bool = False
-    """Leave out records that cannot be read, and list them."""
-
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data import load_wfdb
-
-        return load_wfdb(_given(self.folder, "--folder"), self.labels, skip_bad=self.skip_bad)
-
-
-def _given(value: str, option: str) -> Path:
-    if not value:
-        raise OptionError(f"where are the data? Give them after the name of the task, or with {option}.")
-    return Path(value)
+def data_checksum(options: DataOptions) -> str:
+    """What tells own data from others of the same shape and scale; empty for published and generated sets."""
+    own = getattr(options, "checksum", None)
+    return "" if own is None else own()
 
 
 @dataclass(frozen=True)

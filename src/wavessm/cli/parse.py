@@ -27,7 +27,7 @@ def parse(
     tyro = _tyro()
     arguments = [_ROOT.sub("--root", argument) for argument in arguments]
     known = [option for option in options_of(kind) if option.removeprefix("no-").replace("-", "_") not in hidden]
-    _check_names(arguments, known)
+    _refuse_unknown(arguments, known)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -69,23 +69,15 @@ def options_of(kind: Any) -> Iterator[str]:
                 yield "no-" + field.name.replace("_", "-")
 
 
-def _check_names(arguments: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse options that are unknown or given twice."""
-    seen: dict[str, str] = {}
+def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
     for argument in arguments:
         if argument == "--":
             return
         name = argument[2:].partition("=")[0].replace("_", "-")
-        if not argument.startswith("--") or name == "help":
-            continue
-        if name not in known:
+        if argument.startswith("--") and name not in known and name != "help":
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean --{close[0]}?" if close else "see --help."
             raise OptionError(f"unknown option --{name}: {hint}")
-        about = name.removeprefix("no-")
-        if about in seen:
-            raise OptionError(f"--{seen[about]} and --{name} are given; give one of them, once.")
-        seen[about] = name
 
 
 _KINDER = (

@@ -158,9 +158,11 @@ def fields_of_data(options: Any) -> dict[str, Any]:
 
 
 def _peek(arguments: list[str], option: str) -> str | None:
+    """The value of an option; of several, the last one counts, as it does for the others."""
+    found = None
     for at, argument in enumerate(arguments):
         if argument == option and at + 1 < len(arguments):
-            return arguments[at + 1]
-        if argument.startswith(option + "="):
-            return argument.partition("=")[2]
-    return None
+            found = arguments[at + 1]
+        elif argument.startswith(option + "="):
+            found = argument.partition("=")[2]
+    return found

@@ -15,6 +15,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def fingerprint(paths: Iterable[Path], base: Path) -> str:
     for name, size, time in entries:
         digest.update(f"{os.path.relpath(name, base)}\0{size}\0{time}\n".encode())
     for name, _, _ in entries[:: max(1, -(-len(entries) // 32))]:
-        with open(name, "rb") as file:
+        with suppress(FileNotFoundError), open(name, "rb") as file:
             digest.update(file.read(4096))
     return digest.hexdigest()
 
@@ -71,7 +72,7 @@ def _entries(path: Path | str) -> Iterable[tuple[str, int, int]]:
             if entry.is_dir():
                 yield from _entries(entry.path)
             else:
-                about = entry.stat()
+                about = entry.stat(follow_symlinks=os.path.exists(entry.path))  # a link to nothing is for its reader
                 yield entry.path, about.st_size, about.st_mtime_ns
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from wavessm.data.source import Arrays, DataInfo, DataSet
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError
 
 log = logging.getLogger("wavessm.data")
 
@@ -24,7 +24,7 @@ _GOLDEN = 0.6180339887498949
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
-    """Raw cases. part: (cases,) of "train", "val", "test", or "" for training cases from which missing parts are drawn.
+    """Raw cases. part: (cases,) of "train", "val", "test"; or "" of all, where no parts are given.
 
     name: what to call a case in a message.
     """
@@ -50,6 +50,7 @@ class About:
 
 def make_set(name: str, cases: Cases, about: About, seed: int) -> DataSet:
     """Split, encode and scale. Scaling is per channel, with mean and standard deviation of the training part."""
+    _check_targets(cases, about.kind)
     rows = split(cases, about.kind, seed)
     targets, classes, target_scale = _encode(cases, about, rows)
     mean, std = _channel_scale(cases, rows["train"])
@@ -78,26 +79,36 @@ def make_set(name: str, cases: Cases, about: About, seed: int) -> DataSet:
 
 
 def guess_kind(targets: np.ndarray) -> str:
-    """What y means: two dimensions of 0 and 1 are labels, other floats are values, the rest are classes.
+    """What y means: two dimensions of 0 and 1 are labels, other floats and columns of numbers values, the rest classes.
 
     >>> guess_kind(np.array([0, 2, 1])), guess_kind(np.array([0.5, 1.5])), guess_kind(np.array([[0, 1], [1, 1]]))
     ('multiclass', 'regression', 'multilabel')
     """
     if targets.ndim == 2 and targets.dtype.kind in "buif" and np.isin(targets, (0, 1)).all():
         return "multilabel"
-    return "regression" if targets.dtype.kind == "f" or targets.ndim == 2 else "multiclass"
+    columns = targets.ndim == 2 and targets.shape[1] > 1 and targets.dtype.kind in "ui"
+    return "regression" if targets.dtype.kind == "f" or columns else "multiclass"
 
 
 def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
     """Rows of each part. Given parts stay; missing ones are drawn from the training cases, 15 % each, by class.
 
-    Every class keeps at least one case in training.
+    Every class keeps at least one case in training. Where there are parts, a case outside of them is refused.
     """
     rows = {part: np.flatnonzero(cases.part == part) for part in PARTS}
-    drawn = np.flatnonzero(cases.part == "")
+    loose = np.flatnonzero(cases.part == "")
+    if 0 < loose.size < len(cases.part):
+        there = " and ".join(part for part in PARTS if rows[part].size)
+        raise DataError(
+            f"{cases.name(int(loose[0]))}: in none of the parts {', '.join(PARTS)}, though others are in {there} "
+            f"({loose.size} such cases); move them into a part."
+        )
+    pool = loose if loose.size else rows["train"]
+    if not pool.size:
+        raise DataError(f"{cases.source}: no case is left for training.")
+    rows["train"] = pool
     missing = [part for part in ("val", "test") if not rows[part].size]
     if missing:
-        pool = drawn if drawn.size else rows["train"]
         keys = _strata(cases.targets[pool], kind)
         counts = {part: max(1, round(FRACTIONS[part] * pool.size)) for part in missing}
         order = _stratified_order(keys, np.random.default_rng(seed))
@@ -110,11 +121,35 @@ def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
             rows[part], order = np.sort(pool[order[:count]]), order[count:]
         taken = np.concatenate([rows[part] for part in missing])
         rows["train"] = np.setdiff1d(pool, taken)
-    elif drawn.size:
-        rows["train"] = drawn
-    if not rows["train"].size:
-        raise DataError(f"{cases.source}: no case is left for training.")
     return rows
+
+
+def _check_targets(cases: Cases, kind: str) -> None:
+    """Refuse targets that the kind cannot have."""
+    targets, numbers = cases.targets, cases.targets.dtype.kind in "buif"
+    if kind == "multiclass" and targets.ndim != 1:
+        raise DataError(
+            f"{cases.source}: classes of shape {targets.shape}, expected ({len(targets)},); save y[:, 0], or say with "
+            "kind that these are values (regression) or labels (multilabel)."
+        )
+    if kind != "multiclass" and not numbers:
+        raise DataError(
+            f"{cases.source}: targets of {targets.dtype}, expected numbers for {kind}; text is for classes."
+        )
+    if kind == "multilabel" and targets.ndim != 2:
+        raise DataError(
+            f"{cases.source}: labels of shape {targets.shape}, expected ({len(targets)}, k), a column of 0 and 1 for "
+            "each label; for one class a case, the kind is multiclass."
+        )
+    if kind == "multilabel" and (odd := np.argwhere(~np.isin(targets, (0, 1)))).size:
+        case, label = (int(i) for i in odd[0])
+        raise DataError(
+            f"{cases.name(case)}: label {label} is {targets[case, label]:g}, expected 0 or 1 ({len(odd)} such labels)."
+        )
+    if kind != "multilabel" and numbers and (gaps := np.argwhere(~np.isfinite(targets))).size:
+        raise DataError(
+            f"{cases.name(int(gaps[0][0]))}: NaN in its target ({len(gaps)} in all); fill it or leave the case out."
+        )
 
 
 def _strata(targets: np.ndarray, kind: str) -> np.ndarray:
@@ -146,8 +181,6 @@ def _encode(
     """Targets as training takes them, classes, and the scale of real targets."""
     targets, train = cases.targets, rows["train"]
     if about.kind == "multiclass":
-        if targets.ndim != 1:
-            raise OptionError(f"{cases.source}: multiclass labels have shape {targets.shape}, expected (cases,).")
         known = np.unique(targets[train])
         if known.size < 2:
             raise DataError(f"{cases.source}: every training case has the label {known[0]!s}; expected two classes.")
@@ -164,8 +197,6 @@ def _encode(
             raise DataError(f"{cases.source}: label {classes[unseen[0]]} never occurs in training; leave it out.")
         return targets.astype(np.float32), classes, None
     real = targets.reshape(len(targets), -1).astype(np.float64)
-    if (gaps := np.argwhere(~np.isfinite(real))).size:
-        raise DataError(f"{cases.name(int(gaps[0][0]))}: NaN in its target ({len(gaps)} in all).")
     mean, std = real[train].mean(axis=0), real[train].std(axis=0)
     if (std == 0).any():
         flat = int(np.flatnonzero(std == 0)[0])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +23,18 @@ log = logging.getLogger("wavessm.data")
 def load_arrays(folder: str | Path, kind: str | None = None, seed: int = 0) -> DataSet:
     """X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
 
-    y (cases,) of whole numbers or text are classes, (cases, k) of 0 and 1 labels, other floats values to predict;
+    y (cases,) of whole numbers or text are classes, (cases, k) of 0 and 1 labels, other numbers values to predict;
     `kind` ("multiclass", "multilabel", "regression") overrides that. X_val.npy, y_val.npy, X_test.npy, y_test.npy (and
     lengths_…) are used where they are there; otherwise 15 % each are drawn from the training cases, by class.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
-    read = {"": _read_part(folder, "")}
+    read = {"train": _read_part(folder, "")}
     for part in ("val", "test"):
         if (folder / f"X_{part}.npy").exists() or (folder / f"y_{part}.npy").exists():
             read[part] = _read_part(folder, f"_{part}")
-    main = read[""]
+    main = read["train"]
     for part, (X, y, _) in read.items():
         if X.shape[1:] != main[0].shape[1:] or y.shape[1:] != main[1].shape[1:]:
             raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]} and targets {y.shape[1:]}, in "
@@ -45,7 +48,7 @@ def load_arrays(folder: str | Path, kind: str | None = None, seed: int = 0) -> D
     part_of = np.repeat(list(read), sizes)
 
     def name(case: int) -> str:
-        suffix = f"_{part_of[case]}" if part_of[case] else ""
+        suffix = "" if part_of[case] == "train" else f"_{part_of[case]}"
         return f"{folder / f'X{suffix}.npy'}, case {case - int(np.argmax(part_of == part_of[case]))}"
 
     X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
@@ -60,6 +63,8 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
         raise DataError(f"{files['X']}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, channels).")
     if y.ndim not in (1, 2) or len(y) != len(X):
         raise DataError(f"{files['y']}: shape {y.shape}, expected ({len(X)},) or ({len(X)}, k), one row per case of X.")
+    if y.dtype.kind not in "buifUS" or 0 in y.shape:
+        raise DataError(f"{files['y']}: shape {y.shape} of {y.dtype}, expected numbers or text.")
     X = X.reshape(*X.shape[:2], -1).astype(np.float32)
     lengths = np.full(len(X), X.shape[1])
     if files["lengths"].exists():
@@ -72,6 +77,17 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
             raise DataError(f"{files['lengths']}: from {lengths.min()} to {lengths.max()}, expected 1 to {X.shape[1]}.")
         X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
     return X, y, lengths.astype(np.int64)
+
+
+def checksum(folder: Path, files: Iterable[Path]) -> str:
+    """What tells files below a folder from others: their names and contents; of WAV files, names and sizes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{os.path.relpath(path, folder)}\0{path.stat().st_size}\n".encode())
+        if path.suffix.lower() != ".wav":
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
 
 
 def load_csv(

@@ -157,10 +157,14 @@ def load_wav_folder(folder: str | Path, skip_bad: bool = False, seed: int = 0) -
         parts.append(_PART_NAMES.get(above[1].lower(), "") if len(above) > 1 else "")
     if not files:
         raise DataError(f"{folder}: no WAV file in it; expected {folder.name}/<class>/*.wav.")
-    if "train" not in parts:
-        parts = ["" if part == "train" else part for part in parts]
+    deepest = 3 if any(parts) else 2
+    if (deep := next((file for file in files if len(Path(file).parts) > deepest), None)) is not None:
+        raise DataError(
+            f"{folder / deep}: too deep; expected {folder.name}/<class>/*.wav, with one of {', '.join(PARTS)} above "
+            "the class or nothing."
+        )
     table = _Table(folder, files, np.array(labels), np.array(parts), "multiclass", ())
-    return _load("wav", table, lambda path: read_wav(path), skip_bad, seed)
+    return _load("wav", table, lambda path: (read_wav(path), ()), skip_bad, seed)
 
 
 def load_wfdb(
@@ -186,9 +190,9 @@ def load_wfdb(
     files = [str(name) for name in table["record"]]
     listed = _Table(folder, files, targets, _parts(table, path), kind, classes)
 
-    def read(path: str) -> Signal:
+    def read(path: str) -> tuple[Signal, tuple[str, ...]]:
         record = read_record(path)
-        return Signal(record.values, record.rate, record.names)
+        return Signal(record.values, record.rate, record.names), record.units
 
     return _load("wfdb", listed, read, skip_bad, seed)
 
@@ -221,6 +225,10 @@ def _parts(table: Any, path: Path) -> np.ndarray:
     return np.array(parts)
 
 
+Read = Callable[[str], tuple[Signal, tuple[str, ...]]]
+"""Reads a file: its signal, and the units of its channels where they are known."""
+
+
 class _Table(NamedTuple):
     """Files below a folder with their targets and parts."""
 
@@ -232,8 +240,8 @@ class _Table(NamedTuple):
     classes: tuple[str, ...]
 
 
-def _load(name: str, table: _Table, read: Callable[[str], Signal], skip_bad: bool, seed: int) -> DataSet:
-    key = {"files": fingerprint([table.folder], table.folder), "names": table.files, "layout": 1}
+def _load(name: str, table: _Table, read: Read, skip_bad: bool, seed: int) -> DataSet:
+    key = {"files": fingerprint([table.folder], table.folder), "names": table.files, "layout": 2}
     prepared = cached(cache_folder(table.folder), name, key, lambda: _read_all(table, read))
     bad: dict[str, str] = prepared.notes["bad"]
     if bad and not skip_bad:
@@ -257,35 +265,38 @@ def _load(name: str, table: _Table, read: Callable[[str], Signal], skip_bad: boo
     return make_set(name, cases, about, seed)
 
 
-def _read_all(table: _Table, read: Callable[[str], Signal]) -> Prepared:
-    """Every sound file, padded: values (cases, length, channels), lengths (cases,). The most common rate and channels
-    are those of the set; files that differ count as bad.
+def _format(signal: Signal, units: tuple[str, ...]) -> str:
+    named = f" ({', '.join(signal.channels)})" if signal.channels else ""
+    measured = f" in {', '.join(units)}" if units else ""
+    return f"{signal.rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
+
+
+def _read_all(table: _Table, read: Read) -> Prepared:
+    """Every sound file, padded: values (cases, length, channels), lengths (cases,). The most common format is that of
+    the set; files that differ count as bad.
     """
     signals: dict[str, Signal] = {}
+    formats: dict[str, str] = {}
     bad: dict[str, str] = {}
     for file in table.files:
         if file in signals:
             raise OptionError(f"{table.folder}: {file} is listed twice; list every record once.")
         try:
-            signals[file] = read(str(table.folder / file))
+            signals[file], units = read(str(table.folder / file))
+            formats[file] = _format(signals[file], units)
         except DataError as reason:
             bad[file] = str(reason)
     if not signals:
         raise DataError(
             f"{table.folder}: none of {len(bad)} files could be read; the first: {next(iter(bad.values()))}"
         )
-    formats: collections.Counter[Any] = collections.Counter(
-        (signal.rate, signal.values.shape[1], signal.channels) for signal in signals.values()
-    )
-    rate, width, channels = formats.most_common(1)[0][0]
-    for file, signal in list(signals.items()):
-        if (signal.rate, signal.values.shape[1], signal.channels) != (rate, width, channels):
-            named = f" ({', '.join(signal.channels)})" if signal.channels else ""
-            bad[file] = (
-                f"{table.folder / file}: {signal.rate:g} Hz, {signal.values.shape[1]} channels{named}; the others have "
-                f"{rate:g} Hz, {width} channels{' (' + ', '.join(channels) + ')' if channels else ''}."
-            )
+    common = collections.Counter(formats.values()).most_common(1)[0][0]
+    for file, found in formats.items():
+        if found != common:
+            bad[file] = f"{table.folder / file}: {found}; the others have {common}."
             del signals[file]
+    _, rate, channels = first = next(iter(signals.values()))
+    width = first.values.shape[1]
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)
     values = np.zeros((len(signals), int(lengths.max()), width), np.float32)
     for row, signal in zip(values, signals.values(), strict=True):

@@ -3,8 +3,8 @@
     WaveSSMClassifier().fit(X, y).predict_proba(X)        X (cases, channels, time), (cases, time) or a list of arrays
     WaveSSMForecaster(horizon=24).fit(series).predict()   arrays, pandas, or several of them
 
-Read `fitting.py` (the training loop), `defaults.py` (what is chosen when nothing is said), `arrays.py` and `series.py`
-(what may come in), then the two estimators.
+Read `fitting.py` (the training loop), `defaults.py` (what is chosen when nothing is said), `tables.py`, `arrays.py`,
+`index.py` and `series.py` (what may come in), then the two estimators.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 (cases, channels, time)     an array
 (cases, time)               an array or DataFrame of one channel
-[(channels, time), (time,)] a list of arrays of any lengths; of pandas tables (time, channels)
+[(channels, time), (time,)] a list of arrays of any lengths; of pandas tables (time, channels), channels by name
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor
 
-from wavessm.errors import NotFiniteError, ShapeError
+from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError
+from wavessm.estimators.defaults import refuse_change
+from wavessm.estimators.tables import LARGEST, first_unfit, places
 
 
 class Cases(NamedTuple):
     """Signals with time before channels, zero after their end."""
 
-    values: Tensor  # (cases, length, channels)
+    values: Tensor  # (cases, length, channels) float64 as they came, float32 once standardised
     lengths: Tensor | None  # (cases,); None where all have the length of the array
 
     def take(self, index: Tensor) -> Cases:
@@ -53,11 +57,13 @@ def _array(case: Any) -> np.ndarray:
 
 
 def read_cases(estimator: Any, X: Any, reset: bool) -> Cases:
-    """X as cases; with `reset` the estimator learns `n_features_in_` and `n_channels_`, else X is held against them."""
+    """X as cases; with `reset` the estimator learns `n_features_in_`, `n_channels_` and `channel_names_`, else X is
+    held against them."""
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
+    names = None if reset else estimator.channel_names_
     if is_list_of_arrays(X):
-        cases = _from_list(estimator, X)
+        cases, names = _from_list(estimator, X, names)
         if reset:
             estimator.n_features_in_, estimator._columns = cases.values.shape[2], False
             if hasattr(estimator, "feature_names_in_"):
@@ -66,7 +72,7 @@ def read_cases(estimator: Any, X: Any, reset: bool) -> Cases:
         cases = _from_array(estimator, X, reset)
     channels = cases.values.shape[2]
     if reset:
-        estimator.n_channels_ = channels
+        estimator.n_channels_, estimator.channel_names_ = channels, names
     elif channels != estimator.n_channels_:
         raise ShapeError(
             f"{_name(estimator)}: X has {channels} channels, expected the {estimator.n_channels_} of fit; "
@@ -91,43 +97,101 @@ def _from_array(estimator: Any, X: Any, reset: bool) -> Cases:
         array = check_array(
             X, dtype=np.float64, allow_nd=True, estimator=estimator, input_name="X", ensure_all_finite=False
         )
-    broken = np.argwhere(~np.isfinite(array))
-    if len(broken):
-        raise _not_finite(estimator, int(broken[0][0]))
+    if 0 in array.shape:
+        raise ShapeError(
+            f"{_name(estimator)}: X has shape {array.shape}, expected at least one channel and one sample in time."
+        )
+    if found := first_unfit(array):
+        raise _unfit(estimator, *found)
     if reset:
         estimator._columns = array.ndim == 2
-    if array.shape[-1] == 0:
-        raise ShapeError(f"{_name(estimator)}: X has shape {array.shape}, expected at least one sample in time.")
     signals = array[:, None] if array.ndim == 2 else array
-    return Cases(torch.from_numpy(np.ascontiguousarray(signals.transpose(0, 2, 1), dtype=np.float32)), None)
+    return Cases(torch.from_numpy(signals.transpose(0, 2, 1).copy()), None)
 
 
-def _not_finite(estimator: Any, at: int) -> NotFiniteError:
-    return NotFiniteError(f"{_name(estimator)}: case {at} of X has NaN or infinity; fill or drop it first.")
+def _unfit(estimator: Any, at: int, value: float) -> NotFiniteError | DataError:
+    if not np.isfinite(value):
+        return NotFiniteError(f"{_name(estimator)}: case {at} of X has NaN or infinity; fill or drop it first.")
+    return DataError(
+        f"{_name(estimator)}: case {at} of X has {value:g}, beyond float32 ({LARGEST:.2g} at most); use a larger unit."
+    )
 
 
-def _from_list(estimator: Any, X: Any) -> Cases:
+def _from_list(estimator: Any, X: Any, names: list | None) -> tuple[Cases, list | None]:
+    """Cases, and the names of their channels: those given, else the first table's."""
     signals: list[np.ndarray] = []
     for at, case in enumerate(X):
         array = _array(case)
+        if hasattr(case, "columns"):
+            names = list(case.columns) if names is None else names
+            array = array[places(case.columns, names, f"{_name(estimator)}: case {at} of X")]
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:
             raise ShapeError(
                 f"{_name(estimator)}: case {at} of X is {array.shape} of {array.dtype}, expected real numbers "
                 "(channels, time) or (time,)."
             )
         array = array[None] if array.ndim == 1 else array
-        if not np.isfinite(array).all():
-            raise _not_finite(estimator, at)
+        if found := first_unfit(array):
+            raise _unfit(estimator, at, found[1])
         if signals and len(array) != len(signals[0]):
             raise ShapeError(
                 f"{_name(estimator)}: case {at} of X has {len(array)} channels, case 0 has {len(signals[0])}."
             )
         signals.append(array)
     lengths = torch.tensor([array.shape[1] for array in signals])
-    values = torch.zeros(len(signals), int(lengths.max()), len(signals[0]))
+    values = torch.zeros(len(signals), int(lengths.max()), len(signals[0]), dtype=torch.float64)
     for row, array in zip(values, signals, strict=True):
-        row[: array.shape[1]] = torch.from_numpy(array.T.astype(np.float32))
-    return Cases(values, None if int(lengths.min()) == int(lengths.max()) else lengths)
+        row[: array.shape[1]] = torch.from_numpy(array.T.astype(np.float64))
+    return Cases(values, None if int(lengths.min()) == int(lengths.max()) else lengths), names
+
+
+def read_targets(estimator: Any, y: Any, cases: int, reset: bool) -> Tensor:
+    """y as whole numbers (cases,) or, for labels, zeros and ones (cases, labels); with `reset` the estimator learns
+    `classes_` and `multilabel_`, else y is held against them."""
+    if y is None:
+        raise OptionError(f"{_name(estimator)}: requires y to be passed, but the target y is None.")
+    if getattr(y, "dtype", None) is not None and np.asarray(y).dtype.kind == "f":
+        assert_all_finite(np.asarray(y), input_name="y")
+    _check_labels(estimator, y)
+    check_classification_targets(y)
+    multilabel = type_of_target(y) == "multilabel-indicator"
+    if not multilabel:
+        y = column_or_1d(y, warn=True)
+    elif hasattr(y, "toarray"):
+        y = y.toarray()
+    if len(y) != cases:
+        raise ShapeError(f"{_name(estimator)}: X has {cases} cases and y {len(y)}: inconsistent numbers of samples.")
+    if multilabel:
+        targets = torch.from_numpy(np.asarray(y).astype(np.float32))
+        classes = np.asarray(y.columns) if hasattr(y, "columns") else np.arange(targets.shape[1])
+    else:
+        classes, numbers = np.unique(y, return_inverse=True)
+        targets = torch.from_numpy(numbers.astype(np.int64))
+        if len(classes) < 2:
+            raise OptionError(f"{_name(estimator)}: y has one class, '{classes[0]}'; a classifier needs at least two.")
+    if not reset:
+        refuse_change("the list of classes", classes.tolist(), estimator.classes_.tolist())
+        refuse_change("several labels at once", multilabel, estimator.multilabel_)
+    estimator.classes_, estimator.multilabel_ = classes, multilabel
+    return targets
+
+
+def _check_labels(estimator: Any, y: Any) -> None:
+    """One line about a label that is missing, or text among numbers."""
+    if not isinstance(y, list | tuple) and getattr(getattr(y, "dtype", None), "kind", "") != "O":
+        return
+    labels, who = list(y), _name(estimator)
+    for at, label in enumerate(labels):
+        if (
+            label is None
+            or type(label).__name__ in ("NAType", "NaTType")
+            or (isinstance(label, float) and label != label)
+        ):
+            raise DataError(f"{who}: y has {label!r} for case {at}, expected a label; drop the case or name it.")
+    texts = [isinstance(label, str) for label in labels]
+    if any(texts) and not all(texts):
+        text, other = labels[texts.index(True)], labels[texts.index(False)]
+        raise DataError(f"{who}: y has {text!r} and {other!r}, expected labels of one kind; make them all text.")
 
 
 def _name(estimator: Any) -> str:

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import assert_all_finite, check_random_state
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.checks import whole
+from wavessm.checks import positive, whole
 from wavessm.config import ModelConfig
-from wavessm.errors import OptionError, ShapeError
+from wavessm.errors import DataError, NotFiniteError, OptionError
 from wavessm.estimators import defaults
-from wavessm.estimators.arrays import Cases, read_cases
+from wavessm.estimators.arrays import Cases, read_cases, read_targets
 from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
 from wavessm.models import SequenceModel
 
@@ -33,8 +32,8 @@ EXCEPTIONS = {
     "asks for 1e-7",
 }
 """scikit-learn's checks that do not hold, and why; docs/estimators.md has the same list."""
-CONSTANT = 1e-7
-"""A channel whose deviation is at most this part of its mean, a digit of float32, does not move and keeps its unit."""
+CONSTANT = 1e-12
+"""A channel whose deviation is at most this part of its mean does not move."""
 
 
 class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
@@ -50,12 +49,12 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
     early_stopping       True, False or "auto": from 200 cases on
     validation_fraction  part of the cases that early stopping sets aside
     n_iter_no_change     epochs without a better validation loss before fit ends
-    warm_start           fit goes on from the weights of the last fit
+    warm_start           fit goes on from the weights of the last fit, on the same channels and classes
     device, random_state, verbose  as everywhere
 
     After fit: `classes_`, `model_` (a `SequenceModel`), `choices_`, `history_`, `n_iter_`, `n_channels_`,
-    `n_features_in_`, `length_`: samples of a signal, the median where they differ, and `multilabel_`: whether y was a
-    table of indicators (cases, labels).
+    `n_features_in_`, `channel_names_`: columns of pandas tables, None without them, `length_`: samples of a signal, the
+    median where they differ, and `multilabel_`: whether y was a table of indicators (cases, labels).
 
     >>> random = np.random.default_rng(0)
     >>> y = np.repeat(["low", "high"], 20)
@@ -123,55 +122,24 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> WaveSSMClassifier:
         """Train on X (cases, channels, time), (cases, time) or a list of arrays, and y (cases,) or (cases, labels)."""
-        before = (self.n_channels_, self.classes_, self.multilabel_) if hasattr(self, "model_") else None
-        if self.warm_start and before is not None:
+        anew = not (self.warm_start and hasattr(self, "model_"))
+        if not anew:
             defaults.refuse_changes(self, self.model_.config)
-        if y is None:
-            raise OptionError(f"{type(self).__name__}: requires y to be passed, but the target y is None.")
-        cases = read_cases(self, X, reset=True)
-        targets = self._read_targets(y, len(cases.values))
+        cases = read_cases(self, X, reset=anew)
+        targets = read_targets(self, y, len(cases.values), reset=anew)
         device = pick_device(self.device)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         train_on, held = self._split(targets, random)
-        same = (
-            before is not None
-            and self.warm_start
-            and _same(before, (self.n_channels_, self.classes_, self.multilabel_))
-        )
-        if not same:
-            self._measure(cases, train_on)
+        mean, scale = self._measure(cases, train_on)
+        if anew:
+            self.mean_, self.scale_ = mean, scale
         cases = self._standardise(cases).to(device)
         with seeded(seed, device):
-            if not same:
+            if anew:
                 self.model_ = SequenceModel(self._config(cases, len(train_on)))
             self._train(cases, targets.to(device), train_on, held, device)
         return self
-
-    def _read_targets(self, y: Any, cases: int) -> Tensor:
-        """y as whole numbers (cases,) or, for labels, zeros and ones (cases, labels); sets `classes_`."""
-        if getattr(y, "dtype", None) is not None and np.asarray(y).dtype.kind == "f":
-            assert_all_finite(np.asarray(y), input_name="y")
-        check_classification_targets(y)
-        self.multilabel_ = type_of_target(y) == "multilabel-indicator"
-        if not self.multilabel_:
-            y = column_or_1d(y, warn=True)
-        elif hasattr(y, "toarray"):
-            y = y.toarray()
-        if len(y) != cases:
-            raise ShapeError(
-                f"{type(self).__name__}: X has {cases} cases and y {len(y)}: inconsistent numbers of samples."
-            )
-        if self.multilabel_:
-            table = np.asarray(y)
-            self.classes_ = np.asarray(y.columns) if hasattr(y, "columns") else np.arange(table.shape[1])
-            return torch.from_numpy(table.astype(np.float32))
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise OptionError(
-                f"{type(self).__name__}: y has one class, '{self.classes_[0]}'; a classifier needs at least two."
-            )
-        return torch.from_numpy(numbers.astype(np.int64))
 
     def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
         """Numbers of the cases to train on and of those set aside."""
@@ -193,18 +161,21 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             raise OptionError(f"early_stopping cannot set aside {count} of {cases} cases; use False.") from reason
         return torch.from_numpy(kept), torch.from_numpy(held)
 
-    def _measure(self, cases: Cases, index: Tensor) -> None:
-        """Mean and deviation of each channel, over what is trained on and not over padding."""
+    def _measure(self, cases: Cases, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each channel, over what is trained on and not over padding; each has to move."""
         values, lengths = cases.take(index)
         if lengths is not None:
             values = values[torch.arange(values.shape[1]) < lengths[:, None]]
-        flat = values.reshape(-1, values.shape[-1]).double()
-        self.mean_ = flat.mean(0).numpy()
-        deviation = flat.std(0, correction=0).numpy()
-        self.scale_ = np.where(deviation > CONSTANT * np.abs(self.mean_), deviation, 1.0)
+        flat = values.reshape(-1, values.shape[-1])
+        mean, deviation = flat.mean(0).numpy(), flat.std(0, correction=0).numpy()
+        if (still := np.flatnonzero(deviation <= CONSTANT * np.abs(mean))).size:
+            name = still[0] if self.channel_names_ is None else repr(self.channel_names_[still[0]])
+            value = f"channel {name} is constant ({mean[still[0]]:g})"
+            raise DataError(f"{type(self).__name__}: {value} in all training cases; leave it out.")
+        return mean, deviation
 
     def _standardise(self, cases: Cases) -> Cases:
-        values = (cases.values.double() - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
+        values = (cases.values - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
         return Cases(values.float(), cases.lengths)
 
     def _config(self, cases: Cases, count: int) -> ModelConfig:
@@ -253,7 +224,8 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             unknown = sorted(set(given) - set(names), key=str)
             if unknown:
                 warnings.warn(f"class_weight names classes that y has not: {unknown}.", stacklevel=4)
-            return torch.tensor([float(given.get(name, 1)) for name in names], device=targets.device)
+            weights = [positive(given.get(name, 1), f"class_weight of {name!r}") for name in names]
+            return torch.tensor(weights, device=targets.device)
         if self.multilabel_:
             ones = targets.sum(0)
             return (len(targets) - ones).clamp(min=1) / ones.clamp(min=1)
@@ -274,6 +246,10 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         with torch.no_grad():
             cases = self._standardise(read_cases(self, X, reset=False)).to(device)
             logits = self._logits(cases).double().cpu().numpy()
+        if (lost := np.flatnonzero(~np.isfinite(logits).all(axis=1))).size:
+            raise NotFiniteError(
+                f"{type(self).__name__}: case {lost[0]} of X is too far from the cases of fit; give it in their units."
+            )
         if not self.multilabel_ and logits.shape[1] == 2:
             return logits[:, 1] - logits[:, 0]
         return logits
@@ -302,7 +278,3 @@ def _loss(logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
     if targets.dim() == 2:
         return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
     return F.cross_entropy(logits, targets, weight)
-
-
-def _same(before: tuple[int, np.ndarray, bool], now: tuple[int, np.ndarray, bool]) -> bool:
-    return before[0] == now[0] and before[2] == now[2] and np.array_equal(before[1], now[1])

@@ -66,11 +66,17 @@ def refuse_changes(estimator: Any, config: ModelConfig) -> None:
     """One line about an option of a warm start that the model to go on with does not have."""
     for name in ("family", "d_model", "n_layers", "d_state", "bidirectional", "dropout", "dt_min", "dt_max", "horizon"):
         given = getattr(estimator, name, None)
-        if given is not None and given != getattr(config, name):
-            raise OptionError(
-                f"warm_start: {name} is {given!r}, but the model to go on with has {getattr(config, name)!r}; use "
-                "warm_start=False to begin anew."
-            )
+        if given is not None:
+            refuse_change(name, given, getattr(config, name))
+
+
+def refuse_change(what: str, now: Any, before: Any) -> None:
+    """One line where a warm start needs another model."""
+    if now != before:
+        raise OptionError(
+            f"warm_start: {what} is {now!r}, but the model to go on with has {before!r}; use warm_start=False to begin "
+            "anew."
+        )
 
 
 def batch_size(cases: int) -> int:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from wavessm.checks import whole
 from wavessm.config import ModelConfig
-from wavessm.errors import DataError, OptionError, ShapeError
+from wavessm.errors import DataError, OptionError
 from wavessm.estimators import defaults
 from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
+from wavessm.estimators.index import cycles_of, season_of, step_seconds
 from wavessm.estimators.judging import MOST_ORIGINS, Backtest, Case, Interval, compare, errors, judged, roll
-from wavessm.estimators.series import Track, cycles_of, read_series, rewrap, season_of, step_seconds
+from wavessm.estimators.series import Track, names_of, read_series, refuse_others, rewrap
 from wavessm.estimators.windows import (
     Scale,
     Split,
@@ -47,7 +48,8 @@ class WaveSSMForecaster(BaseEstimator):
     validation_fraction  end of each series set aside: its second half calibrates intervals and its first half stops
                          training early, if it is at least four horizons long; else all of it calibrates
 
-    After fit: `model_`, `choices_`, `history_`, `n_iter_`, `context_`, `n_columns_`.
+    After fit: `model_`, `choices_`, `history_`, `n_iter_`, `context_`, `n_columns_`; `column_names_` and
+    `covariate_names_`, of DataFrames, None without them: later tables may have these columns in any order.
 
     >>> t = np.arange(300)
     >>> series = np.sin(2 * np.pi * t / 12) + 0.01 * t
@@ -61,6 +63,11 @@ class WaveSSMForecaster(BaseEstimator):
 
     model_: SequenceModel
     n_columns_: int
+    column_names_: list | None
+    covariate_names_: list | None
+    known_: list[np.ndarray] | None
+    known_scale_: Scale | None
+    calendar_: tuple[str, ...]
     n_marks_: int
     context_: int
     train_end_: np.ndarray
@@ -117,50 +124,56 @@ class WaveSSMForecaster(BaseEstimator):
 
         covariates  numbers known beforehand, (time, k) beside each series, in the same form
         """
-        before = (self.n_columns_, self.n_marks_, self.context_) if hasattr(self, "model_") else None
-        if self.warm_start and before is not None:
+        anew = not (self.warm_start and hasattr(self, "model_"))
+        if not anew:
             defaults.refuse_changes(self, self.model_.config)
         horizon = whole(self.horizon, "horizon", least=1)
-        self.tracks_, self.form_ = read_series(series, "series")
-        self.n_columns_ = self.tracks_[0].values.shape[1]
-        self._check_columns(self.tracks_)
-        self.season_ = season_of(self.tracks_[0].index)
-        lengths = np.array([track.length for track in self.tracks_])
-        split = split_series(lengths, horizon, self.validation_fraction, self.context, self.season_)
+        tracks, form = read_series(series, "series", None if anew else self.column_names_)
+        refuse_others(tracks, tracks[0])
+        lengths, season = [track.length for track in tracks], season_of(tracks[0].index)
+        context = self.context if anew or self.context is not None else self.context_
+        split = split_series(np.array(lengths), horizon, self.validation_fraction, context, season)
+        refuse_constant(tracks, split.train_end)
+        names = None if anew else self.covariate_names_
+        known = None if covariates is None else read_covariates(covariates, tracks, form, lengths, names=names)
+        if not anew:
+            self._check_same(tracks, known, split)
+        self.tracks_, self.form_, self.season_ = tracks, form, season
         self.train_end_, self.stop_end_, self.context_ = split
-        refuse_constant(self.tracks_, self.train_end_)
-        self.calendar_ = self._cycles() if self.calendar else ()
-        self.scales_ = [Scale.of(track.values[:end]) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
-        self._read_known(covariates)
+        self._learn_columns(known, anew)
         table = self._table(self.tracks_, self.scales_, self.known_)
         device = pick_device(self.device)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         first = self._starts(0, self.train_end_)
         with seeded(seed, device):
-            if before is None or not self.warm_start or before != (self.n_columns_, self.n_marks_, self.context_):
+            if anew:
                 self.model_ = SequenceModel(self._config(table, first))
             self._train(table, first, split, device)
         return self
 
-    def _check_columns(self, tracks: list[Track]) -> None:
-        for at, track in enumerate(tracks):
-            if track.values.shape[1] != self.n_columns_:
-                raise ShapeError(
-                    f"series {at} has {track.values.shape[1]} columns, expected {self.n_columns_}; all need the same."
-                )
+    def _check_same(self, tracks: list[Track], known: list[Track] | None, split: Split) -> None:
+        """One line about a warm start whose data needs another model."""
+        was = 0 if self.known_ is None else self.known_[0].shape[1]
+        defaults.refuse_change("the number of columns", tracks[0].values.shape[1], self.n_columns_)
+        defaults.refuse_change("the number of covariates", 0 if known is None else known[0].values.shape[1], was)
+        defaults.refuse_change("the context", split.context, self.context_)
+        self._check_dates(tracks)
 
-    def _cycles(self) -> tuple[str, ...]:
-        """Cycles of the calendar that the training part of every series goes through twice."""
-        each = [cycles_of(track.index, int(end)) for track, end in zip(self.tracks_, self.train_end_, strict=True)]
-        return tuple(name for name in each[0] if all(name in cycles for cycles in each))
+    def _learn_columns(self, known: list[Track] | None, anew: bool) -> None:
+        """What is kept of the series and covariates; names and calendar are those of the model's first fit."""
+        trained = list(zip(self.tracks_, self.train_end_, strict=True))
+        self.n_columns_ = self.tracks_[0].values.shape[1]
+        self.scales_ = [Scale.of(track.values[:end]) for track, end in trained]
+        if anew:
+            self.column_names_, self.covariate_names_ = names_of(self.tracks_), names_of(known or [])
+            each = [cycles_of(track.index, int(end)) for track, end in trained]
+            self.calendar_ = tuple(name for name in each[0] if self.calendar and all(name in some for some in each))
+        self.known_ = None if known is None else [table.values for table in known]
+        self.known_scale_ = None if self.known_ is None else Scale.of(np.concatenate(self.known_))
 
-    def _read_known(self, covariates: Any) -> None:
-        self.known_: list[np.ndarray] | None = None
-        self.known_scale_: Scale | None = None
-        if covariates is not None:
-            tables = read_covariates(covariates, self.tracks_, self.form_, [track.length for track in self.tracks_])
-            self.known_scale_ = Scale.of(np.concatenate(tables))
-            self.known_ = tables
+    def _check_dates(self, tracks: list[Track]) -> None:
+        if self.calendar_ and any(step_seconds(track.index) is None for track in tracks):
+            raise DataError("the series of fit had dates and this one has none; give a DatetimeIndex.")
 
     def _table(self, tracks: list[Track], scales: list[Scale], known: list[np.ndarray] | None) -> Table:
         marks = [self._marks(track, None if known is None else known[at], 0) for at, track in enumerate(tracks)]
@@ -259,11 +272,10 @@ class WaveSSMForecaster(BaseEstimator):
         if series is None:
             tracks, form, scales = self.tracks_, self.form_, self.scales_
         else:
-            tracks, form = read_series(series, "series")
-            self._check_columns(tracks)
+            tracks, form = read_series(series, "series", self.column_names_)
+            refuse_others(tracks, self.tracks_[0])
             scales = self.scales_ if len(tracks) == len(self.tracks_) else [Scale.of(track.values) for track in tracks]
-            if self.calendar_ and any(step_seconds(track.index) is None for track in tracks):
-                raise DataError("the series of fit had dates and this one has none; give a DatetimeIndex.")
+            self._check_dates(tracks)
         for at, track in enumerate(tracks):
             if track.length < self.context_:
                 raise DataError(f"series {at} has {track.length} steps, expected the context of {self.context_}.")
@@ -275,10 +287,11 @@ class WaveSSMForecaster(BaseEstimator):
         if self.known_ is None:
             raise OptionError("some covariates came, but fit had no covariates; leave them out or fit with them.")
         rows = [h if series is None else track.length + h for track in tracks]
-        tables = read_covariates(covariates, tracks, form, rows, self.known_[0].shape[1])
+        tables = read_covariates(covariates, tracks, form, rows, self.known_[0].shape[1], self.covariate_names_)
+        known = [table.values for table in tables]
         if series is None:
-            tables = [np.concatenate(pair) for pair in zip(self.known_, tables, strict=True)]
-        return tracks, form, scales, tables
+            known = [np.concatenate(pair) for pair in zip(self.known_, known, strict=True)]
+        return tracks, form, scales, known
 
     def _own(self) -> list[Case]:
         """The series of fit, as far as they go."""
@@ -288,8 +301,8 @@ class WaveSSMForecaster(BaseEstimator):
 
     def _width(self, h: int, level: float) -> np.ndarray:
         """Half an interval in deviations, from errors over the calibrating end of each series. (h, columns)"""
-        if not 0 < level < 1:
-            raise OptionError(f"level is {level}, expected a number between 0 and 1.")
+        if not isinstance(level, int | float | np.number) or not 0 < level < 1:
+            raise OptionError(f"level is {level!r}, expected a number between 0 and 1.")
         if not self.validation_fraction:
             raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
         begins = [int(end) for end in self.stop_end_]

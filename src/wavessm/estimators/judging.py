@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from wavessm.errors import NotFiniteError
 from wavessm.estimators.series import Track
 from wavessm.estimators.windows import Scale
 from wavessm.models import SequenceModel
@@ -60,16 +61,19 @@ def roll(
     device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
     blocks = -(-h // horizon)
     rows = origins[:, None] - context + np.arange(context + blocks * horizon)
-    x = torch.from_numpy(case.scale.do(case.track.values[rows[:, :context]]).astype(np.float32)).to(device)
+    x = torch.from_numpy(case.scale.do(case.track.values[rows[:, :context]])).float().to(device)
     known = None
     if case.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before it
-        known = torch.from_numpy(case.marks[np.minimum(rows, len(case.marks) - 1)].astype(np.float32)).to(device)
+        known = torch.from_numpy(case.marks[np.minimum(rows, len(case.marks) - 1)]).float().to(device)
     said = []
     for at in range(0, blocks * horizon, horizon):
         y = model(x, marks=None if known is None else known[:, at : at + context + horizon])
         said.append(y)
         x = torch.cat([x, y], dim=1)[:, -context:]
-    return case.scale.undo(torch.cat(said, dim=1)[:, :h].double().cpu().numpy())
+    forecasts = case.scale.undo(torch.cat(said, dim=1)[:, :h].double().cpu().numpy())
+    if not np.isfinite(forecasts).all():
+        raise NotFiniteError("forecast: the series or its covariates are too far from those of fit; give their units.")
+    return forecasts
 
 
 def errors(model: SequenceModel, case: Case, context: int, begin: int, h: int) -> np.ndarray:

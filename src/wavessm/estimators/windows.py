@@ -12,7 +12,8 @@ from torch import Tensor
 
 from wavessm.checks import whole
 from wavessm.errors import DataError, OptionError, ShapeError
-from wavessm.estimators.series import Track, calendar, read_track, step_seconds
+from wavessm.estimators.index import calendar, step_seconds
+from wavessm.estimators.series import Track, read_tracks
 
 CONSTANT = 1e-12
 """A column whose deviation is at most this part of its mean does not move."""
@@ -145,9 +146,14 @@ def marks_of(track: Track, known: np.ndarray | None, steps: int, cycles: tuple[s
 
 
 def read_covariates(
-    covariates: Any, tracks: list[Track], form: Any, rows: Sequence[int], width: int | None = None
-) -> list[np.ndarray]:
-    """One table (rows, k) for each series, in the form the series came in; `width` is the k of fit."""
+    covariates: Any,
+    tracks: list[Track],
+    form: Any,
+    rows: Sequence[int],
+    width: int | None = None,
+    names: list | None = None,
+) -> list[Track]:
+    """One table (rows, k) for each series, in the form the series came in; `width` and `names` are those of fit."""
     if form is None:
         given = [covariates]
     elif form == "list":
@@ -156,7 +162,7 @@ def read_covariates(
         given = [covariates[key] for key in form if key in covariates] if isinstance(covariates, dict) else []
     if len(given) != len(tracks):
         raise ShapeError(f"covariates: {len(given)} tables came for {len(tracks)} series; give them in the same form.")
-    tables = [read_track(table, f"covariates {at}") for at, table in enumerate(given)]
+    tables = read_tracks(((f"covariates {at}", table) for at, table in enumerate(given)), names)
     width = tables[0].values.shape[1] if width is None else width
     for at, (table, track, wanted) in enumerate(zip(tables, tracks, rows, strict=True)):
         if table.values.shape != (wanted, width):
@@ -164,7 +170,7 @@ def read_covariates(
                 f"covariates {at}: shape {table.values.shape}, expected {wanted} rows and {width} columns."
             )
         _check_dates(table, track, f"covariates {at}")
-    return [table.values for table in tables]
+    return tables
 
 
 def _check_dates(table: Track, track: Track, what: str) -> None:

@@ -51,6 +51,11 @@ def register_family(name: str, family: Family | Callable[..., Any]) -> None:
 
     family  a `Wavelet`, a `Basis`, a function without required arguments that returns one, or a mother wavelet ψ(x)
     """
+    if not isinstance(name, str) or not (isinstance(family, Family) or callable(family)):
+        raise OptionError(
+            f"register_family: got {name!r} and a {type(family).__name__}, expected a text and a Wavelet, a Basis or a "
+            "function; see the docstring."
+        )
     if name in RESERVED:
         raise OptionError(f"register_family: {name!r} names a closed form; choose another name.")
     if isinstance(family, Family):

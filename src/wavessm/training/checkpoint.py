@@ -7,10 +7,9 @@ code of its author.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import pickle
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,8 @@ class RunError(WaveSSMError):
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when all of it is on the disk; until then, what was there stays."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -51,7 +52,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
             torch.save({"format": FORMAT, "version": VERSION, **content}, file)
     except (OSError, RuntimeError) as reason:
         kept = "the previous checkpoint is kept" if path.exists() else "there is no earlier checkpoint"
-        raise RunError(f"{path}: could not be saved ({_first_line(reason)}); {kept}. Free some space.") from reason
+        raise RunError(f"{path}: could not be saved ({_first_line(reason)}); {kept}. {_remedy(reason)}") from reason
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -60,7 +61,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         with replacing(path) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
     except OSError as reason:
-        raise RunError(f"{path}: could not be written ({_first_line(reason)}). Free some space.") from reason
+        raise RunError(f"{path}: could not be written ({_first_line(reason)}). {_remedy(reason)}") from reason
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def load(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: no such checkpoint; give a run folder written by `wavessm train`.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError, struct.error) as reason:
+    except Exception as reason:  # torch raises whatever its parsing meets
         raise RunError(f"{path}: not a checkpoint of wavessm ({_first_line(reason)}).") from reason
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path}: not a checkpoint of wavessm; give one written by `wavessm train`.")
@@ -86,7 +87,13 @@ def check_version(version: Any, path: Path) -> None:
         )
 
 
+def _remedy(reason: BaseException) -> str:
+    if isinstance(reason, OSError) and reason.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return "Give a file in a folder that is there and can be written to."
+    return "Free some space."
+
+
 def _first_line(reason: BaseException) -> str:
-    text = str(reason).strip().splitlines()
+    text = str(getattr(reason, "strerror", None) or reason).strip().splitlines()
     line = text[0] if text else type(reason).__name__
     return line if len(line) <= 120 else line[:117] + "…"

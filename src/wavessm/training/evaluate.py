@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavessm.checks import positive
 from wavessm.data.source import Batch, DataInfo, Source
 from wavessm.errors import OptionError
 from wavessm.models import SequenceModel
@@ -57,7 +58,7 @@ def evaluate_run(
         raise unknown_name("split", split, SPLITS)
     if every < 1:
         raise OptionError(f"evaluate: every is {every}, expected at least 1.")
-    options: Any = run.options
+    options: Any = None  # those of the run
     rate = float(every)
     if hz is not None:
         if every != 1:
@@ -69,7 +70,7 @@ def evaluate_run(
         raise OptionError("evaluate: a forecast has a horizon in steps; another sampling rate would change the task.")
     if classes and not run.info.classes:
         raise OptionError(f"evaluate: a {run.info.kind} has no classes; leave --by-class out.")
-    data = options.load(run.recipe.seed)
+    data = run.load_data(options)
     model = run.load_model(which).to(device)
     source = getattr(data, split)
     if antialias and every == 1:
@@ -125,7 +126,8 @@ def intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
 
 
 def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
-    """Data options, decimation and model rate for a signal at `hz`."""
+    """Data options if they are others, decimation and model rate for a signal at `hz`."""
+    positive(hz, "evaluate: hz")
     if run.info.rate is None:
         raise OptionError(
             "evaluate: the sampling rate of these data is not known; use --every K for every K-th sample."
@@ -136,7 +138,7 @@ def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
     every = own / hz
     if every < 1 or not math.isclose(every, round(every)):
         raise OptionError(f"evaluate: hz is {hz:g}, expected {own:g} divided by a whole number.")
-    return options, round(every), float(round(every))
+    return None, round(every), float(round(every))
 
 
 def thin(batch: Batch, every: int, antialias: bool = False) -> Batch:

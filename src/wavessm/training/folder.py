@@ -1,6 +1,7 @@
 """Stage 8k: the run folder, what a run is and where its files are.
 
-run.json      task, data options, resolved recipe, what the data are, model, versions, revision, command
+run.json      task, data options, resolved recipe, what the data are (with a checksum of own ones), model, versions,
+              revision, command
 metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
 best.ckpt     the model with the best validation score
 last.ckpt     everything needed to go on       result.json  scores of the best model on the test split
@@ -13,19 +14,21 @@ import json
 import platform
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import wavessm
 from wavessm.config import ModelConfig
-from wavessm.data.source import DataInfo
-from wavessm.errors import WaveSSMError
+from wavessm.data.source import DataInfo, DataSet
 from wavessm.models import SequenceModel
 from wavessm.record import processor, revision
-from wavessm.tasks import DataOptions, data_options
+from wavessm.tasks import DataOptions, data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, write_json
 from wavessm.training.recipes import Recipe
@@ -43,6 +46,7 @@ class Run:
     info: DataInfo
     model: ModelConfig
     environment: dict[str, Any]
+    checksum: str = ""  # of own data; runs of before have none
 
     def write(self) -> None:
         """run.json, whole or not at all."""
@@ -59,6 +63,7 @@ class Run:
                 "info": self.info.to_dict(),
                 "model": self.model.to_dict(),
                 "environment": self.environment,
+                "checksum": self.checksum,
             },
         )
 
@@ -76,7 +81,7 @@ class Run:
             raise RunError(f"{path}: not written by wavessm; give a folder of `wavessm train`.")
         check_version(content.get("version"), path)
         try:
-            return cls(
+            run = cls(
                 folder,
                 content["task"],
                 data_options(content["task"], content["data"]),
@@ -85,25 +90,67 @@ class Run:
                 DataInfo.from_dict(content["info"]),
                 ModelConfig.from_dict(content["model"]),
                 content["environment"],
+                content.get("checksum", ""),
             )
-        except (KeyError, TypeError, WaveSSMError) as reason:
+        except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {wavessm.__version__} ({reason}).") from reason
+        info, model = run.info, run.model
+        named = info.kind not in ("multiclass", "multilabel") or len(info.classes) == info.d_output
+        if not named or (info.d_input, info.d_output) != (model.d_input, model.d_output):
+            raise RunError(
+                f"{path}: its data ({info.d_input} channels, {info.d_output} outputs, {len(info.classes)} classes) do "
+                f"not fit its model ({model.d_input} channels, {model.d_output} outputs); was it edited?"
+            )
+        return run
+
+    def load_data(self, options: DataOptions | None = None) -> DataSet:
+        """The data of the run, refused where they are no longer those it began with.
+
+        options: the same records at another sampling rate.
+        """
+        data = (options or self.options).load(self.recipe.seed)
+        free = () if options in (None, self.options) else ("length", "rate", "scale", "skipped")
+        what = next((name for name in _differing(self.info, data.info) if name not in free), None)
+        if what is None and self.checksum and self.checksum != data_checksum(self.options):
+            what = "checksum"
+        if what is not None:
+            raise RunError(
+                f"{self.folder}: the data have changed since the run began (not the {what} of run.json); bring the old "
+                "ones back, or train again on the new ones."
+            )
+        return data
 
     def load_model(self, which: str = "best") -> SequenceModel:
         """The trained model of best.ckpt or last.ckpt, in evaluation mode."""
         path = self.folder / f"{which}.ckpt"
+        if not path.exists() and (self.folder / "metrics.csv").exists():
+            raise RunError(f"{path}: is missing, but there is metrics.csv. Bring it back, or train again.")
         if which == "best" and not path.exists():
             raise RunError(
                 f"{path}: not there yet; the run has had no validation. Go on with: {resume_command(self.folder)}"
             )
         model = SequenceModel(self.model)
-        try:
-            model.load_state_dict(checkpoint.load(path)["model"])
-        except (KeyError, RuntimeError) as reason:
-            raise RunError(
-                f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
-            ) from reason
+        fill(model, checkpoint.load(path), path)
         return model.eval()
+
+
+def fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
+    """Give a model the weights of a checkpoint, or say that they do not fit."""
+    try:
+        model.load_state_dict(content["model"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as reason:
+        raise RunError(
+            f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
+        ) from reason
+
+
+def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
+    """Fields in which two sets differ; scales may, by rounding, between machines."""
+    for field in dataclasses.fields(DataInfo):
+        a, b = getattr(was, field.name), getattr(now, field.name)
+        close = field.name.endswith("scale") and a and b and np.shape(a) == np.shape(b)
+        if a != b and not (close and (np.abs(np.subtract(a, b)) <= 1e-6 * np.array(b[1])).all()):
+            yield field.name
 
 
 def environment() -> dict[str, Any]:

@@ -82,6 +82,7 @@ class Keeper(Callback):
         scores, _ = evaluate_split(model, module.data.val, info, module.recipe.eval_batch_size)
         model.train()
         self.best = scores[SELECTION[info.kind].name]
+        self._check_score(self.best, SELECTION[info.kind].name, module.step)
         if module.team.rank == 0:
             checkpoint.save(self.folder / "best.ckpt", model_content(module))
 
@@ -143,6 +144,11 @@ class Keeper(Callback):
         self.loss_sum, self.loss_count = self.loss_sum + sum(values), self.loss_count + len(values)
         self.latest = values[-1]
 
+    def _check_score(self, value: float, name: str, step: int) -> None:
+        """Refuse a score that can choose no model."""
+        if math.isnan(value):
+            raise RunError(f"step {step}: {name.replace('_', ' ')} of the validation is not a number; {self._advice()}")
+
     def _advice(self) -> str:
         kept = self.folder / "last.ckpt"
         step = checkpoint.load(kept)["step"] if kept.is_file() else 0
@@ -155,6 +161,7 @@ class Keeper(Callback):
         self.look(module)
         selection = SELECTION[module.data.info.kind]
         scores = module.scores()
+        self._check_score(scores[selection.name], selection.name, module.step)
         row = {
             "step": module.step,
             "epoch": module.step / module.plan.steps_per_epoch,

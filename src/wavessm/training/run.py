@@ -24,15 +24,17 @@ import numpy as np
 import torch
 
 from wavessm.data.source import DataSet
-from wavessm.errors import MissingExtraError, OptionError
+from wavessm.errors import DataError, MissingExtraError, OptionError
 from wavessm.models import SequenceModel
-from wavessm.tasks import data_options, model_config
+from wavessm.tasks import data_checksum, data_options, model_config
 from wavessm.training import checkpoint
+from wavessm.training.checkpoint import RunError
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
-from wavessm.training.folder import Run, environment, new_folder
+from wavessm.training.folder import Run, environment, fill, new_folder
 from wavessm.training.launch import launch
-from wavessm.training.loader import as_trained
+from wavessm.training.loader import Whole, as_trained
+from wavessm.training.metrics import SELECTION
 from wavessm.training.processes import ALONE, Team, team_of
 from wavessm.training.recipes import Recipe
 
@@ -67,10 +69,11 @@ def train(
     data = chosen.load(recipe.seed)
     as_trained(data, recipe)  # what does not fit is refused before anything is written
     config = model_config(task, recipe.model, data.info, recipe.precision)
+    _check_data(data, recipe, config.norm)
     torch.manual_seed(recipe.seed)
     model = SequenceModel(config)
     folder = new_folder(out, task) if team.rank == 0 else out or Path("runs")  # the others write nothing
-    run = Run(folder, task, chosen, recipe_name, recipe, data.info, config, environment())
+    run = Run(folder, task, chosen, recipe_name, recipe, data.info, config, environment(), data_checksum(chosen))
     if team.rank == 0:
         run.write()
     _fit(run, model, data, Place(device, team, show), None)
@@ -84,23 +87,31 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
     """
     require_extra()
     run = Run.read(folder)
-    recipe = replace(run.recipe, devices=devices or run.recipe.devices, nodes=nodes or run.recipe.nodes).check()
+    devices = run.recipe.devices if devices is None else devices
+    nodes = run.recipe.nodes if nodes is None else nodes
+    recipe = replace(run.recipe, devices=devices, nodes=nodes).check()
     run = replace(run, recipe=recipe)
+    last = folder / "last.ckpt"
+    for name in ("metrics.csv", "result.json"):
+        if (folder / name).exists() and not last.exists():
+            raise RunError(
+                f"{last}: is missing, but there is {name}: the run cannot go on. Bring it back, or train again."
+            )
     team = team_of(recipe)
     if team is None:
         _check_machine(recipe)
         launch(resume, (folder, show, recipe.devices, recipe.nodes), folder, recipe.devices)
         return run
     device = pick_device(recipe, team)
-    last = folder / "last.ckpt"
     start = checkpoint.load(last) if last.exists() else None
-    data = run.options.load(run.recipe.seed)
-    if data.info != run.info:
-        raise checkpoint.RunError(f"{folder}: the data have changed since the run began; train again on the new ones.")
+    if start is not None and "optimiser" not in start:
+        raise RunError(f"{last}: holds a model alone, nothing to go on from; was it copied from best.ckpt?")
+    data = run.load_data()
+    _check_data(data, recipe, run.model.norm)
     torch.manual_seed(run.recipe.seed)
     model = SequenceModel(run.model)
     if start is not None:
-        model.load_state_dict(start["model"])
+        fill(model, start, last)
     _fit(run, model, data, Place(device, team, show), start)
     return run
 
@@ -112,6 +123,29 @@ class Place:
     device: torch.device
     team: Team
     show: bool
+
+
+def _check_data(data: DataSet, recipe: Recipe, norm: str) -> None:
+    """Refuse a validation part that selects nothing, and batches that have no variance."""
+    info = data.info
+    if norm == "batch" and info.length * (recipe.batch_size // (recipe.devices * recipe.nodes)) == 1:
+        raise OptionError(
+            f"norm is batch, but batch_size {recipe.batch_size} gives a process one case of one sample: no variance; "
+            "use --norm layer or a larger --batch-size."
+        )
+    if info.kind not in ("multilabel", "regression") or data.val.draws:
+        return
+    y = torch.cat([batch.y for batch in Whole(data.val, recipe.eval_batch_size)])
+    if info.kind == "multilabel":
+        same, why = (y == y[0]).all(), "no label has cases with it and cases without it"
+    else:
+        same, why = (y == y.flatten()[0]).all(), "its targets are all the same"
+    if same:
+        score = SELECTION[info.kind].name.replace("_", " ")
+        raise DataError(
+            f"validation part: {score}, by which the best model is chosen, has no value there, since {why} "
+            f"(cases: {len(y)}); give a validation part with cases that differ, or more cases to draw it from."
+        )
 
 
 def _check_machine(recipe: Recipe) -> None:
