@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = float(np.finfo(np.float32).max)
+"""What models can take: they compute in float32."""
 
 
 def import_pandas() -> None:

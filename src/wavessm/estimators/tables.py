@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError
-
-LARGEST = float(np.finfo(np.float32).max)
 
 SHOWN = 8
 """Names in a message."""
