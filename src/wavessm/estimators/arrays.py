@@ -16,9 +16,10 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor
 
+from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError
 from wavessm.estimators.defaults import refuse_change
-from wavessm.estimators.tables import LARGEST, first_unfit, places
+from wavessm.estimators.tables import first_unfit, places
 
 
 class Cases(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError, ShapeError
 from wavessm.estimators.index import check_index, continue_index, pandas, refuse_other_step
-from wavessm.estimators.index import step_seconds as step_seconds
-from wavessm.estimators.tables import LARGEST, first_unfit, places
+from wavessm.estimators.tables import first_unfit, places
 
 
 @dataclass(frozen=True, eq=False)
