@@ -271,17 +271,18 @@ def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
     assert found == set(clips)
 
 
-def test_wav_parts_may_be_folders(tmp_path):
-    for part, count in (("train", 8), ("validation", 3), ("test", 4)):
+@pytest.mark.parametrize("names", [("train", "validation", "test"), ("Training", "dev", "testing")])
+def test_wav_parts_may_be_folders(tmp_path, names):
+    for part, count in zip(names, (8, 3, 4), strict=True):
         miniatures.wav_folder(tmp_path / part, per_class=count, seed=count)
     data = load_wav_folder(tmp_path)
     assert (len(data.train), len(data.val), len(data.test)) == (24, 9, 12)
-    miniatures.write_wav(tmp_path / "test" / "click" / "0.wav", np.zeros(50))
-    with pytest.raises(DataError, match=r"test/click/0\.wav: label click never occurs in training"):
+    miniatures.write_wav(tmp_path / names[2] / "click" / "0.wav", np.zeros(50))
+    with pytest.raises(DataError, match=r"/click/0\.wav: label click never occurs in training"):
         load_wav_folder(tmp_path)
 
 
-@pytest.mark.parametrize("odd", ["dev", "eval", "."])
+@pytest.mark.parametrize("odd", ["extra", "eval", "."])
 def test_a_folder_of_parts_holds_nothing_else(tmp_path, odd):
     for part in ("train", "test", odd):
         miniatures.wav_folder(tmp_path / part, per_class=4)
@@ -465,6 +466,8 @@ def test_a_record_with_its_leads_in_another_order_is_named(tmp_path):
 
 def test_a_record_in_other_units_is_named(tmp_path):
     folder = miniatures.wfdb_folder(tmp_path)
+    (folder / "rec002.hea").write_text((folder / "rec002.hea").read_text().replace("/mV", "/mv"))
+    assert not load_wfdb(folder).info.skipped
     (folder / "rec003.hea").write_text((folder / "rec003.hea").read_text().replace("/mV", "/uV"))
     with pytest.raises(
         DataError, match=r"rec003: 100 Hz, 2 channels \(MLII, V1\) in uV, uV; the others have .* in mV, mV\."

@@ -332,14 +332,23 @@ def test_labels_that_are_missing_or_mixed_are_one_line(y, words):
     assert "\n" not in str(raised.value)
 
 
-def test_channels_that_do_not_move_are_refused_as_in_a_run():
+def test_channels_that_do_not_move_are_named():
     X, y = tones(cases=8, channels=2)
     X[:, 1] = 0.1
     model = WaveSSMClassifier(max_epochs=1, **SMALL)
-    with pytest.raises(DataError, match=r"channel 1 is constant \(0\.1\) in all training cases; leave it out"):
-        model.fit(X, y)
-    with pytest.raises(DataError, match="channel 'still' is constant"):
+    with pytest.warns(UserWarning, match=r"channel 1 is constant \(0\.1\) in all training cases"):
+        assert np.isfinite(model.fit(X, y).predict_proba(X)).all()
+    with pytest.warns(UserWarning, match="channel 'still' is constant"):
         model.fit([pd.DataFrame(case.T, columns=["moves", "still"]) for case in X], y)
+    with pytest.raises(DataError, match="X is constant in all training cases"):
+        model.fit(X[:, 1:], y)
+
+
+def test_one_channel_needs_no_name():
+    X, y = tones(cases=8, channels=1)
+    frames = [pd.DataFrame({f"case {at}": case[0]}) for at, case in enumerate(X)]
+    model = WaveSSMClassifier(max_epochs=1, **SMALL)
+    assert np.allclose(model.fit(frames, y).predict_proba(frames), model.fit(list(X), y).predict_proba(list(X)))
 
 
 def test_without_scikit_learn_the_extra_is_named():

@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 import wavessm as ws
 from wavessm.errors import DataError
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.estimators.series import continue_index
+from wavessm.estimators.index import check_index, continue_index
 from wavessm.estimators.windows import conformal
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
@@ -257,6 +257,9 @@ def test_rows_of_another_step_are_refused():
 def test_fractions_and_durations_go_on_at_their_step():
     assert continue_index(pd.Index(np.arange(0, 40, 0.5), name="s"), 2).tolist() == [40.0, 40.5]
     assert continue_index(pd.timedelta_range(0, periods=4, freq="h"), 1)[0] == pd.Timedelta("4h")
+    rounded = pd.Index(np.round(1958.2 + np.arange(90) / 12, 3))
+    check_index(rounded, "series")
+    assert continue_index(rounded, 1)[0] == pytest.approx(1958.2 + 90 / 12, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ _EPOCH, _SECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(seconds=1)
 _YEAR_LAST = re.compile(r"^(\d\d?)([/.-])(\d\d?)\2(\d{4})(.*)$", re.ASCII)
 _DATE = re.compile(  # year, month, day, hour, minute, second, fraction, offset
     r"(\d{4})[-/](\d\d?)(?:[-/](\d\d?))?"
-    r"(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)? ?(Z|[+-]\d\d:?\d\d)?)?",
-    re.ASCII,
+    r"(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII | re.IGNORECASE,
 )
 
 
@@ -155,7 +155,8 @@ def _date(text: str) -> tuple[datetime.datetime, str]:
     year, month, day, hour, minute, second, fraction, offset = match.groups()
     micro = int((fraction or "0")[:6].ljust(6, "0"))
     clock = datetime.time(int(hour or 0), int(minute or 0), int(second or 0), micro)
-    return datetime.datetime.combine(datetime.date(int(year), int(month), int(day or 1)), clock), offset or ""
+    offset = (offset or "").upper().replace("UTC", "Z")
+    return datetime.datetime.combine(datetime.date(int(year), int(month), int(day or 1)), clock), offset
 
 
 def _why_not(text: str) -> str:

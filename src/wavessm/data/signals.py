@@ -24,7 +24,10 @@ from wavessm.errors import DataError, MissingExtraError, OptionError
 
 log = logging.getLogger("wavessm.data")
 
-_PART_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test", "testing": "test"}
+_PART_NAMES = {
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
 _UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
 
 
@@ -292,7 +295,7 @@ def _read_all(table: _Table, read: Read) -> Prepared:
         )
     common = collections.Counter(formats.values()).most_common(1)[0][0]
     for file, found in formats.items():
-        if found != common:
+        if found.lower().replace("µ", "u") != common.lower().replace("µ", "u"):
             bad[file] = f"{table.folder / file}: {found}; the others have {common}."
             del signals[file]
     _, rate, channels = first = next(iter(signals.values()))

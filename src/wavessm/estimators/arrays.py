@@ -123,7 +123,7 @@ def _from_list(estimator: Any, X: Any, names: list | None) -> tuple[Cases, list 
     signals: list[np.ndarray] = []
     for at, case in enumerate(X):
         array = _array(case)
-        if hasattr(case, "columns"):
+        if hasattr(case, "columns") and case.shape[1] > 1:  # one channel needs no name
             names = list(case.columns) if names is None else names
             array = array[places(case.columns, names, f"{_name(estimator)}: case {at} of X")]
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:

@@ -162,17 +162,22 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         return torch.from_numpy(kept), torch.from_numpy(held)
 
     def _measure(self, cases: Cases, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each channel, over what is trained on and not over padding; each has to move."""
+        """Mean and deviation of each channel over what is trained on, without padding; 1 for one that stands still."""
         values, lengths = cases.take(index)
         if lengths is not None:
             values = values[torch.arange(values.shape[1]) < lengths[:, None]]
         flat = values.reshape(-1, values.shape[-1])
         mean, deviation = flat.mean(0).numpy(), flat.std(0, correction=0).numpy()
-        if (still := np.flatnonzero(deviation <= CONSTANT * np.abs(mean))).size:
-            name = still[0] if self.channel_names_ is None else repr(self.channel_names_[still[0]])
-            value = f"channel {name} is constant ({mean[still[0]]:g})"
-            raise DataError(f"{type(self).__name__}: {value} in all training cases; leave it out.")
-        return mean, deviation
+        still = deviation <= CONSTANT * np.abs(mean)
+        if still.all():
+            raise DataError(f"{type(self).__name__}: X is constant in all training cases; there is nothing to learn.")
+        if still.any():
+            at = int(np.flatnonzero(still)[0])
+            name = at if self.channel_names_ is None else repr(self.channel_names_[at])
+            warnings.warn(
+                f"channel {name} is constant ({mean[at]:g}) in all training cases and tells nothing.", stacklevel=3
+            )
+        return mean, np.where(still, 1.0, deviation)
 
     def _standardise(self, cases: Cases) -> Cases:
         values = (cases.values - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)

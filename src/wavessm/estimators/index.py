@@ -13,6 +13,9 @@ DAY = 86400.0
 SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
 
+ROUNDED = 0.5
+"""Part of a step by which numbers of an index may be rounded; a gap is a whole step."""
+
 UNEVEN = 1e-3
 """Part of a step by which steps may differ; months do by more."""
 
@@ -67,8 +70,8 @@ def _is_even(index: Any) -> bool:
     steps = np.diff(numbers)
     if numbers.dtype.kind != "f" or not len(steps):
         return bool((steps == steps[:1]).all())
-    rounding = 4 * np.finfo(numbers.dtype).eps * np.abs(numbers).max()
-    return bool((np.abs(steps - steps.mean()) <= UNEVEN * steps.mean() + rounding).all())
+    step = np.median(steps)
+    return bool((np.abs(steps - step) < ROUNDED * step).all())
 
 
 def refuse_other_step(index: Any, like: Any, what: str) -> None:
