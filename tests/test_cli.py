@@ -370,6 +370,40 @@ def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, 
     assert plot.exists()
 
 
+def test_dates_by_another_clock_than_that_of_training_are_refused(ready, tmp_path, capsys, monkeypatch):
+    lines = (ready / "series.csv").read_text().splitlines()
+    for name, offset in (("east", "+05:00"), ("utc", "Z")):
+        dated = [line.replace(",", f"{offset},", 1) for line in lines[1:]]
+        (tmp_path / f"{name}.csv").write_text("\n".join([lines[0], *dated]) + "\n")
+    run = str(tmp_path / "run")
+    words = ["train", "csv", str(tmp_path / "east.csv"), "--context", "24", "--horizon", "6", "--steps", "1"]
+    assert main([*words, "--out", run, *SMALL]) == 0
+    assert main(["predict", run, str(tmp_path / "east.csv")]) == 0
+    capsys.readouterr()
+    assert main(["predict", run, str(tmp_path / "utc.csv")]) == 2
+    assert "its dates are at +00:00 to UTC, but the model was trained at +05:00" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "utc.csv").read_text()))
+    assert main(["predict", run, "-"]) == 2
+    assert "the stream: its dates are at +00:00" in capsys.readouterr().err
+
+
+def test_columns_that_pandas_counted_are_names(ready, tmp_path, capsys, monkeypatch):
+    rows = [",".join(f"{value:.4f}" for value in row) for row in np.random.default_rng(0).normal(size=(40, 2))]
+    said = []
+    for head in ("", "0,1\n", "time,a,b\n"):
+        times = "time" in head  # a classifier needs no dates
+        text = head + "".join(f"{f'{at},' if times else ''}{row}\n" for at, row in enumerate(rows))
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert main(["predict", str(ready / "a"), "-", "--chunk", "40"]) == 0
+        said.append(capsys.readouterr().out)
+        if not times:
+            (tmp_path / "x.csv").write_text(text)
+            assert main(["predict", str(ready / "a"), str(tmp_path / "x.csv")]) == 0
+            said.append(",".join(capsys.readouterr().out.splitlines()[1].split(",")[2:]))
+    assert said[0] == said[2] == said[4]
+    assert said[1] == said[3]
+
+
 def test_named_channels_are_heard_in_the_order_of_training(tmp_path, capsys):
     records, run = miniatures.wfdb_folder(tmp_path / "records"), str(tmp_path / "run")
     assert main(["train", "wfdb", str(records), "--out", run, "--steps", "1", *SMALL]) == 0

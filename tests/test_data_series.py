@@ -320,7 +320,7 @@ DATES = {
 }
 
 
-OFFSETS = {"+05:00": "+05:00", " UTC": "Z", "00-05": "-05"}
+OFFSETS = {"+05:00": "+05:00", " UTC": "+00:00", "00-05": "-05:00"}
 
 
 @pytest.mark.parametrize("dates", DATES)

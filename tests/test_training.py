@@ -18,6 +18,7 @@ import torch
 import miniatures
 import wavessm as ws
 from wavessm.errors import DataError
+from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
 from wavessm.training.evaluate import evaluate_run
@@ -524,6 +525,21 @@ def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
     assert by_class.scores["auroc"] == pytest.approx(sum(seen) / len(seen)), "macro: the mean over classes"
     labels = run.options.load(0).test.y
     assert [own["cases"] for own in by_class.classes.values()] == labels.sum(0).int().tolist()
+
+
+def test_files_that_no_loader_reads_change_no_data(tmp_path):
+    for task, make, extra in (
+        ("wav", miniatures.wav_folder, "beep/._000.wav"),
+        ("wfdb", miniatures.wfdb_folder, "other.hea"),
+    ):
+        folder = make(tmp_path / task)
+        options = data_options(task, {"folder": str(folder)})
+        before = options.checksum()
+        (folder / extra).write_text("x")
+        assert options.checksum() == before
+        changed = folder / ("rec000.hea" if task == "wfdb" else "beep/000.wav")
+        changed.write_bytes(changed.read_bytes() + b"\n")
+        assert options.checksum() != before
 
 
 @pytest.mark.parametrize("task", ["forecast", "wav", "wfdb"])

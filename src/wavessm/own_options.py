@@ -20,6 +20,10 @@ def _given(value: str, option: str) -> Path:
     return Path(value)
 
 
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
 def _checksum(folder: Path, files: Iterable[Path]) -> str:
     from wavessm.data.own import checksum
 
@@ -91,7 +95,8 @@ class WavOptions:
         return load_wav_folder(_given(self.folder, "--folder"), skip_bad=self.skip_bad)
 
     def checksum(self) -> str:
-        return _checksum(Path(self.folder), Path(self.folder).rglob("*.[wW][aA][vV]"))
+        found = Path(self.folder).rglob("*.[wW][aA][vV]")
+        return _checksum(Path(self.folder), [file for file in found if not _is_hidden(file, Path(self.folder))])
 
 
 @dataclass(frozen=True)
@@ -109,5 +114,9 @@ class WfdbOptions:
         return load_wfdb(_given(self.folder, "--folder"), self.labels, skip_bad=self.skip_bad)
 
     def checksum(self) -> str:  # headers hold the checksums of their signals
+        from wavessm.data.tables import read_table
+
         folder = Path(self.folder)
-        return _checksum(folder, [Path(self.labels or folder / "labels.csv"), *folder.rglob("*.hea")])
+        labels = Path(self.labels or folder / "labels.csv")
+        records = read_table(labels)["record"]
+        return _checksum(folder, [labels, *(folder / f"{record}.hea" for record in records)])

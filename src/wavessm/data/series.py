@@ -155,8 +155,24 @@ def _date(text: str) -> tuple[datetime.datetime, str]:
     year, month, day, hour, minute, second, fraction, offset = match.groups()
     micro = int((fraction or "0")[:6].ljust(6, "0"))
     clock = datetime.time(int(hour or 0), int(minute or 0), int(second or 0), micro)
-    offset = (offset or "").upper().replace("UTC", "Z")
-    return datetime.datetime.combine(datetime.date(int(year), int(month), int(day or 1)), clock), offset
+    return datetime.datetime.combine(datetime.date(int(year), int(month), int(day or 1)), clock), _offset(offset or "")
+
+
+def _offset(text: str) -> str:
+    """
+    >>> [_offset(text) for text in ("", "Z", "-05", "+0530")]
+    ['', '+00:00', '-05:00', '+05:30']
+    """
+    if text.upper() in ("Z", "UTC"):
+        return "+00:00"
+    return f"{text[:3]}:{text[3:].lstrip(':') or '00'}" if text else ""
+
+
+def same_clock(offset: str, trained: str, where: str) -> None:
+    """Refuse dates by another clock than that of training; where both say theirs."""
+    if offset and trained and offset != trained:
+        raise DataError(f"{where}: its dates are at {offset} to UTC, but the model was trained at {trained}; write "
+                        "them by that clock.")  # fmt: skip
 
 
 def _why_not(text: str) -> str:
@@ -264,6 +280,7 @@ def window_sets(name: str, series: Series, parts: Parts, options: WindowOptions)
         mark_sizes=sizes,
         mark_width=0 if marks is None or options.timeenc == 0 else marks.shape[1],
         step=series.step,
+        offset=series.offset,
     )
     return DataSet(name, sources["train"], sources["val"], sources["test"], info)
 

@@ -18,7 +18,7 @@ import numpy as np
 from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
 from wavessm.data.cases import PARTS, About, Cases, make_set
 from wavessm.data.source import DataSet
-from wavessm.data.tables import first_line, is_number, need_columns, numbers, read_table
+from wavessm.data.tables import counted, first_line, is_number, need_columns, numbers, read_table
 from wavessm.data.wfdb_files import read_record
 from wavessm.errors import DataError, MissingExtraError, OptionError
 
@@ -116,7 +116,7 @@ def _read_columns(path: Path) -> Signal:
     numeric = [is_number(name) for name in header if name.lower() != "date"]
     if any(numeric) and not all(numeric):
         raise DataError(f"{path}: the first line is {','.join(header)[:60]!r}; expected names or numbers, not both.")
-    bare = any(numeric) and len(numeric) == len(header)
+    bare = any(numeric) and len(numeric) == len(header) and not counted(header)
     table = read_table(path, bare=bare)
     if len(table) == 0:
         raise DataError(f"{path}: no rows below the header.")

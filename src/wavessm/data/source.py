@@ -206,6 +206,7 @@ class DataInfo:
     mark_width: int = 0  # number of marks that are real (timeenc 1)
     target_variance: float | None = None  # known in closed form for generated sets
     step: float | None = None  # seconds between rows of a series
+    offset: str = ""  # of its clock to UTC, where the dates say it
     skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
     symbols: tuple[str, ...] = ()
     step_scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None

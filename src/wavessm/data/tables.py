@@ -70,6 +70,11 @@ def is_number(text: str) -> bool:
     return True
 
 
+def counted(header: list[str]) -> bool:
+    """Whether several columns are named 0, 1, 2, …, as pandas names them where nobody did."""
+    return len(header) > 1 and header == [str(column) for column in range(len(header))]
+
+
 def _outline(path: Path, bare: bool) -> tuple[list[str], list[int]]:
     """The first line of a table and the line at which every row begins; each must have as many fields as the first."""
     header: list[str] = []
@@ -101,9 +106,9 @@ def _check_header(header: list[str], path: Path, bare: bool) -> None:
                         "with a point.")  # fmt: skip
     if bare:
         return
-    if all(map(is_number, header)):
+    if all(map(is_number, header)) and not counted(header):
         raise DataError(f"{path}: has no line with names, the first is {','.join(header)[:60]!r}; write a name for "
-                        "each column above it.")  # fmt: skip
+                        "each column above it, or a letter before each of these.")  # fmt: skip
     twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path}: column {twice!r} is there {header.count(twice)} times; give each a name of its own.")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.series import Series, make_marks, read_series
+from wavessm.data.series import Series, make_marks, read_series, same_clock
 from wavessm.data.signals import Signal, read_npy, read_signal
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import read_table
@@ -149,6 +149,7 @@ def _marks(run: Run, series: Series) -> Tensor | None:
     count = len(info.mark_sizes) or info.mark_width
     if not count:
         return None
+    same_clock(series.offset, info.offset, series.source)
     dates = future(series, info.horizon)
     if dates is None or series.seconds is None:
         raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")

@@ -18,8 +18,8 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 import torch
 
-from wavessm.data.series import Clock, Series
-from wavessm.data.tables import is_number
+from wavessm.data.series import Clock, Series, same_clock
+from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.streaming import sampled
@@ -112,7 +112,7 @@ def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int,
 def read_lines(lines: Iterator[str], run: Run, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Chunks of samples (≤ chunk, channels) and their dates, from lines of numbers; a header chooses the columns."""
     header: _Header | None = None
-    clock = Clock("the stream")
+    clock, dated = Clock("the stream"), bool(run.info.mark_sizes or run.info.mark_width)
     values: list[list[float]] = []
     dates: list[int] = []
     for row, (number, cells) in enumerate(_cells(lines)):
@@ -120,8 +120,9 @@ def read_lines(lines: Iterator[str], run: Run, chunk: int) -> Iterator[tuple[np.
             header = _Header.read(run, cells)
             continue
         values.append(_sample(run, header, number, cells))
-        if header is not None and header.date is not None:
+        if dated and header is not None and header.date is not None:
             dates.append(clock.read(cells[header.date], number))
+            same_clock(clock.offset or "", run.info.offset, "the stream")
         if len(values) == chunk:
             yield np.array(values), np.array(dates) if dates else None
             values, dates = [], []
@@ -147,7 +148,7 @@ def _cells(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _are_names(run: Run, cells: list[str]) -> bool:
     """Whether a first line is a header: no number in it, or all channels of the model beside something else."""
-    if all(cell and not is_number(cell) for cell in cells):
+    if counted(cells) or all(cell and not is_number(cell) for cell in cells):
         return True
     return {*run.info.channels} < {*cells} and bool(run.info.channels) and not all(map(is_number, cells))
 
