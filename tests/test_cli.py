@@ -22,9 +22,11 @@ import miniatures
 from wavessm.cli import COMMANDS, main
 from wavessm.data import read_signal
 from wavessm.data.catalogue import ENTRIES
+from wavessm.data.series import Series
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
 from wavessm.training.module import TrainingModule
+from wavessm.training.predict import future
 from wavessm.training.stream import wav_step
 
 ROOT = Path(__file__).parent.parent
@@ -368,6 +370,27 @@ def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, 
     assert list(rows[0]) == ["file", "case", "prediction", "class case", "control"]
     assert [row["case"] for row in rows] == [str(case) for case in range(len(X))]
     assert plot.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "ahead"),
+    [
+        (["2014-11-01", "2014-12-01"], ["2015-01-01", "2015-02-01", "2015-03-01"]),
+        (["2023-10-31", "2023-11-30", "2023-12-31"], ["2024-01-31", "2024-02-29", "2024-03-31"]),
+        (["2004-03-31", "2004-06-30", "2004-09-30"], ["2004-12-31", "2005-03-31", "2005-06-30"]),
+        (["1997-01-01", "1998-01-01", "1999-01-01"], ["2000-01-01", "2001-01-01", "2002-01-01"]),
+        (
+            ["2021-02-19", "2021-02-22", *(f"2021-02-{day}" for day in range(23, 27))],
+            [f"2021-03-0{d}" for d in (1, 2, 3)],
+        ),
+        (["2021-02-19", "2021-02-20", "2021-02-21"], ["2021-02-22", "2021-02-23", "2021-02-24"]),
+        (["2024-01-05", "2024-01-12", "2024-01-19"], ["2024-01-26", "2024-02-02", "2024-02-09"]),
+    ],
+)
+def test_forecasts_are_dated_by_the_calendar(rows, ahead):
+    seconds = np.array(rows, "datetime64[s]").astype(np.int64)
+    series = Series(np.zeros((len(rows), 1)), ("load",), seconds, "a table")
+    assert future(series, 3).astype("datetime64[D]").astype(str).tolist() == ahead
 
 
 def test_dates_by_another_clock_than_that_of_training_are_refused(ready, tmp_path, capsys, monkeypatch):
