@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.series import Series, make_marks, read_series, same_clock
+from wavessm.data.dates import go_on, same_clock
+from wavessm.data.series import Series, make_marks, read_series
 from wavessm.data.signals import Signal, read_npy, read_signal
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import read_table
@@ -25,7 +26,6 @@ from wavessm.training.folder import Run
 Row = dict[str, Any]
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
 THRESHOLD = 0.5
-DAY = 86400.0
 _OWN = ("file", "case", "prediction", "samples", "rows", "step", "date")
 """Columns of a prediction that are not the data's."""
 
@@ -166,37 +166,7 @@ def future(series: Series, horizon: int) -> np.ndarray | None:
     """Dates of the next steps, or None without dates. (horizon,) datetime64[s]"""
     if series.seconds is None or series.step is None:
         return None
-    steps = np.arange(1, horizon + 1)
-    dates = series.seconds.astype("datetime64[s]")
-    by_calendar = _next_months(dates, steps) if series.step > 27 * DAY else _next_weekdays(dates, steps)
-    if by_calendar is not None:
-        return by_calendar
-    return (series.seconds[-1] + np.rint(series.step * steps).astype(np.int64)).astype("datetime64[s]")
-
-
-def _next_months(dates: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
-    """Dates that go on by months, on the same day of them or on their last; None for others.
-
-    >>> ends = np.array(["2023-10-31", "2023-11-30", "2023-12-31"], "datetime64[s]")
-    >>> _next_months(ends, np.arange(1, 3)).astype("datetime64[D]").astype(str).tolist()
-    ['2024-01-31', '2024-02-29']
-    """
-    for ends in (0, 1):  # the last day of a month is the day before the next one
-        months = (dates + ends * np.timedelta64(1, "D")).astype("datetime64[M]")
-        apart, within = np.diff(months.astype(np.int64)), dates - months.astype("datetime64[s]")
-        if (apart == apart[0]).all() and apart[0] > 0 and (within == within[0]).all():
-            return (months[-1] + apart[0] * steps).astype("datetime64[s]") + within[-1]
-    return None
-
-
-def _next_weekdays(dates: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
-    """Dates that go on from Monday to Friday; None for others, and where no weekend was left out."""
-    days = dates.astype("datetime64[D]")
-    within = dates - days
-    working = np.busday_count(days[:-1], days[1:]) == 1
-    if not working.all() or (np.diff(days).astype(int) == 1).all() or not (within == within[0]).all():
-        return None
-    return np.busday_offset(days[-1], steps).astype("datetime64[s]") + within[-1]
+    return go_on(series.seconds, series.step, horizon)
 
 
 def date_column(run: Run, path: Path) -> str | None:

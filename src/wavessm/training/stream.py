@@ -18,7 +18,8 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 import torch
 
-from wavessm.data.series import Clock, Series, same_clock
+from wavessm.data.dates import Clock, same_clock
+from wavessm.data.series import Series
 from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
