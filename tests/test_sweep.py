@@ -111,6 +111,8 @@ def test_a_file_says_what_a_line_says(tmp_path):
         (["--tasks", "forecast:ETTh9"], "unknown forecasting set 'ETTh9': did you mean"),
         (["--tasks", "window-copy", "--seeds", "0,x"], "expected whole numbers"),
         (["--tasks", "window-copy", "--variants", "a:b:c:d"], "expected family, family:measure"),
+        (["--tasks", "window-copy", "--variants", "morlot"], "did you mean 'morlet'"),
+        (["--tasks", "window-copy", "--variants", "morlet:scald"], "did you mean 'scaled'"),
         (["--tasks", "window-copy", "--vary", "lr"], "as in windows=2,4"),
         (["--tasks", "window-copy", "--", "--stepz", "3"], "did you mean --steps"),
         (["--tasks", "window-copy", "--jobs", "0"], "expected at least 1"),
@@ -179,11 +181,18 @@ def test_a_line_cut_short_is_taken_off(tmp_path):
     assert [(row["command"], row["status"]) for row in rows_of(path)] == [("a", "ok"), ("b", "failed: two lines")]
 
 
-def test_another_table_is_not_appended_to(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"a,b\n1,2", b"one line", b"caf\xe9;x\n1;2"])
+def test_another_table_is_neither_appended_to_nor_mended(tmp_path, content):
+    (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(ws.WaveSSMError, match="not those of a table of runs"):
         results.append(tmp_path / "x.csv", [{"command": "a"}])
-    assert (tmp_path / "x.csv").read_text() == "a,b\n1,2\n"
+    assert (tmp_path / "x.csv").read_bytes() == content
+
+
+def test_a_header_cut_short_is_begun_again(tmp_path):
+    (tmp_path / "x.csv").write_text("task,datas")
+    results.append(tmp_path / "x.csv", [{"command": "a", "status": "ok"}])
+    assert [row["command"] for row in rows_of(tmp_path / "x.csv")] == ["a"]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -230,7 +239,7 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
         "--tasks",
         "window-copy",
         "--variants",
-        "mexhat:translated,nothing",
+        "mexhat:translated,s4d-lin:scaled:dplr",
         "--seeds",
         "0,1",
         "--jobs",
@@ -243,8 +252,8 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
     assert "0 done, 2 running, 2 waiting, 0 failed" in said.err
     rows = rows_of(tmp_path / "t.csv")
     failed = [row for row in rows if row["status"] != "ok"]
-    assert [row["family"] for row in failed] == ["nothing", "nothing"]
-    assert all(row["status"].startswith("failed: ") and "nothing" in row["status"] for row in failed)
+    assert [row["model"] for row in failed] == ["S4D-Lin", "S4D-Lin"]
+    assert all(row["status"].startswith("failed: ") and "s4d-lin" in row["status"] for row in failed)
     good = [row for row in rows if row["status"] == "ok"]
     assert {(r["split"], r["metric"], r["seed"]) for r in good} == {
         (split, metric, seed)

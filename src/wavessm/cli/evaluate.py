@@ -11,7 +11,7 @@ from wavessm.training.checkpoint import write_json
 from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
 from wavessm.training.folder import Run
 from wavessm.training.recipes import Recipe
-from wavessm.training.results import append, rows_of_evaluation
+from wavessm.training.results import append, read, rows_of_evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> int:
 
     device = pick_device(Recipe(device=given.device))
     run = Run.read(given.run)
+    if given.csv is not None:
+        read(given.csv)  # another table is refused before the work, not after it
     result = evaluate_run(
         run,
         given.split,

@@ -156,7 +156,7 @@ def _resumed(given: Options, shared: list[str]) -> tuple[Options, Grid]:
     assert folder is not None
     typed = [name for name in (*LISTS, "file", "csv", "scores") if getattr(given, name) != getattr(default, name)]
     if typed or shared:
-        raise OptionError(f"sweep: --resume goes on with the sweep as it was; leave out --{(typed or [''])[0]}.")
+        raise OptionError(f"--resume goes on with the sweep as it was; leave out --{(typed or [''])[0]}.")
     path = folder / "sweep.json"
     if not path.is_file():
         raise RunError(f"{folder}: not the folder of a sweep (no sweep.json).")

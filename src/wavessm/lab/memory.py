@@ -24,10 +24,9 @@ from wavessm.lab.conditioning import frame_for, ranges
 from wavessm.lab.record import provenance, pyplot, write_csv
 from wavessm.lab.signals import Signal, classical, ecg
 from wavessm.memory import OnlineMemory
-from wavessm.operators import make_operator
+from wavessm.operators import MEASURES, make_operator
 
 SIZES = (16, 32, 48, 64, 96, 128)
-MEASURES = ("scaled", "translated")
 
 
 def errors(signal: Signal, reconstruction: np.ndarray) -> dict[str, float]:

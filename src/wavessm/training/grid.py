@@ -16,6 +16,9 @@ from typing import Any
 
 from wavessm.data.forecast import SETS
 from wavessm.errors import OptionError
+from wavessm.frames import RESERVED, families
+from wavessm.initial import STRUCTURES
+from wavessm.operators import MEASURES
 from wavessm.registry import unknown_name
 from wavessm.tasks import TASKS
 from wavessm.training.recipes import ModelOptions, Recipe
@@ -56,18 +59,18 @@ class Grid:
     def check(self) -> Grid:
         """The grid itself, or an `OptionError`."""
         if not self.tasks:
-            raise OptionError("sweep: no tasks; give --tasks, as in --tasks window-copy,forecast:ETTh1.")
+            raise OptionError("no tasks; give --tasks, as in --tasks window-copy,forecast:ETTh1.")
         for name in ("variants", "seeds", "recipes"):
             if not getattr(self, name):
-                raise OptionError(f"sweep: no {name}; give at least one.")
+                raise OptionError(f"no {name}; give at least one.")
         for entry in self.vary:
             if "=" not in entry:
-                raise OptionError(f"sweep: vary has {entry!r}, expected an option and its values, as in windows=2,4.")
+                raise OptionError(f"vary has {entry!r}, expected an option and its values, as in windows=2,4.")
         decided = self._decided()
         typed = [word.removeprefix("--").partition("=")[0] for word in self.options if word.startswith("--")]
         for name in (*typed, *(entry.partition("=")[0].strip() for entry in self.vary)):
             if name in decided:
-                raise OptionError(f"sweep: --{name} is decided by --{decided[name]}; give it there.")
+                raise OptionError(f"--{name} is decided by --{decided[name]}; give it there.")
         return self
 
     def _decided(self) -> dict[str, str]:
@@ -91,7 +94,7 @@ class Grid:
 def _several(value: Any, name: str) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if name in ("horizons", "seeds") and not all(isinstance(v, int) for v in values):
-        raise OptionError(f"sweep: {name} has {value!r}, expected whole numbers.")
+        raise OptionError(f"{name} has {value!r}, expected whole numbers.")
     return values if name in ("horizons", "seeds") else tuple(str(v) for v in values)
 
 
@@ -140,7 +143,7 @@ def expand(grid: Grid, base: Base) -> list[Job]:
     for axis, name in (("horizons", "horizon"), ("variables", "variables")):
         tasks = [place.partition(":")[0] for place in grid.tasks]
         if getattr(grid, axis) and not any(name in _fields(task) for task in tasks):
-            raise OptionError(f"sweep: {axis} are given, but {', '.join(tasks)} has none to choose from.")
+            raise OptionError(f"{axis} are given, but {', '.join(tasks)} has none to choose from.")
     jobs: dict[str, Job] = {}
     varied = [
         [["--" + k.strip(), v] for v in values.split(",")] for k, _, values in (e.partition("=") for e in grid.vary)
@@ -184,7 +187,7 @@ def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     """Every choice of data set, horizon and variables that the task has."""
     known = _fields(task)
     if dataset and "dataset" not in known:
-        raise OptionError(f"sweep: {task} has no data sets to choose from, got {task}:{dataset}.")
+        raise OptionError(f"{task} has no data sets to choose from, got {task}:{dataset}.")
     if dataset and dataset not in (*SETS, *_ALIASES):
         raise unknown_name("forecasting set", dataset, SETS)
     axes: list[tuple[str, Sequence[Any]]] = [
@@ -205,5 +208,10 @@ def variant_fields(variant: str) -> dict[str, str]:
         return {"backbone": variant}
     parts = variant.split(":")
     if len(parts) > 3 or not all(parts):
-        raise OptionError(f"sweep: variant {variant!r}, expected family, family:measure or family:measure:structure.")
-    return dict(zip(("family", "measure", "structure"), parts, strict=False))
+        raise OptionError(f"variant {variant!r}, expected family, family:measure or family:measure:structure.")
+    known = {"family": [*families(), *RESERVED], "measure": MEASURES, "structure": STRUCTURES}
+    chosen = dict(zip(known, parts, strict=False))
+    for kind, name in chosen.items():
+        if name not in known[kind]:
+            raise unknown_name(kind, name, known[kind])
+    return chosen

@@ -94,18 +94,18 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _repaired(path: Path) -> list[dict[str, str]]:
-    """The rows, after taking off a last line that has no end."""
+    """The rows, after taking off a last line that has no end. Another table is left as it is."""
     if not path.exists():
         return []
-    content = path.read_bytes()
+    content, header = path.read_bytes(), ",".join(COLUMNS)
+    first, ended, _ = content.partition(b"\n")
+    said = first.decode(errors="replace").rstrip("\r")
+    if said != header and (ended or not header.startswith(said)):
+        raise DataError(f"{path}: its columns are not those of a table of runs; choose another --csv.")
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
         os.truncate(path, len(whole))
-    reader = csv.DictReader(io.StringIO(whole.decode()))
-    rows = list(reader)
-    if reader.fieldnames is not None and tuple(reader.fieldnames) != COLUMNS:
-        raise DataError(f"{path}: its columns are not those of a table of runs; choose another --csv.")
-    return rows
+    return list(csv.DictReader(io.StringIO(whole.decode())))
 
 
 def _key(row: Row) -> tuple[str, ...]:
