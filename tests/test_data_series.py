@@ -20,6 +20,7 @@ from wavessm.data import (
     score,
 )
 from wavessm.data.baselines import PENALTIES, Linear, window_gram
+from wavessm.data.dates import go_on
 from wavessm.data.forecast import SETS
 from wavessm.data.series import make_marks, read_series
 from wavessm.errors import DataError, OptionError, UnknownNameError
@@ -317,6 +318,8 @@ DATES = {
     ("2023-12", "2024-01"): ("2023-12-01", "2024-01-01"),
     ("12.01.2024 7:00", "13.01.2024 7:00"): ("2024-01-12T07", "2024-01-13T07"),
     ("1/12/2010 0:00", "1/13/2010 0:00"): ("2010-01-12", "2010-01-13"),
+    ("1/13/2010 12:00:00 AM", "1/13/2010 1:00:00 PM"): ("2010-01-13", "2010-01-13T13"),
+    ("09-Jan-2024 07:00", "9 January 2024 8:00"): ("2024-01-09T07", "2024-01-09T08"),
 }
 
 
@@ -338,7 +341,8 @@ NO_DATES = {
     ("20240101", "20240102"): "'20240101' is a number, not a date",
     ("2023", "2024"): "'2023' is a number, not a date",
     ("2024-02-29", "2024-02-30"): "line 3: '2024-02-30' is not a date",
-    ("2024-01-01 07:00 PM",): "not a date",
+    ("2024-01-01 13:00 PM",): "not a date",
+    ("09-Jab-2024",): "not a date",
     ("2024-01-01 00:00:00.25", "2024-01-01 00:00:00.75"): "line 3: .* in the same second as the row before",
     ("2024-01-01 00:00:00.75", "2024-01-01 00:00:00.25"): "line 3: dates do not rise",
     ("31/12/2023", "", "1/1/2024"): "line 3: no date",
@@ -350,6 +354,22 @@ def test_what_is_no_date_is_named_with_its_line(tmp_path, dates):
     with pytest.raises(DataError, match=NO_DATES[dates]) as caught:
         dated(tmp_path / "own.csv", *dates)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dates", "next_ones"),
+    [
+        (("2023-11-30", "2023-12-30", "2024-01-30"), ("2024-02-29", "2024-03-30")),
+        (("2024-01-31 06:00", "2024-02-29 06:00"), ("2024-03-31T06", "2024-04-30T06")),
+        (("2023-02-28", "2024-02-29"), ("2025-02-28", "2026-02-28")),
+        (("2024-01-15", "2024-04-15"), ("2024-07-15", "2024-10-15")),
+        (("2024-05-02", "2024-05-03", "2024-05-06"), ("2024-05-07", "2024-05-08")),
+    ],
+)
+def test_dates_go_on_by_the_calendar(tmp_path, dates, next_ones):
+    seconds = dated(tmp_path / "own.csv", *dates).seconds
+    ahead = go_on(seconds, float(np.median(np.diff(seconds))), 2)
+    assert ahead.tolist() == np.array(next_ones, "datetime64[s]").tolist()
 
 
 def test_a_recording_needs_no_line_with_names(tmp_path):

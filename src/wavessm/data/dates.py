@@ -16,9 +16,11 @@ _DAY = 86400.0
 _LIKE = "like 2024-05-01 13:00:00"
 _EPOCH, _SECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(seconds=1)
 _YEAR_LAST = re.compile(r"^(\d\d?)([/.-])(\d\d?)\2(\d{4})(.*)$", re.ASCII)
-_DATE = re.compile(  # year, month, day, hour, minute, second, fraction, offset
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_NAMED = re.compile(rf"(\d\d?)[- ]({'|'.join(_MONTHS)})[a-z]*[- ](\d{{4}})(.*)", re.ASCII | re.IGNORECASE)
+_DATE = re.compile(  # year, month, day, hour, minute, second, fraction, half of the day, offset
     r"(\d{4})[-/](\d\d?)(?:[-/](\d\d?))?"
-    r"(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?)?",
+    r"(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)?(?: ?([AP])M)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -83,14 +85,32 @@ class Clock:
 
 
 def _date(text: str) -> tuple[datetime.datetime, str]:
-    """A date by its own clock, and the offset of that; `ValueError` where it is none."""
+    """A date by its own clock, and the offset of that; `ValueError` where it is none.
+
+    >>> [str(_date(text)[0]) for text in ("2020-01-02", "02-Jan-2020 3:15 PM")]
+    ['2020-01-02 00:00:00', '2020-01-02 15:15:00']
+    """
+    if named := _NAMED.fullmatch(text):
+        text = f"{named[3]}-{_MONTHS.index(named[2].lower()) + 1}-{named[1]}{named[4]}"
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    year, month, day, hour, minute, second, fraction, offset = match.groups()
+    year, month, day, hour, minute, second, fraction, half, offset = match.groups()
     micro = int((fraction or "0")[:6].ljust(6, "0"))
-    clock = datetime.time(int(hour or 0), int(minute or 0), int(second or 0), micro)
+    clock = datetime.time(_hour(int(hour or 0), half), int(minute or 0), int(second or 0), micro)
     return datetime.datetime.combine(datetime.date(int(year), int(month), int(day or 1)), clock), _offset(offset or "")
+
+
+def _hour(hour: int, half: str | None) -> int:
+    """
+    >>> _hour(13, None), _hour(12, "a"), _hour(12, "P"), _hour(1, "P")
+    (13, 0, 12, 13)
+    """
+    if half is None:
+        return hour
+    if not 1 <= hour <= 12:
+        raise ValueError(hour)
+    return hour % 12 + 12 * (half in "pP")
 
 
 def _offset(text: str) -> str:
@@ -132,12 +152,18 @@ def _next_months(dates: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
     >>> _next_months(ends, np.arange(1, 3)).astype("datetime64[D]").astype(str).tolist()
     ['2024-01-31', '2024-02-29']
     """
-    for ends in (0, 1):  # the last day of a month is the day before the next one
-        months = (dates + ends * np.timedelta64(1, "D")).astype("datetime64[M]")
-        apart, within = np.diff(months.astype(np.int64)), dates - months.astype("datetime64[s]")
-        if (apart == apart[0]).all() and apart[0] > 0 and (within == within[0]).all():
-            return (months[-1] + apart[0] * steps).astype("datetime64[s]") + within[-1]
-    return None
+    months = dates.astype("datetime64[M]")
+    apart, within = np.diff(months.astype(np.int64)), (dates - months.astype("datetime64[s]")).max()
+    if apart[0] <= 0 or (apart != apart[0]).any() or (_so_late_in(months, within) != dates).any():
+        return None
+    return _so_late_in(months[-1] + apart[0] * steps, within)
+
+
+def _so_late_in(months: np.ndarray, within: np.timedelta64) -> np.ndarray:
+    """The moment so long after each month began, or that time of its last day where it is shorter. datetime64[s]"""
+    day = np.timedelta64(1, "D")
+    last = (months + 1).astype("datetime64[s]") - day + within % day
+    return np.minimum(months.astype("datetime64[s]") + within, last)
 
 
 def _next_weekdays(dates: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
