@@ -79,6 +79,11 @@ class ForecastOptions:
     eval_stamp: bool = False
     """Give the model the calendar of the horizon too; it is known."""
 
+    def __post_init__(self) -> None:
+        from wavessm.data.forecast import ALIASES
+
+        object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
+
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_forecast
         from wavessm.data.forecast import SETS

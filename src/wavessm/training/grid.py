@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wavessm.data.forecast import SETS
+from wavessm.data.forecast import ALIASES, SETS
 from wavessm.errors import OptionError
 from wavessm.frames import RESERVED, families
 from wavessm.initial import STRUCTURES
@@ -23,7 +23,6 @@ from wavessm.registry import unknown_name
 from wavessm.tasks import TASKS
 from wavessm.training.recipes import ModelOptions, Recipe
 
-_ALIASES = {"Weather": "WTH"}
 _BACKBONES = ("lstm", "transformer")
 _HOW = {
     "backend", "compile", "cuda_graphs", "device", "devices", "divergence", "eval_batch_size", "nodes", "note",
@@ -188,10 +187,11 @@ def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     known = _fields(task)
     if dataset and "dataset" not in known:
         raise OptionError(f"{task} has no data sets to choose from, got {task}:{dataset}.")
-    if dataset and dataset not in (*SETS, *_ALIASES):
+    dataset = ALIASES.get(dataset.lower(), dataset)
+    if dataset and dataset not in SETS:
         raise unknown_name("forecasting set", dataset, SETS)
     axes: list[tuple[str, Sequence[Any]]] = [
-        ("dataset", [_ALIASES.get(dataset, dataset)] if dataset else []),
+        ("dataset", [dataset] if dataset else []),
         ("horizon", grid.horizons),
         ("variables", grid.variables),
     ]
