@@ -48,6 +48,7 @@ from wavessm.training.task_recipes import recipe
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:
     named = "".join(f" --{name} {options[name]}" for name in ("dataset", "horizon", "words") if name in options)
+    what = f"{model}, {task}{named} {options.get('variables', '')}".strip()
     return results.described(task, options, "baseline", 0) | {
         "model": model,
         "split": "test",
@@ -55,7 +56,7 @@ def row(task: str, options: dict[str, Any], model: str, metric: str, value: floa
         "value": value,
         "train_seconds": seconds,
         "versions": results.versions(environment()),
-        "command": f"python benchmarks/baselines.py: {model}, {task}{named} {options.get('variables', '')}".strip(),
+        "command": f"python benchmarks/baselines.py --data-root FOLDER # {what}",
         "status": "ok",
     }
 

@@ -66,11 +66,18 @@ def test_half_the_rate_is_heard_with_steps_twice_as_long(tmp_path, capsys):
         (["--every", "2"], "30 cases, model rate 2\n"),
         (["--hz", "8000"], "30 cases, model rate 2\n"),
         (["--every", "2", "--antialias"], "30 cases, model rate 2, low-pass filtered\n"),
+        (["--checkpoint", "last"], "30 cases\n"),
+        (["--every", "2"], "has scores of this command already and was left as it is"),
     ):
         assert main(["evaluate", str(run), *options, "--device", "cpu", "--csv", str(tmp_path / "runs.csv")]) == 0
         assert said in capsys.readouterr().out
     rows = read_runs(tmp_path / "runs.csv")
-    assert [row["dataset"] for row in rows] == ["SC30 8 kHz", "SC30 8 kHz", "SC30 8 kHz low-pass"]
+    heard = ["SC30 8 kHz", "SC30 8 kHz", "SC30 8 kHz low-pass", "SC30 16 kHz last checkpoint"]
+    assert [row["dataset"] for row in rows] == heard
+    recipe = rows[0]["recipe"]
+    assert recipe.startswith("best+scaling=s4-compat+batch_size=4+steps=1+"), "what makes it another recipe"
+    assert "words" not in recipe
+    assert "data" not in recipe
     assert {(row["task"], row["split"], row["metric"]) for row in rows} == {("speech", "test", "accuracy")}
     assert rows[2]["command"].endswith("; wavessm evaluate RUN --every 2 --antialias")
     assert main(["evaluate", str(run), "--antialias", "--device", "cpu"]) == 2

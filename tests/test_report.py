@@ -80,6 +80,8 @@ def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
     assert "| wavessm morlet scaled (best) | 1 | 0.2000 | 0.077 | worse (one seed) |" in text
     assert "| wavessm mexhat translated |  |  | " in text, "what no run has met stays visible"
     assert "8 rows of runs.csv, 1 of them failed runs" in text
+    assert "## retrieval, accuracy\n\n| variant | seeds | ours | paper | verdict |" in text, "what was not run at all too"
+    assert text.count("## ptbxl-super-diag") == 1
     assert text.index("last value") < text.index("morlet scaled (best)"), "best first"
 
 
@@ -113,6 +115,7 @@ def test_scores_have_a_mean_over_the_columns_of_the_paper():
     means = {line[0]: line[-1] for line in lines}
     assert means["wavessm db6 translated (best)"] == "0.9200", "the paper has no column for all"
     assert means["guessing (baseline)"] == "", "it was not asked everywhere"
+    assert lines[0][2:4] == ["0.9400 (-)", "0.9000 (-)"], "one seed, in brackets"
     diag, form = (paper()[Cell(f"ptbxl-{labels}", "PTB-XL", "", "", "auroc")] for labels in ("diag", "form"))
     best = max((diag[variant] + form[variant]) / 2 for variant in diag)
     assert float(means["the paper's best"]) == pytest.approx(best, abs=5e-5), "of one variant, not of each column"
@@ -128,6 +131,14 @@ def test_verdicts_are_symmetric(number, gain, spread, metric):
     assert words["mse"] == opposite[words["auroc"]]
     if abs(gain) > 2 * spread + 1e-3:
         assert words[metric] != "within noise"
+
+
+def test_what_lies_within_the_interval_of_the_test_cases_is_no_difference():
+    seeds = [row(**ECG, family="db6", seed=seed, value=0.927, ci_low=0.921, ci_high=0.933) for seed in (0, 1)]
+    ((cell, made),) = collect(seeds).items()
+    (result,) = made.values()
+    assert result.by_cases == pytest.approx(0.006)
+    assert [verdict(cell.metric, result, number) for number in (0.932, 0.934)] == ["within noise", "worse"]
 
 
 def test_long_names_have_room_in_the_plot(tmp_path, recwarn):
@@ -146,6 +157,8 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
         read_runs(tmp_path / "empty.csv")
     with pytest.raises(ws.WaveSSMError, match="expected a number"):
         read_runs(written(path, [row(**ECG, value="high")]))
+    with pytest.raises(ws.WaveSSMError, match="line 2: value is 'nan', expected a number"):
+        read_runs(written(path, [row(**ECG, value="nan")]))
     with pytest.raises(ws.WaveSSMError, match="expected 'ok' or 'failed: reason'"):
         read_runs(written(path, [row(**ECG, value=1, status="done")]))
     with pytest.raises(ws.WaveSSMError, match="line 2: horizon is 'a day', expected a whole number"):

@@ -146,14 +146,15 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
 
     The words before the first task stand under the empty name.
     """
-    from wavessm.report.overview import overview
-    from wavessm.report.runs import collect, paper, read_runs
+    from wavessm.report.overview import LEGEND, overview
+    from wavessm.report.runs import collect, paper, read_runs, unmet
     from wavessm.report.tables import plot
 
     rows, published = read_runs(source), paper()
-    results = list(collect(rows).items())
+    met = collect(rows)
+    results = [*met.items(), *((cell, {}) for cell in unmet(met, published))]
     failed = sum(row["status"] != "ok" for row in rows)
-    made = {"": f"{len(rows)} rows, {failed} of them failed runs. ± is the standard deviation over seeds."}
+    made = {"": f"{len(rows)} rows, {failed} of them failed runs. {LEGEND}"}
     plots.mkdir(parents=True, exist_ok=True)
     for task in dict.fromkeys(cell.task for cell, _ in results):
         of_task = [(cell, found) for cell, found in results if cell.task == task]
@@ -164,12 +165,15 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
         for group in dict.fromkeys((cell.dataset, cell.variables) for cell, _ in of_task):
             cells = {cell: found for cell, found in of_task if (cell.dataset, cell.variables) == group}
             name = "-".join(filter(None, (task, *group)))
-            picture = f"![{name}]({plot(cells, published, plots / f'{name}.png')})"
             for cell, found in cells.items():
                 said, text = of_cell(cell, found, published)
                 parts.append(folded(said, text) if len(of_task) > 4 else f"**{said}**\n\n{text}")
-            parts.append(folded(f"Plot of {', '.join(filter(None, group))}", picture) if len(of_task) > 4 else picture)
-        parts.append(folded("The commands", commands([row for row in rows if row["task"] == task])))
+            if run := {cell: found for cell, found in cells.items() if found}:
+                picture = f"![{name}]({plot(run, published, plots / f'{name}.png')})"
+                told = f"Plot of {', '.join(filter(None, group))}"
+                parts.append(folded(told, picture) if len(of_task) > 4 else picture)
+        if typed := [row for row in rows if row["task"] == task]:
+            parts.append(folded("The commands", commands(typed)))
         made[task] = "\n\n".join(parts)
     return made
 
@@ -180,7 +184,7 @@ def of_cell(cell: Cell, found: dict[Variant, Result], published: dict[Cell, dict
     from wavessm.report.tables import HEAD, table, title
 
     lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, found, published)]
-    said = f"{title(cell)}: {lines[0]['ours']} by {lines[0]['variant']}"
+    said = f"{title(cell)}: " + (f"{lines[0]['ours']} by {lines[0]['variant']}" if found else "not run")
     theirs = [float(line["paper"]) for line in lines if line["paper"]]
     if theirs:
         said += f"; best of the paper {(max if HIGHER_IS_BETTER[cell.metric] else min)(theirs):g}"

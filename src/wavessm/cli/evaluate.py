@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> int:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
-    if given.csv is not None:
-        append(given.csv, rows_of_evaluation(run, result, _said(given)))
+    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, _said(given))):
+        print(f"{given.csv} has scores of this command already and was left as it is; take them out to write these.")
     return 0
 
 

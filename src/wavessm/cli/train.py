@@ -71,12 +71,22 @@ def _run(task: Task, given: Any) -> int:
         print("\n".join(dry_run(task.name, fields_of_data(given.data), given.training).lines()))
         return 0
 
-    folder = given.out
     try:
-        run = train(task.name, fields_of_data(given.data), given.training, folder, given.recipe, show=not given.quiet)
+        fields, called = fields_of_data(given.data), _called(task, given)
+        run = train(task.name, fields, given.training, given.out, called, show=not given.quiet)
     except Exception as end:
         return _interrupted(end)
     return report(run)
+
+
+def _called(task: Task, given: Any) -> str:
+    """The recipe's name, with the options that make it another."""
+    from wavessm.training.grid import changed_name
+
+    place = [(name, getattr(given.data, name, None)) for name in ("dataset", "horizon", "variables")]
+    typed = [word for name, value in place if value is not None for word in (f"--{name}", str(value))]
+    _, own = read([task.name, "--recipe", given.recipe, *typed])
+    return changed_name(given.recipe, *((fields_of_data(each.data), each.training) for each in (own, given)))
 
 
 def _resume(arguments: list[str]) -> int:

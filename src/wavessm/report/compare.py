@@ -41,7 +41,8 @@ def partner(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, fl
 
 
 def verdict(metric: str, result: Result, number: float) -> str:
-    """better, worse or within noise: two standard errors of the seeds' mean, and half a unit of the paper's last digit.
+    """better, worse or within noise: two standard errors of the seeds' mean or, where it is wider, the interval by test
+    cases, and half a unit of the paper's last digit.
 
     >>> verdict("auroc", Result((0.93, 0.934, 0.932)), 0.9)
     'better'
@@ -49,9 +50,12 @@ def verdict(metric: str, result: Result, number: float) -> str:
     'within noise'
     >>> verdict("mse", Result((0.5,)), 0.2)
     'worse (one seed)'
+    >>> verdict("auroc", Result((0.93, 0.932), by_cases=0.006), 0.936)
+    'within noise'
     """
     gain = (result.mean - number) * (1 if HIGHER_IS_BETTER[metric] else -1)
     one = len(result.values) == 1
-    noise = 5e-4 if one else 5e-4 + 2 * result.spread / math.sqrt(len(result.values))
+    by_seeds = 0.0 if one else 2 * result.spread / math.sqrt(len(result.values))
+    noise = 5e-4 + max(by_seeds, result.by_cases)
     word = WITHIN if abs(gain) <= noise else "better" if gain > 0 else "worse"
     return f"{word} ({NO_SPREAD})" if one else word

@@ -2,8 +2,8 @@
 paper's best.
 
 Columns are the horizons of a forecast, or the label sets of PTB-XL. A mark says how a number of ours compares with the
-paper's for the same variant: + better, = within noise, - worse (see `compare.verdict`). Scores have a last column, the
-mean over the columns that the paper has too; its best there is the best mean of one of its variants.
+paper's for the same variant, see `LEGEND` and `compare.verdict`. Scores have a last column, the mean over the columns
+that the paper has too; its best there is the best mean of one of its variants.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
 Results = dict[Cell, dict[Variant, Result]]
 Published = dict[Cell, dict[Variant, float]]
 MARKS = {"better": "+", "within": "=", "worse": "-"}
+LEGEND = (
+    "± is the standard deviation over seeds. + better, = within noise, - worse than the paper's number for the same "
+    "variant, by more than two standard errors over seeds, the interval by test cases (90 %) and half a unit of the "
+    "paper's last digit; in brackets with one seed. Empty cells were not run, or are not in the paper."
+)
 
 
 class Group(NamedTuple):
@@ -54,21 +59,25 @@ def overview(results: Results, published: Published) -> list[tuple[str, list[str
     for key, cells in sorted(groups.items()):
         if len(cells) > 1:
             ordered = sorted(cells, key=lambda cell: (int(cell.horizon or 0), cell.task))
-            head = ["variant", *(column(cell) for cell in ordered), *(["mean"] if _shared(ordered, published) else [])]
+            head = [
+                "variant",
+                *(column(cell) for cell in ordered),
+                *(["mean"] if _shared(ordered, results, published) else []),
+            ]
             pages.append((f"{key.name}: {key.metric}", head, _lines(ordered, results, published)))
     return pages
 
 
 def _lines(cells: list[Cell], results: Results, published: Published) -> list[list[str]]:
     variants = dict.fromkeys(variant for cell in cells for variant in results[cell])
-    counted = [cell for cell in cells if _numbers_of(cell, published)] or cells
+    shared = _shared(cells, results, published)
+    counted = shared or [cell for cell in cells if results[cell]]
     best_first = sorted(variants, key=lambda variant: _rank(variant, counted, results))
     lines = [[str(variant), *(_entry(variant, cell, results, published) for cell in cells)] for variant in best_first]
     numbers = [_numbers_of(cell, published) for cell in cells]
     if any(numbers):
         pick = max if HIGHER_IS_BETTER[cells[0].metric] else min
         lines.append(["the paper's best", *(f"{pick(found.values()):g}" if found else "" for found in numbers)])
-    shared = _shared(cells, published)
     if shared:
         for line, variant in zip(lines, best_first, strict=False):
             line.append(_mean([{v: r.mean for v, r in results[cell].items()} for cell in shared], [variant]))
@@ -77,9 +86,9 @@ def _lines(cells: list[Cell], results: Results, published: Published) -> list[li
     return lines
 
 
-def _shared(cells: list[Cell], published: Published) -> list[Cell]:
-    """The quantities of a table that the paper has too, if they are several scores."""
-    shared = [cell for cell in cells if _numbers_of(cell, published)]
+def _shared(cells: list[Cell], results: Results, published: Published) -> list[Cell]:
+    """The quantities of a table that both we and the paper have, if they are several scores."""
+    shared = [cell for cell in cells if results[cell] and _numbers_of(cell, published)]
     return shared if len(shared) > 1 and HIGHER_IS_BETTER[cells[0].metric] else []
 
 
@@ -103,6 +112,7 @@ def _entry(variant: Variant, cell: Cell, results: Results, published: Published)
         return ""
     number = counterpart(cell, variant, published)
     mark = "" if number is None else " " + MARKS[verdict(cell.metric, result, number).split(" ")[0]]
+    mark = f" ({mark.strip()})" if mark and len(result.values) == 1 else mark
     digits = 4 if HIGHER_IS_BETTER[cell.metric] else 3
     spread = "" if math.isnan(result.spread) else f" ± {result.spread:.{digits}f}"
     return f"{result.mean:.{digits}f}{spread}{mark}"

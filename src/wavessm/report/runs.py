@@ -22,11 +22,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from wavessm.errors import DataError
-
-COLUMNS = (
-    "task", "dataset", "horizon", "variables", "model", "family", "measure", "structure", "recipe", "seed", "epochs",
-    "params", "split", "metric", "value", "ci_low", "ci_high", "train_seconds", "gpu", "versions", "command", "status",
-)  # fmt: skip
+from wavessm.training.results import COLUMNS
 
 HIGHER_IS_BETTER = {"auroc": True, "accuracy": True, "mse": False, "mae": False, "relative_mse": False}
 
@@ -57,9 +53,10 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A variant's values over its seeds."""
+    """A variant's values over its seeds, and half the interval that the choice of test cases leaves, if it is known."""
 
     values: tuple[float, ...]
+    by_cases: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -91,7 +88,8 @@ def read_runs(path: Path) -> list[dict[str, str]]:
         if None in row or None in row.values():
             raise DataError(f"{path}, line {number}: has not {len(COLUMNS)} fields; was it cut short?")
         if row["status"] == "ok":
-            _number(row["value"], f"{path}, line {number}: value")
+            for name in ("value", *(bound for bound in ("ci_low", "ci_high") if row[bound])):
+                _number(row[name], f"{path}, line {number}: {name}")
             if row["metric"] not in HIGHER_IS_BETTER:
                 known = ", ".join(HIGHER_IS_BETTER)
                 raise DataError(f"{path}, line {number}: metric is {row['metric']!r}, expected one of {known}.")
@@ -104,9 +102,12 @@ def read_runs(path: Path) -> list[dict[str, str]]:
 
 def _number(text: str, where: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise DataError(f"{where} is {text!r}, expected a number.") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{where} is {text!r}, expected a number.")
+    return number
 
 
 def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, dict[Variant, Result]]:
@@ -114,19 +115,48 @@ def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, d
 
     Quantities come by task, data set and score, short horizons before long ones.
     """
-    found: dict[Cell, dict[Variant, dict[str, list[float]]]] = {}
+    found: dict[Cell, dict[Variant, dict[str, list[dict[str, str]]]]] = {}
     for row in rows:
         if row["status"] == "ok" and row["split"] == split:
             cell = Cell(*(row[name] for name in Cell._fields))
             variant = Variant(*(row[name] for name in Variant._fields))
-            seeds = found.setdefault(cell, {}).setdefault(variant, {})
-            seeds.setdefault(row["seed"], []).append(float(row["value"]))
+            found.setdefault(cell, {}).setdefault(variant, {}).setdefault(row["seed"], []).append(row)
     return {
-        cell: {v: Result(tuple(fmean(values) for values in seeds.values())) for v, seeds in made.items()}
+        cell: {variant: _result(list(seeds.values())) for variant, seeds in made.items()}
         for cell, made in sorted(
             found.items(), key=lambda item: (item[0]._replace(horizon=""), int(item[0].horizon or 0))
         )
     }
+
+
+def _result(seeds: list[list[dict[str, str]]]) -> Result:
+    values = tuple(fmean(float(row["value"]) for row in rows) for rows in seeds)
+    halves = [
+        (float(row["ci_high"]) - float(row["ci_low"])) / 2
+        for rows in seeds
+        for row in rows
+        if row["ci_low"] and row["ci_high"]
+    ]
+    return Result(values, fmean(halves) if halves else 0.0)
+
+
+def unmet(results: Iterable[Cell], published: Iterable[Cell]) -> list[Cell]:
+    """Quantities of the paper that no run has, in its order; tasks with one data set do not name it.
+
+    >>> unmet([Cell("image", "", "", "", "accuracy")], [Cell("image", "sCIFAR", "", "", "accuracy")])
+    []
+    """
+    ours = list(results)
+    named = [
+        theirs if theirs.task in ("forecast", "speech") else theirs._replace(dataset="")
+        for theirs in published
+        if not any(
+            theirs in (cell, cell._replace(dataset=theirs.dataset))
+            for cell in ours
+            if cell.dataset in ("", theirs.dataset)
+        )
+    ]
+    return list(dict.fromkeys(named))
 
 
 def paper() -> dict[Cell, dict[Variant, float]]:

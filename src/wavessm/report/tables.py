@@ -9,8 +9,8 @@ from pathlib import Path
 from wavessm.errors import DataError
 from wavessm.record import pyplot
 from wavessm.report.compare import counterpart, partner, verdict
-from wavessm.report.overview import overview
-from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs
+from wavessm.report.overview import LEGEND, overview
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs, unmet
 from wavessm.report.windows import has_windows, plot_windows, window_table
 
 Table = list[list[str]]
@@ -29,12 +29,13 @@ def write_report(source: Path, out: Path) -> list[Path]:
     published = paper()
     windows = {cell: made for cell, made in results.items() if has_windows(cell)}
     results = {cell: made for cell, made in results.items() if cell not in windows}
-    pages: list[Page] = overview(results, published)
-    pages += [(title(cell), HEAD, table(cell, made, published)) for cell, made in results.items()]
+    everything = results | {cell: {} for cell in unmet(results, published)}
+    pages: list[Page] = overview(everything, published)
+    pages += [(title(cell), HEAD, table(cell, made, published)) for cell, made in everything.items()]
     if windows:
         pages.append(("window-copy, relative_mse by the number of windows", *window_table(windows)))
     failed = sum(row["status"] != "ok" for row in rows)
-    remark = f"{len(rows)} rows of {source.name}, {failed} of them failed runs. ± is the standard deviation over seeds."
+    remark = f"{len(rows)} rows of {source.name}, {failed} of them failed runs. {LEGEND}"
     written = [out / "report.md", out / "report.html"]
     written[0].write_text(_markdown(pages, remark))
     written[1].write_text(_html(pages, remark))

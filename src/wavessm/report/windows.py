@@ -7,6 +7,7 @@ beside S4. Errors span orders of magnitude, so means over frames and their inter
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -58,18 +59,28 @@ def window_table(results: Results) -> tuple[list[str], list[list[str]]]:
     """Head and lines: every variant over its seeds, the mean of the frames, each baseline's error over that mean."""
     found = curves(results)
     numbers = sorted({number for curve in found.values() for number in curve})
+    names, recipe = named(found)
     lines = []
     for variant, curve in found.items():
         seeds = max(len(result.values) for result in curve.values())
-        lines.append([str(variant), str(seeds), *(_cell(curve.get(number)) for number in numbers)])
+        lines.append([names[variant], str(seeds), *(_cell(curve.get(number)) for number in numbers)])
+    lines.append(["predicting the mean, by definition", "", *("1" for _ in numbers)])
     mean = frames(found)
     if mean:
         lines.append(["mean of the scaled frames", "", *(f"{mean[n][0]:.2e}" if n in mean else "" for n in numbers)])
         for variant, curve in found.items():
             if not variant.family:
                 ratios = (f"{curve[n].mean / mean[n][0]:.1f}×" if n in mean and n in curve else "" for n in numbers)
-                lines.append([f"{variant}, over that mean", "", *ratios])
-    return ["variant", "seeds", *(f"{number} windows" for number in numbers)], lines
+                lines.append([f"{names[variant]}, over that mean", "", *ratios])
+    return [f"variant {recipe and f'({recipe})'}".strip(), "seeds", *(f"{number} windows" for number in numbers)], lines
+
+
+def named(variants: Iterable[Variant]) -> tuple[dict[Variant, str], str]:
+    """Names of the variants, and the recipe if they share one; it is left out of the names then."""
+    every = list(variants)
+    recipes = {variant.recipe for variant in every}
+    shared = recipes.pop() if len(recipes) == 1 else ""
+    return {variant: str(variant._replace(recipe="") if shared else variant) for variant in every}, shared
 
 
 def _cell(result: Result | None) -> str:
@@ -83,10 +94,11 @@ def plot_windows(results: Results, path: Path) -> Path:
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
     found = curves(results)
+    names, _ = named(found)
     for index, (variant, curve) in enumerate(found.items()):
         numbers, color = list(curve), f"C{index % 10}"
         style = {"linewidth": 1, "linestyle": "--"} if variant.family else {"linewidth": 2, "marker": "s"}
-        axes.plot(numbers, [result.mean for result in curve.values()], color=color, label=str(variant), **style)
+        axes.plot(numbers, [result.mean for result in curve.values()], color=color, label=names[variant], **style)
         low, high = ([pick(result.values) for result in curve.values()] for pick in (min, max))
         axes.fill_between(numbers, low, high, color=color, alpha=0.12, linewidth=0)
     if mean := frames(found):

@@ -29,7 +29,10 @@ _HOW = {
     "precision", "save_seconds", "skip_bad", "test",
 }  # fmt: skip
 """Options that say how a run is done, not what is trained."""
-_TOLD = {"dataset", "epochs", "folder", "horizon", "path", "root", "seed", "steps", "variables", "words"}
+_TOLD = {
+    "backbone", "dataset", "family", "folder", "horizon", "measure", "path", "root", "seed", "structure", "variables",
+    "words",
+}  # fmt: skip
 """Options that a row tells elsewhere."""
 
 
@@ -166,12 +169,14 @@ def expand(grid: Grid, base: Base) -> list[Job]:
 def changed_name(name: str, own: tuple[dict[str, Any], Recipe], given: tuple[dict[str, Any], Recipe]) -> str:
     """A recipe's name with the options that make it another, so that tables keep their runs apart.
 
-    >>> changed_name("best", ({}, Recipe(lr=0.1)), ({}, Recipe(lr=0.2, epochs=3, device="cpu")))
-    'best+lr=0.2'
+    >>> changed_name("best", ({}, Recipe(lr=0.1)), ({}, Recipe(lr=0.2, epochs=3.0, device="cpu")))
+    'best+lr=0.2+epochs=3'
     """
     before, after = ({**data, **vars(recipe), **vars(recipe.model)} for data, recipe in (own, given))
     changed = [k for k in after if after[k] != before[k] and k not in {*_HOW, *_TOLD, "model"}]
-    return "+".join([name, *(f"{k}={after[k]}" for k in changed)])
+    return "+".join(
+        [name, *(f"{k}={after[k]:g}" if isinstance(after[k], float) else f"{k}={after[k]}" for k in changed)]
+    )
 
 
 def _words(values: dict[str, Any]) -> list[str]:

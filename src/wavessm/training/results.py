@@ -152,7 +152,12 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
 def rows_of_evaluation(run: Run, result: Evaluation, arguments: list[str]) -> list[Row]:
     """A trained model's scores of another look at the data: half the samples, another split."""
     options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
-    looked = f"{dataset_name(options, result.rate)}{' low-pass' if result.antialias else ''}".strip()
+    told = (
+        dataset_name(options, result.rate),
+        "low-pass" * result.antialias,
+        "last checkpoint" * ("--checkpoint" in arguments),
+    )
+    looked = " ".join(filter(None, told))
     trained = run.environment["command"]
     parameters = sum(p.numel() for p in SequenceModel(run.model).parameters())
     common = _of_run(run, checkpoint.load(run.folder / "last.ckpt"), parameters) | {
@@ -200,14 +205,15 @@ def described(task: str, options: dict[str, Any], recipe_name: str, seed: int) -
 
 
 def dataset_name(options: dict[str, Any], rate: float = 1.0) -> str:
-    """A data set as the tables name it; Speech Commands by its words and its sampling rate.
+    """A data set as the tables name it; Speech Commands by its words and its sampling rate, own data by their folder or
+    file.
 
-    >>> dataset_name({"dataset": "WTH"}), dataset_name({"words": 35}, rate=2), dataset_name({}, rate=2)
-    ('Weather', 'SC35 8 kHz', 'every 2')
+    >>> dataset_name({"dataset": "WTH"}), dataset_name({"words": 35}, rate=2), dataset_name({"folder": "my/ecg"}, 2)
+    ('Weather', 'SC35 8 kHz', 'ecg every 2')
     """
     if "words" in options:
         return f"SC{options['words']} {16 / rate:g} kHz"
-    name = options.get("dataset", "")
+    name = options.get("dataset", "") or Path(options.get("folder") or options.get("path") or "").name
     return f"{_DATASETS.get(name, name)}{f' every {rate:g}' if rate != 1 else ''}".strip()
 
 
