@@ -276,3 +276,40 @@ def test_a_mistake_in_the_command_is_one_line(trained, capsys, typed, words):
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("marks", [{"mark_width": 2}, {"mark_sizes": (3, 4)}])
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_marks_that_end_with_the_context_are_zero_after_it(tmp_path, horizon, marks):
+    torch.manual_seed(0)
+    fields = {"d_input": 2, "d_output": 2, "d_model": 4, "n_layers": 1, "d_state": 4, "horizon_mask": True}
+    fields |= {"head": "forecast", "horizon": horizon, "encoder": "calendar"} | marks
+    model = ws.SequenceModel(ws.ModelConfig(**fields)).eval()
+    x, given = example(model, 2, 6)
+    with torch.no_grad():
+        wanted = model(x, marks=given[:, :6]).numpy()
+    export_onnx(model, tmp_path / "whole.onnx", chunk=4)
+    (got,) = session(tmp_path / "whole.onnx").run(["y"], {"x": x.numpy(), "marks": given[:, :6].numpy()})
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    export_step_onnx(model, tmp_path / "stream.onnx", chunk=1)
+    feed = {"x": x.numpy(), "marks": given[:, :6].numpy(), "state_0": model.initial_state(2).layers[0].numpy()}
+    got, _ = session(tmp_path / "stream.onnx").run(None, feed)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_mistakes_in_a_call_leave_no_file(tmp_path):
+    model = make("pool")
+    wrong = Units(mean=(1.0, 2.0), scale=(1.0, 1.0))
+    for export in (export_onnx, export_step_onnx, export_torch):
+        with pytest.raises(ws.OptionError, match=r"units\.mean has 2 numbers, expected 1 or 3"):
+            export(model, tmp_path / "model", units=wrong)
+        with pytest.raises(ws.OptionError, match="sampled for streams"):
+            export(ws.sampled(model), tmp_path / "model")
+    with pytest.raises(ws.OptionError, match=r"units\.output_scale has 2 numbers, expected 1 or 5"):
+        export_onnx(model, tmp_path / "model", units=Units(output_scale=(1.0, 1.0)))
+    with pytest.raises(ws.OptionError, match="max_length is 2, expected a whole number of at least 3"):
+        export_torch(model, tmp_path / "model", max_length=2)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="is a folder"):
+        export_torch(model, tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 import wavessm as ws
+from wavessm.frames import Basis, Wavelet
 from wavessm.frames.quadrature import Quadrature, lobatto
 from wavessm.frames.recipe import allocate
 
@@ -248,3 +249,32 @@ def test_own_weights_leave_the_derivative_alone():
     simpson[[0, -1]] /= 2
     frame = ws.Frame([np.sin(6 * np.pi * s), np.cos(6 * np.pi * s)], weights=simpson)
     np.testing.assert_allclose(frame.frequencies, 3, rtol=1e-3)
+
+
+def test_a_registered_name_is_the_users_own_even_if_it_reads_as_parameters():
+    hat = Wavelet(lambda x: (1 - x**2) * np.exp(-(x**2) / 2))
+    ws.register_family("shan2-1", hat)
+    np.testing.assert_array_equal(ws.make_frame("shan2-1", 8).atoms, ws.make_frame(hat, 8).atoms)
+    assert ws.make_frame("shan2-1.5", 8).n == 8
+
+
+def test_a_support_may_be_a_list():
+    wavelet = Wavelet(lambda x: np.exp(-(x**2) / 2) * np.cos(5 * x), support=[-8, 8])
+    assert wavelet.support == (-8.0, 8.0)
+    assert ws.make_frame(wavelet, 8).n == 8
+
+
+@pytest.mark.parametrize("support", [None, (1,), (8, -8), (-np.inf, np.inf), "ab", (0, np.nan)])
+def test_a_support_that_is_none_gets_one_line(support):
+    with pytest.raises(ws.OptionError, match=r"support is .*expected \(low, high\)"):
+        Wavelet(np.sin, support=support)
+
+
+def test_families_that_give_something_else_get_one_line():
+    ws.register_family("three", lambda: 3)
+    with pytest.raises(ws.OptionError, match="family 'three' gave a int, expected a Wavelet or a Basis"):
+        ws.make_frame("three", 8)
+    with pytest.raises(ws.ShapeError, match=r"atoms of shape \(5, 2049\), expected \(n, points\) = \(4, 2049\)"):
+        ws.make_frame(Basis(lambda n, s: s ** np.arange(n + 1)[:, None]), 4)
+    with pytest.raises(ws.ShapeError, match=r"atoms of shape \(2049,\)"):
+        ws.make_frame(Basis(lambda n, s: s), 4)

@@ -160,3 +160,14 @@ def test_the_mixin_saves_again_where_it_saved(model, tmp_path):
     saved = hub_class().from_pretrained(str(model.save_pretrained(tmp_path)))
     saved.save_pretrained(tmp_path)
     assert ws.SequenceModel.from_pretrained(tmp_path).config == model.config
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_a_sampled_model_is_refused_before_anything_is_written(tmp_path, hub):
+    kind = hub_class() if hub else ws.SequenceModel
+    model = kind(ws.ModelConfig(d_model=4, n_layers=1, d_state=4))
+    model.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ws.OptionError, match="sampled for streams"):
+        ws.sampled(model).save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -175,7 +175,15 @@ def test_the_model_is_left_as_it_was(trained):
     inspection.attribute(model, torch.randn(2, 30, 1))
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model.head.eval()  # a part that is frozen while the others train
+    inspection.attribute(model, torch.randn(2, 30, 1))
+    assert (model.training, model.encoder.training, model.head.training) == (True, True, False)
     model.eval()
+
+
+def test_lengths_as_a_list_get_one_line(trained):
+    with pytest.raises(ws.ShapeError, match="saliency: lengths is a list, expected a tensor of 2 whole numbers"):
+        inspection.attribute(trained.model_, torch.randn(2, 30, 1), [10, 30])
 
 
 # -- where models live --------------------------------------------------------------------------------------------

@@ -347,6 +347,21 @@ BAD = {
     "no sequences": (lambda: make()(signal(0, 5, 3)), ws.ShapeError, "≥ 1"),
     "a list": (lambda: make()([[1.0]]), ws.ShapeError, "x is a list"),
     "lengths as a list": (lambda: make()(signal(1, 5, 3), lengths=[5]), ws.ShapeError, "lengths is a list"),
+    "no lengths": (
+        lambda: make()(signal(1, 5, 3), lengths=torch.tensor([]).long()), ws.ShapeError, r"shape \(0,\)",
+    ),
+    "half lengths": (lambda: make()(signal(1, 5, 3), lengths=torch.tensor([2.5])), ws.ShapeError, "torch.float32"),
+    "true lengths": (lambda: make()(signal(1, 5, 3), lengths=torch.tensor([True])), ws.ShapeError, "torch.bool"),
+    "d_state of halves": (lambda: ws.WaveSSM(3, 8.0), ws.OptionError, "d_state is 8.0"),
+    "a family that is a list": (lambda: ws.WaveSSM(3, 8, family=["morlet"]), ws.OptionError, "family is a list"),
+    "measure of a closed form": (
+        lambda: ws.WaveSSM(3, 8, family="legs", measure="scald"), ws.UnknownNameError, "did you mean 'scaled'",
+    ),
+    "directions in words": (
+        lambda: ws.WaveSSM(3, 8, bidirectional="no"), ws.OptionError, "bidirectional is 'no', expected True or False",
+    ),
+    "a batch in words": (lambda: make().initial_state("a"), ws.OptionError, "batch is 'a'"),
+    "a batch below zero": (lambda: ws.sampled(make()).initial_state(-1), ws.OptionError, "batch is -1"),
     "d_model in words": (lambda: ws.WaveSSM("3"), ws.OptionError, "d_model is '3'"),
     "precision": (lambda: ws.WaveSSM(3, 8, precision="fp8"), ws.UnknownNameError, "precision 'fp8'"),
     "half a kernel": (lambda: make().kernel(2.5), ws.OptionError, "length is 2.5"),
@@ -431,3 +446,16 @@ def test_the_tail_of_a_block_is_the_end_of_all_of_it():
             block(x, tail=tail)
     with pytest.raises(ws.OptionError, match="no lengths beside it"):
         block(x, tail=3, lengths=torch.tensor([20, 4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_lengths_may_be_whole_numbers_of_any_type(dtype):
+    layer, x = make(), signal(2, 9, 3)
+    torch.testing.assert_close(
+        layer(x, lengths=torch.tensor([4, 9], dtype=dtype)), layer(x, lengths=torch.tensor([4, 9]))
+    )
+
+
+def test_a_wavelet_with_parameters_in_its_name_starts_a_layer():
+    y = ws.WaveSSM(3, 8, family="cmor1.5-1.0")(torch.randn(1, 9, 3))
+    assert y.shape == (1, 9, 3)

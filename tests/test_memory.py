@@ -238,3 +238,62 @@ def test_memory_in_flight_does_not_grow_with_the_batch():
     memory = make("morlet", "scaled", n=16)
     sizes = [states.numel() for _, states in memory._chunks(torch.zeros(5000, 40, dtype=torch.float64), None, 0)]
     assert max(sizes) <= 5000 * 8 * 16
+
+
+@pytest.mark.parametrize(("family", "measure", "flow"), CASES)
+def test_the_jacobian_is_computed_in_double_precision(family, measure, flow):
+    """Each entry is a difference of two responses that are alike over a long signal."""
+    exact = make(family, measure, window=1e5).jacobian(20_000)
+    single = make(family, measure, window=1e5, dtype=torch.float32).jacobian(20_000)
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single, exact, atol=1e-7 * float(exact.abs().max()))
+
+
+def test_threads_may_share_a_memory():
+    """Another thread may replace the tables between two looks at them; here one always does."""
+
+    class Shared(ModalFlow):
+        looks = 0
+
+        @property
+        def _tables(self):
+            self.looks += 1
+            return self._kept if self.looks % 2 else (np.array([0.0, 9.0]), self._others)
+
+        @_tables.setter
+        def _tables(self, value):
+            self._kept = value
+
+    x, memory = noise(300), make("morlet", "scaled")
+    want = make("morlet", "scaled").project(x)
+    memory.flow.__class__ = Shared
+    memory.flow._others = tuple(torch.full((1, len(memory.flow.lam)), 7.0 + 0j, dtype=torch.complex128) for _ in "abc")
+    memory.flow._kept = (np.empty(0), ())
+    torch.testing.assert_close(memory.project(x), want, atol=1e-10, rtol=0)
+
+
+def test_propagators_of_another_thread_change_nothing():
+    flow = make("legendre", "scaled").flow
+    first = flow.propagators
+    want = [flow._squared(times)[0].clone() for times in range(4)]
+    flow.propagators = first  # as if another thread had begun later and put back what it knew
+    torch.testing.assert_close(flow._squared(3)[0], want[3])
+    torch.testing.assert_close(flow._squared(2)[0], want[2])
+
+
+@pytest.mark.parametrize("family", ["morlet", "legendre"])
+def test_tables_made_without_gradients_serve_calls_with_them(family):
+    x = torch.from_numpy(noise(60))
+    with torch.inference_mode():
+        memory = make(family, "scaled", n=8)
+        memory.project(x)
+    x.requires_grad_()
+    gradient = torch.autograd.grad(memory.project(x)[-1, 3], x)[0]
+    torch.testing.assert_close(gradient, memory.jacobian(60)[3], atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("call", ["project", "push", "step", "reconstruct"])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_complex_numbers_are_refused_in_one_line(call, kind):
+    with pytest.raises(ws.OptionError, match=f"OnlineMemory.{call}: got complex numbers"):
+        getattr(make("morlet", "scaled", n=2), call)(kind([1 + 2j, 3.0]))

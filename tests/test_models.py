@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -468,6 +469,9 @@ BAD = {
     "length too long": (lambda: call("forecast", lengths=torch.tensor([3, 22])), ws.ShapeError, "to 22, .* to 20"),
     "lengths shape": (lambda: call(lengths=torch.tensor([5])), ws.ShapeError, r"shape \(1,\)"),
     "lengths type": (lambda: call(lengths=torch.ones(2)), ws.ShapeError, "torch.float32"),
+    "true lengths": (lambda: call(lengths=torch.tensor([True, True])), ws.ShapeError, "torch.bool"),
+    "complex lengths": (lambda: call(lengths=torch.tensor([1j, 2])), ws.ShapeError, "torch.complex64"),
+    "a stream in training": (lambda: stream(norm="batch"), ws.OptionError, r"stream: batch norm .* model.eval\(\)"),
     "lengths as a list": (lambda: call(lengths=[5, 5]), ws.ShapeError, "lengths is a list"),
     "lengths of a pair": (lambda: call("pair", lengths=torch.tensor([5, 5])), ws.ShapeError, r"expected \(batch, 2\)"),
     "no pair": (lambda: call("pair", x=torch.zeros(2, 4, 3)), ws.ShapeError, r"\(batch, 2, length, d_input\)"),
@@ -554,3 +558,47 @@ def test_steps_that_nobody_reads_are_left_out_unnoticed(kind, norm, prenorm, mon
         results.append([y, *torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)])
     for a, b in zip(*results, strict=True):
         assert (a is None and b is None) or torch.allclose(a, b, atol=1e-10)
+
+
+def test_a_stream_in_low_precision_counts_on():
+    model = ws.SequenceModel(ws.ModelConfig(d_model=4, n_layers=1, d_state=4)).bfloat16().eval()
+    x = torch.randn(1, 600, 1).bfloat16()
+    state = model.initial_state(1)
+    with torch.no_grad():
+        for chunk in x.split(2, dim=1):
+            y, state = model.stream(chunk, state)
+        assert float(state.heard.steps) == 600
+        torch.testing.assert_close(y, model(x), atol=0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_lengths_of_any_type_reach_beyond_their_range(dtype):
+    """A context of 100 and a horizon of 60 end at 160, which int8 has not."""
+    model = ws.SequenceModel(ws.ModelConfig(d_model=4, n_layers=1, d_state=4, head="forecast", horizon=60)).eval()
+    x = torch.randn(2, 100, 1)
+    torch.testing.assert_close(model(x, torch.tensor([40, 100], dtype=dtype)), model(x, torch.tensor([40, 100])))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32])
+def test_tokens_may_be_whole_numbers_of_any_type(dtype):
+    model = ws.SequenceModel(
+        ws.ModelConfig(encoder="embedding", vocabulary=200, d_model=4, n_layers=1, d_state=4)
+    ).eval()
+    tokens = torch.tensor([[3, 199, 7]])
+    torch.testing.assert_close(model(tokens.to(dtype)), model(tokens))
+    with pytest.raises(ws.OptionError, match="run from 3 to 201"):
+        model(torch.tensor([[3, 201]]).to(dtype))
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    fields = {"d_state": np.int64(4), "n_ssm": np.int32(2), "d_model": np.int64(4), "dropout": np.float32(0.5)}
+    fields |= {"dt_min": np.float32(0.5), "dt_max": np.float64(1.0), "dt_min_first": np.float32(0.25)}
+    configs = [
+        ws.ModelConfig(encoder="embedding", vocabulary=np.int64(6), **fields),
+        ws.ModelConfig(head="forecast", horizon=np.int64(3), direct=True, context=np.int64(5), **fields),
+        ws.ModelConfig(encoder="calendar", mark_width=np.int64(2), **fields),
+    ]
+    for config in configs:
+        assert ws.ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+        assert not any(isinstance(value, np.generic) for value in config.to_dict().values())
+    assert (configs[0].dropout, configs[0].dt_min, configs[0].dt_min_first) == (0.5, 0.5, 0.25)

@@ -266,3 +266,28 @@ def test_wrong_backends_are_refused_by_name():
         run_modes(u, modes, D, engine=Engine(precision="fp64"))
     with pytest.raises(ws.OptionError, match="cannot serve this call"):
         run_modes(u, modes, D, engine=Engine("triton"))  # float64
+
+
+@pytest.mark.parametrize("length", [20, 600])  # the scan and the convolution
+@pytest.mark.parametrize("family", ["morlet", "legs"])
+def test_second_derivatives_are_refused_not_wrong(family, length):
+    layer, x = ws.WaveSSM(2, 4, family=family).double(), torch.randn(1, length, 2, dtype=torch.float64)
+    x.requires_grad_()
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(layer.kernel(20).square().sum(), layer.log_dt, create_graph=True)
+    torch.autograd.grad(layer(x).square().sum(), x)
+
+
+@pytest.mark.parametrize("family", ["morlet", "legs"])
+def test_the_reference_has_second_derivatives(family):
+    torch.manual_seed(0)
+    layer, x = ws.WaveSSM(2, 4, family=family, backend="reference").double(), torch.randn(1, 9, 2, dtype=torch.float64)
+
+    def penalty(C):
+        u = x.clone().requires_grad_()
+        y = torch.func.functional_call(layer, {"C": C}, (u,))
+        return torch.autograd.grad(y.square().sum(), u, create_graph=True)[0].square().sum()
+
+    assert torch.autograd.gradcheck(penalty, layer.C.detach().clone().requires_grad_())

@@ -117,3 +117,25 @@ def test_bad_input_gets_one_clear_line(case):
     with pytest.raises(error, match=words) as caught:
         call(ws.sampled(make()))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["morlet", "legs"])
+@torch.no_grad()
+def test_layers_of_low_precision_keep_their_memory(kind, dtype):
+    """A decay close to one is one in bfloat16, so tables and states are float32; outputs are as the inputs."""
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(2, 8, **KINDS[kind], dt_min=1e-3, dt_max=1e-3).to(dtype)
+    x = (torch.randn(1, 700, 2) + 0.5).to(dtype)
+    want, stream = layer(x), ws.sampled(layer)
+    state, steps = stream.initial_state(1), []
+    for x_t in x.unbind(1):
+        y_t, state = stream.step(x_t, state)
+        steps.append(y_t)
+    assert (state.dtype, y_t.dtype) == (torch.float32, dtype)
+    close = {"atol": 0.01 * float(want.abs().max()), "rtol": 0}
+    torch.testing.assert_close(torch.stack(steps, 1), want, **close)
+    first, state = stream(x[:, :333], return_state=True)
+    rest, state = stream(x[:, 333:], state=state, return_state=True)
+    assert (state.dtype, rest.dtype) == (torch.float32, dtype)
+    torch.testing.assert_close(torch.cat([first, rest], 1), want, **close)

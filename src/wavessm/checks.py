@@ -39,6 +39,11 @@ def positive(value: Any, name: str) -> float:
     return number
 
 
+def can_look(x: torch.Tensor) -> bool:
+    """Whether the values of a tensor may be looked at without waiting for a device or breaking a compiled graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def real_array(values: Any, what: str) -> np.ndarray:
     """Anything array-like as float64, tensors that require gradients included; ragged or complex input is refused."""
     if isinstance(values, torch.Tensor):

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from wavessm.blocks import NORMS
 from wavessm.checks import positive, whole
 from wavessm.errors import OptionError
@@ -24,7 +26,7 @@ _CHOICES = {
     "norm": NORMS, "encoder": ENCODERS, "head": HEADS, "backbone": BACKBONES, "instance_norm": INSTANCE_NORMS,
 }  # fmt: skip
 _SWITCHES = ("bidirectional", "prenorm", "horizon_mask", "direct")
-_COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads")
+_COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads", "d_state")
 
 
 @dataclass(frozen=True)
@@ -90,25 +92,29 @@ class ModelConfig:
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"ModelConfig: {name} is {getattr(self, name)!r}, expected True or False.")
         for name in _COUNTS:
-            object.__setattr__(self, name, whole(getattr(self, name), f"ModelConfig: {name}", least=1))
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            self._count(name)
+        if not isinstance(self.dropout, int | float | np.floating) or not 0 <= self.dropout < 1:
             raise OptionError(f"ModelConfig: dropout is {self.dropout!r}, expected 0 ≤ dropout < 1.")
-        for name in ("dt_min", "dt_max"):
-            positive(getattr(self, name), f"ModelConfig: {name}")
-            if (first := getattr(self, f"{name}_first")) is not None:
-                positive(first, f"ModelConfig: {name}_first")
+        object.__setattr__(self, "dropout", float(self.dropout))
+        for name in ("dt_min", "dt_max", "dt_min_first", "dt_max_first"):
+            if (value := getattr(self, name)) is not None or not name.endswith("first"):
+                object.__setattr__(self, name, positive(value, f"ModelConfig: {name}"))
         self._check_encoder()
         self._check_head()
         self._check_backbone()
+
+    def _count(self, name: str, called: str = "", least: int = 1) -> None:
+        """Keep a field as a Python int, whatever kind of whole number it came as."""
+        object.__setattr__(self, name, whole(getattr(self, name), f"ModelConfig: {called or name}", least))
 
     def _check_encoder(self) -> None:
         if isinstance(self.mark_sizes, str) or not isinstance(self.mark_sizes, Sequence):
             raise OptionError(f"ModelConfig: mark_sizes is {self.mark_sizes!r}, expected several table sizes.")
         sizes = tuple(whole(size, "ModelConfig: a size in mark_sizes", least=1) for size in self.mark_sizes)
         object.__setattr__(self, "mark_sizes", sizes)
-        whole(self.mark_width, "ModelConfig: mark_width", least=0)
+        self._count("mark_width", least=0)
         if self.encoder == "embedding":
-            whole(self.vocabulary, "ModelConfig: encoder='embedding': vocabulary", least=1)
+            self._count("vocabulary", "encoder='embedding': vocabulary")
         elif self.vocabulary is not None:
             raise OptionError(
                 f"ModelConfig: vocabulary goes with encoder='embedding', the encoder is {self.encoder!r}."
@@ -125,7 +131,7 @@ class ModelConfig:
         if self.head == "forecast":
             if self.horizon is None:
                 raise OptionError("ModelConfig: head='forecast' needs horizon, the number of steps to predict.")
-            whole(self.horizon, "ModelConfig: horizon", least=1)
+            self._count("horizon")
             if self.encoder == "embedding":
                 raise OptionError("ModelConfig: head='forecast' predicts numbers; use encoder='linear' or 'calendar'.")
         elif self.horizon is not None:
@@ -136,7 +142,7 @@ class ModelConfig:
             self._check_columns("instance_norm is undone on", "use instance_norm='none' or fewer outputs")
         if self.direct:
             self._check_columns("direct reads", "use direct=False or fewer outputs")
-            whole(self.context, "ModelConfig: direct=True: context, the steps it reads,", least=1)
+            self._count("context", "direct=True: context, the steps it reads,")
         elif self.context is not None:
             raise OptionError("ModelConfig: context goes with direct=True; models without it take any length.")
 
@@ -152,7 +158,7 @@ class ModelConfig:
 
     def _check_backbone(self) -> None:
         if self.n_ssm is not None:
-            whole(self.n_ssm, "ModelConfig: n_ssm", least=1)
+            self._count("n_ssm")
         if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
             raise OptionError(f"ModelConfig: d_model is {self.d_model}; a bidirectional LSTM needs an even one.")
         if self.backbone == "transformer":

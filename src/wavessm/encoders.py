@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wavessm.checks import can_look
 from wavessm.config import ModelConfig
 from wavessm.errors import OptionError, ShapeError
 from wavessm.layer import time_mask
@@ -27,19 +28,15 @@ def make_encoder(config: ModelConfig) -> nn.Module:
     return LinearEncoder(config.d_input, config.d_model)
 
 
-def can_look(x: Tensor) -> bool:
-    """Whether the values of a tensor may be looked at without waiting for a device or breaking a compiled graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 def check_range(x: Tensor, what: str, size: int, advice: str) -> None:
-    """Whole numbers from 0 to size − 1, or `OptionError`; looked at on the CPU only."""
+    """Whole numbers of any type from 0 to size − 1, or `OptionError`; looked at on the CPU only."""
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise OptionError(f"SequenceModel: {what} are {x.dtype}, expected whole numbers; use .long().")
-    if can_look(x) and x.numel() and (int(x.min()) < 0 or int(x.max()) >= size):
-        raise OptionError(
-            f"SequenceModel: {what} run from {int(x.min())} to {int(x.max())}, expected 0 to {size - 1}; {advice}."
-        )
+    if not can_look(x) or not x.numel():
+        return
+    least, most = (int(value) for value in x.long().aminmax())  # not every integer type has a minimum
+    if least < 0 or most >= size:
+        raise OptionError(f"SequenceModel: {what} run from {least} to {most}, expected 0 to {size - 1}; {advice}.")
 
 
 class LinearEncoder(nn.Module):
@@ -80,7 +77,7 @@ class EmbeddingEncoder(nn.Module):
         check_range(x, "tokens", self.table.num_embeddings, "set vocabulary to one more than the largest token")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
-        return self.table(x)
+        return self.table(x.long())
 
 
 class CalendarEncoder(LinearEncoder):

@@ -37,9 +37,10 @@ from wavessm.export_checks import (
 )
 from wavessm.layer import WaveSSM
 from wavessm.models import SequenceModel
-from wavessm.onnx_graph import END, Graph, onnx_package
+from wavessm.onnx_graph import Graph, onnx_package
 from wavessm.onnx_model import (
     Run,
+    cut_marks,
     put_encoder,
     put_forecast,
     put_head,
@@ -50,6 +51,7 @@ from wavessm.onnx_model import (
     put_stack,
 )
 from wavessm.ops.convolution import convolve
+from wavessm.streaming import SampledLayer
 
 OPSET = 17
 IR_VERSION = 8
@@ -78,7 +80,7 @@ def export_onnx(
         raise OptionError(
             "export: lengths go with the heads 'pool', 'last' and 'sequence', got 'forecast'; leave them out."
         )
-    units = units or Units()
+    units = _fitting(units, model)
     g, helper = Graph(), onnx_package().helper
     x = put_input(g, model, units)
     run = Run(whole(chunk, "chunk", least=1), positive(rate, "rate"), pad=True)
@@ -118,7 +120,7 @@ def export_step_onnx(
     """
     model = _ready(model, "step-onnx")
     model._check_streams("export")
-    units = units or Units()
+    units = _fitting(units, model)
     g, helper = Graph(), onnx_package().helper
     run = Run(whole(chunk, "chunk", least=1), positive(rate, "rate"), pad=False)
     x = put_input(g, model, units)
@@ -127,8 +129,10 @@ def export_step_onnx(
     early = late = None
     if calendar:
         length = g.size("x", 1)
-        early = g.cut("marks", 0, length, axis=1)
-        late = g.cut("marks", length, END, axis=1) if forecast else None
+        if forecast:
+            early, late = cut_marks(g, "marks", length, cast(int, model.config.horizon))
+        else:
+            early = g.cut("marks", 0, length, axis=1)
     h = put_encoder(g, x, early, model.encoder, 0 if forecast else None)
     h, after = put_stack(g, h, cast(Stack, model.backbone), run, names)
     heard: list[str] = []
@@ -158,10 +162,11 @@ def export_step_onnx(
 def export_torch(
     model: SequenceModel, path: str | Path, max_length: int = 16384, rate: float = 1.0, units: Units | None = None
 ) -> Report:
-    """A `torch.export` program for whole sequences up to `max_length`; checked after reloading."""
+    """A `torch.export` program for whole sequences up to `max_length`, at least 3; checked after reloading."""
     model = _ready(model, "torch-export")
-    whole(max_length, "max_length", least=2)
-    wrapped = _Fixed(model, positive(rate, "rate"), max_length, units or Units()).eval()
+    max_length, units = whole(max_length, "max_length", least=3), _fitting(units, model)
+    _refuse_folder(Path(path))
+    wrapped = _Fixed(model, positive(rate, "rate"), max_length, units).eval()
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=2, max=max_length)
     shapes: dict[str, Any] = {"x": {0: batch, (2 if model.config.head == "pair" else 1): length}}
     x, marks = example(model, 3, min(70, max_length), 0)
@@ -178,7 +183,7 @@ def export_torch(
     for cases, steps in ((1, 2), (2, 63), (3, 700)):
         x, marks = example(model, cases, min(steps, max_length), steps)
         got = loaded(x) if marks is None else loaded(x, marks)
-        wanted = whole_output(model, units or Units(), x, marks, rate)
+        wanted = whole_output(model, units, x, marks, rate)
         worst, calls = max(worst, distance(got.detach().numpy(), wanted)), calls + 1
     return keep(part, Path(path), worst, calls)
 
@@ -231,6 +236,8 @@ def _ready(model: SequenceModel, form: str) -> SequenceModel:
         )
     if model.config.head == "pair" and form != "torch-export":
         raise OptionError("export: head='pair' has no ONNX form here; use torch-export.")
+    if any(isinstance(module, SampledLayer) for module in model.modules()):
+        raise OptionError("export: this model was sampled for streams; export the one it came from.")
     return copy.deepcopy(model).cpu().float().eval()
 
 
@@ -259,6 +266,23 @@ def _notes(model: SequenceModel, form: str, run: Run, notes: dict[str, Any] | No
     }  # fmt: skip
 
 
+def _fitting(units: Units | None, model: SequenceModel) -> Units:
+    """The units, with one number for all channels or one for each."""
+    units, config = units or Units(), model.config
+    sizes = {"output_mean": config.d_output, "output_scale": config.d_output}
+    if config.encoder != "embedding":
+        sizes |= {"mean": config.d_input, "scale": config.d_input}
+    for name, channels in sizes.items():
+        if (count := len(getattr(units, name))) not in (1, channels):
+            raise OptionError(f"export: units.{name} has {count} numbers, expected 1 or {channels}, one a channel.")
+    return units
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give the name of a file.")
+
+
 def _write(graph: Any, path: Path, notes: dict[str, Any]) -> Path:
     """The checked graph, beside its place."""
     onnx = onnx_package()
@@ -267,8 +291,7 @@ def _write(graph: Any, path: Path, notes: dict[str, Any]) -> Path:
     )
     onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in notes.items()})
     onnx.checker.check_model(proto)
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; give the name of a file.")
+    _refuse_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_bytes(proto.SerializeToString())

@@ -60,7 +60,7 @@ class Flow(Protocol):
         """After each of M inputs held between the readings of a clock (M + 1,) from 0. u (..., M) → (..., M, K)"""
 
     def response(self, sigma: Array) -> Tensor:
-        """∫₀^σ e^{−As} B ds in the frame's coordinates. (K,) → (K, N)"""
+        """∫₀^σ e^{−As} B ds in the frame's coordinates, in float64. (K,) → (K, N)"""
 
     def to_frame(self, x: Tensor) -> Tensor: ...
 
@@ -85,7 +85,8 @@ class ModalFlow:
         self.B = torch.from_numpy(form.B[kept]).to(device)
         V = form.V[:, kept] * weight
         # Re(V x) as one real product with [Re x, Im x] interleaved
-        self.real_V = torch.from_numpy(np.stack([V.real, -V.imag], -1).reshape(operator.n, -1)).to(device, dtype)
+        self.exact_V = torch.from_numpy(np.stack([V.real, -V.imag], -1).reshape(operator.n, -1)).to(device)
+        self.real_V = self.exact_V.to(dtype)
         # λʲ B and (−λ)ʲ, by which the Taylor tables are multiplied: (TERMS, 2K) real
         powers = self.lam ** torch.arange(self.TERMS, device=device)[:, None]
         signs = (1.0 - 2.0 * (torch.arange(self.TERMS, device=device) % 2))[:, None]
@@ -109,17 +110,25 @@ class ModalFlow:
         return max(1, int(np.searchsorted(clock, self.longest, side="right")) - 1)
 
     def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
-        if not np.array_equal(clock, self._tables[0]):  # equal steps make equal chunks
+        start, held, decay = self._tables_of(clock)
+        running = torch.cumsum(u[..., None] * held, dim=-2)
+        return running.add_((x * start)[..., None, :]).mul_(decay)
+
+    def _tables_of(self, clock: Array) -> tuple[Tensor, ...]:
+        """Kept for the next call, since equal steps make equal chunks; other threads may put theirs there meanwhile."""
+        known, tables = self._tables
+        if np.array_equal(clock, known):
+            return tables
+        with torch.inference_mode(False):  # a later call may want gradients through them
             if len(clock) == 2:
                 tables = self._one_step(clock)
             elif clock[-1] <= self.short:
                 tables = self._series(clock)
             else:
                 tables = self._exponentials(clock)
-            self._tables = clock, tuple(table.to(self.complex) for table in tables)
-        start, held, decay = self._tables[1]
-        running = torch.cumsum(u[..., None] * held, dim=-2)
-        return running.add_((x * start)[..., None, :]).mul_(decay)
+            tables = tuple(table.to(self.complex) for table in tables)
+        self._tables = clock, tables
+        return tables
 
     def _one_step(self, clock: Array) -> tuple[Tensor, ...]:
         """Weights of the state before (K,), of each input and of each state after (M, K), for M = 1.
@@ -159,7 +168,8 @@ class ModalFlow:
     def response(self, sigma: Array) -> Tensor:
         clock = torch.from_numpy(sigma).to(self.device)[:, None]
         finite = self._held(torch.where(clock.isinf(), 0, clock))
-        return self.to_frame(torch.where(clock.isinf(), self.B / self.lam, finite).to(self.complex))
+        modes = torch.where(clock.isinf(), self.B / self.lam, finite)
+        return torch.view_as_real(modes).flatten(-2) @ self.exact_V.T
 
     def to_frame(self, x: Tensor) -> Tensor:
         return torch.view_as_real(x).flatten(-2) @ self.real_V.T
@@ -181,7 +191,7 @@ class DenseFlow:
         self.A = torch.tensor(operator.A, device=device)
         self.B = torch.tensor(operator.B, device=device)
         self.short = 4.0 / max(float(torch.linalg.matrix_norm(self.A, 2)), 1e-12)
-        self.propagators = [self._propagator(operator, self.short)]
+        self.propagators: tuple[tuple[Tensor, Tensor], ...] = (self._propagator(operator, self.short),)
         self.input_series = self._krylov(self.B)
         # lower-triangular index m − q of the product of two series, and where it is not negative
         lag = torch.arange(self.TERMS, device=device)
@@ -261,14 +271,21 @@ class DenseFlow:
             state = state + (back[..., None, :-1] @ self._krylov(x))[..., 0, :]
         bit = 0
         while bool((count >> bit).any()):
-            if bit == len(self.propagators):
-                R, w = self.propagators[-1]
-                self.propagators.append((R @ R, R @ w + w))
-            R, w = self.propagators[bit]
+            R, w = self._squared(bit)
             on = ((count >> bit) & 1)[..., None].bool()
             state = torch.where(on, state @ R.T + u[..., None] * w, state)
             bit += 1
         return state
+
+    def _squared(self, times: int) -> tuple[Tensor, Tensor]:
+        """The propagator over `short`, squared so many times; all up to it are kept, for other threads as well."""
+        known = self.propagators
+        with torch.inference_mode(False):
+            while len(known) <= times:
+                R, w = known[-1]
+                known = (*known, (R @ R, R @ w + w))
+        self.propagators = known
+        return known[times]
 
     def response(self, sigma: Array) -> Tensor:
         time = torch.from_numpy(sigma).to(self.device)
@@ -277,7 +294,7 @@ class DenseFlow:
         finite = self._advance(None, torch.where(for_ever, 0, time), ones)
         if bool(for_ever.any()):
             finite = torch.where(for_ever[:, None], self.rest(ones), finite)
-        return finite.to(self.dtype)
+        return finite
 
     def to_frame(self, x: Tensor) -> Tensor:
         return x.to(self.dtype)
@@ -285,7 +302,8 @@ class DenseFlow:
 
 def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
     """By modes if the operator diagonalises well, by matrices if not; `step` if the clock's steps are all equal."""
-    try:
-        return ModalFlow(operator, dtype, device, step)
-    except ConditionError:
-        return DenseFlow(operator, dtype, device, step)
+    with torch.inference_mode(False):  # what it holds may serve calls with gradients
+        try:
+            return ModalFlow(operator, dtype, device, step)
+        except ConditionError:
+            return DenseFlow(operator, dtype, device, step)

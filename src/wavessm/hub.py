@@ -20,8 +20,9 @@ from typing import Any
 
 import wavessm
 from wavessm.config import ModelConfig
-from wavessm.errors import DataError, MissingExtraError, WaveSSMError
+from wavessm.errors import DataError, MissingExtraError, OptionError, WaveSSMError
 from wavessm.models import SequenceModel
+from wavessm.streaming import SampledLayer
 
 FORMAT = "wavessm-model"
 VERSION = 1
@@ -49,8 +50,15 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
 
     What an earlier save wrote is replaced. Another program's model is refused, a README.md of someone's own stays.
     """
+    _refuse_sampled(model)
     _refuse_foreign(Path(folder))
     return _write(model, Path(folder), card, extra)
+
+
+def _refuse_sampled(model: SequenceModel) -> None:
+    """One line about a model whose layers have no weights any more, only what was computed of them."""
+    if any(isinstance(module, SampledLayer) for module in model.modules()):
+        raise OptionError("save: this model was sampled for streams and has no weights; save the one it came from.")
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -189,6 +197,7 @@ def hub_class() -> Any:
         extra: Any = None
 
         def save_pretrained(self, save_directory: str | Path, **options: Any) -> Any:  # type: ignore[override]
+            _refuse_sampled(self)
             _refuse_foreign(Path(save_directory))  # the mixin begins by removing config.json
             return super().save_pretrained(save_directory, **options)
 
@@ -236,6 +245,7 @@ def from_pretrained(source: str | Path, revision: str | None = None, local_files
 
 def push_to_hub(model: SequenceModel, repository: str, card: Card | None = None, private: bool = False) -> str:
     """Publish a model as the repository "owner/name". → the address of the commit"""
+    _refuse_sampled(model)
     copy = hub_class()(model.config)
     copy.load_state_dict(model.state_dict())
     copy.card = card

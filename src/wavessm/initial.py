@@ -15,9 +15,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from wavessm.checks import whole
 from wavessm.errors import ConditionError, OptionError
 from wavessm.frames import RESERVED, families
-from wavessm.operators import CLOSED_FORMS, Operator, make_operator
+from wavessm.frames.wavelets import is_parametric
+from wavessm.operators import CLOSED_FORMS, MEASURES, Operator, make_operator
 from wavessm.registry import unknown_name
 
 STRUCTURES = ("diagonal", "dplr")
@@ -57,7 +59,6 @@ class Initial:
         return np.concatenate(pairs, axis=-2).astype(np.float32)
 
 
-@lru_cache(maxsize=64)
 def initial_modes(
     family: str, measure: str | None, d_state: int, structure: str | None, drive: str = "even"
 ) -> Initial:
@@ -66,17 +67,24 @@ def initial_modes(
     family  a name of `families()`, a closed form (legs, legt, fout), or s4d-legs, s4d-lin, s4d-inv
     drive   diagonal frames: how strongly inputs move the modes, see `_diagonal`
     """
+    if not isinstance(family, str):
+        raise OptionError(f"WaveSSM: family is a {type(family).__name__}, expected a name; see register_family.")
+    if measure not in (None, *MEASURES):
+        raise unknown_name("measure", measure, MEASURES)
     if drive not in DRIVES:
         raise unknown_name("drive", drive, DRIVES)
     if structure not in (None, *STRUCTURES):
         raise unknown_name("structure", structure, STRUCTURES)
-    if d_state < 2:
-        raise OptionError(f"WaveSSM: d_state is {d_state}, expected at least 2.")
+    return _initial_modes(family, measure, whole(d_state, "WaveSSM: d_state", least=2), structure, drive)
+
+
+@lru_cache(maxsize=64)
+def _initial_modes(family: str, measure: str | None, d_state: int, structure: str | None, drive: str) -> Initial:
     if family in S4D:
         if structure == "dplr":
             raise OptionError(f"WaveSSM: '{family}' is a diagonal initialisation; use structure='diagonal' or 'legs'.")
         return _s4d(family, d_state)
-    if family not in CLOSED_FORMS and family not in families():
+    if family not in (*CLOSED_FORMS, *families()) and not is_parametric(family):
         raise unknown_name("family", family, [*families(), *RESERVED])
     operator = make_operator(family, None if family in CLOSED_FORMS else measure, d_state)
     if structure == "dplr" or (structure is None and family in POLYNOMIAL):

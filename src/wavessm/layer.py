@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wavessm.checks import positive, whole
+from wavessm.checks import can_look, positive, whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.initial import Initial, initial_modes
 from wavessm.ops import Engine, dplr, modes, run_low_rank, run_modes, use_triton
@@ -70,6 +70,9 @@ class WaveSSM(nn.Module):
         dt_min, dt_max = positive(dt_min, "WaveSSM: dt_min"), positive(dt_max, "WaveSSM: dt_max")
         if dt_min > dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
+        if not isinstance(bidirectional, bool):
+            raise OptionError(f"WaveSSM: bidirectional is {bidirectional!r}, expected True or False.")
+        d_state = whole(d_state, "WaveSSM: d_state", least=2)
         start = initial_modes(family, measure, d_state, structure, drive)
         self.d_model, self.d_state, self.family, self.measure, self.drive = d_model, d_state, family, measure, drive
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
@@ -137,7 +140,7 @@ class WaveSSM(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """y like x, and the state after the last sample if asked for."""
         self._check_input(x, state, return_state, lengths)
-        mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
+        mask = None if lengths is None else time_mask(whole_lengths(lengths, x, "WaveSSM"), x.shape[1])
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
         work = u if self._takes(u) else u.to(torch.promote_types(u.dtype, torch.float32))
@@ -168,6 +171,7 @@ class WaveSSM(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """The state of a layer that has heard nothing. (batch, d_model, slots, 2)"""
+        batch = whole(batch, "WaveSSM.initial_state: batch", least=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
@@ -176,16 +180,8 @@ class WaveSSM(nn.Module):
             raise OptionError(
                 "WaveSSM: a bidirectional layer reads the future and has no state; use bidirectional=False."
             )
-        if lengths is not None:
-            if not isinstance(lengths, Tensor):
-                raise ShapeError(f"WaveSSM: lengths is a {type(lengths).__name__}, expected a tensor (batch,).")
-            if state is not None or return_state:
-                raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
-            outside = not lengths.is_cuda and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1])
-            if lengths.shape != x.shape[:1] or outside:  # values on a GPU are not waited for
-                raise ShapeError(
-                    f"WaveSSM: lengths are {lengths.tolist()}, expected {x.shape[0]} numbers from 1 to {x.shape[1]}."
-                )
+        if lengths is not None and (state is not None or return_state):
+            raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
@@ -212,6 +208,27 @@ def check_sample(x_t: Tensor, d_model: int) -> None:
     if not isinstance(x_t, Tensor) or x_t.dim() != 2 or x_t.shape[1] != d_model:
         came = f"shape {tuple(x_t.shape)}" if isinstance(x_t, Tensor) else f"a {type(x_t).__name__}"
         raise ShapeError(f"WaveSSM.step: got {came}, expected (batch, d_model) = (…, {d_model}).")
+
+
+def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
+    """True lengths of padded sequences x (batch, length, ...) as int64 (batch,) on x's device, or `ShapeError`.
+
+    Values are looked at on the CPU only: a GPU is not waited for, a compiled graph not broken.
+    """
+    expected = f"{x.shape[0]} whole numbers from 1 to {x.shape[1]}"
+    if not isinstance(lengths, Tensor):
+        raise ShapeError(f"{caller}: lengths is a {type(lengths).__name__}, expected a tensor of {expected}.")
+    counts = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
+    if lengths.shape != x.shape[:1] or not counts:
+        raise ShapeError(
+            f"{caller}: lengths have shape {tuple(lengths.shape)} and {lengths.dtype}, expected {expected}."
+        )
+    lengths = lengths.long()
+    if can_look(lengths) and lengths.numel():
+        least, most = int(lengths.min()), int(lengths.max())
+        if least < 1 or most > x.shape[1]:
+            raise ShapeError(f"{caller}: lengths run from {least} to {most}, expected {expected}.")
+    return lengths.to(x.device)
 
 
 def time_mask(lengths: Tensor, length: int) -> Tensor:

@@ -124,7 +124,7 @@ class OnlineMemory:
         grid  None: the frame's own points; an integer: the midpoints of so many equal samples; an array: positions
               in [0, 1] with 0 the oldest and 1 now.
         """
-        h = torch.as_tensor(state, dtype=self.dtype, device=self.device)
+        h = self._real(state, "reconstruct")
         if h.dim() == 0 or h.shape[-1] != self.operator.n:
             raise ShapeError(f"reconstruct: state has shape {tuple(h.shape)}, expected (..., {self.operator.n}).")
         frame = self.operator.frame
@@ -139,20 +139,26 @@ class OnlineMemory:
         return h @ torch.tensor(atoms, dtype=self.dtype, device=self.device)
 
     def jacobian(self, length: int) -> Tensor:
-        """∂h/∂x_t after `length` samples. (N, length)"""
+        """∂h/∂x_t after `length` samples, computed in float64. (N, length)"""
         length = whole(length, "jacobian: length", least=1)
         with np.errstate(divide="ignore"):
             age = -self._clock(length, np.arange(-length, 1))
-        return -self.flow.response(age).diff(dim=0).T
+        return -self.flow.response(age).diff(dim=0).T.to(self.dtype)
 
     def _clock(self, start: int, steps: npt.NDArray[np.int_]) -> Array:
         """The measure's time from sample `start` to so many samples later."""
         return steps / self.window if self.window is not None else np.log1p(steps / start)
 
-    def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
+    def _real(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
+        """Numbers as this memory holds them; complex ones are refused."""
         if not isinstance(x, Tensor):
             x = torch.tensor(real_array(x, f"OnlineMemory.{call}"))  # a copy: torch shares neither reversed nor locked
-        signal = x.to(self.device, self.dtype)
+        elif x.is_complex():
+            raise OptionError(f"OnlineMemory.{call}: got complex numbers; give real and imaginary parts as two.")
+        return x.to(self.device, self.dtype)
+
+    def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
+        signal = self._real(x, call)
         if call != "step" and (signal.dim() == 0 or signal.shape[-1] == 0):
             raise ShapeError(f"OnlineMemory.{call}: got shape {tuple(signal.shape)}, expected (..., length ≥ 1).")
         broken = int((~torch.isfinite(signal)).sum())

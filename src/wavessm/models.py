@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from wavessm.backbones import Stack, States, make_backbone
 from wavessm.checks import whole
 from wavessm.config import ModelConfig
-from wavessm.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, can_look, make_encoder
+from wavessm.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, make_encoder
 from wavessm.errors import OptionError, ShapeError
 from wavessm.heads import DirectPath, Heard, LastHead, make_head
-from wavessm.layer import time_mask
+from wavessm.layer import time_mask, whole_lengths
 
 if TYPE_CHECKING:
     from wavessm.hub import Card
@@ -68,7 +68,7 @@ class SequenceModel(nn.Module):
         if self.config.head == "pair":
             x, lengths = self._unpair(x, lengths)
         self._check_input(x, marks, rate)
-        lengths = self._check_lengths(lengths, x)
+        lengths = None if lengths is None else whole_lengths(lengths, x, "SequenceModel")
         if lengths is not None and x.is_floating_point():
             x = x.masked_fill(~time_mask(lengths, x.shape[1]), 0)  # NaN there would reach the gradients
         if self.config.head == "forecast":
@@ -94,8 +94,9 @@ class SequenceModel(nn.Module):
         self._check_streams("initial_state")
         batch = whole(batch, "SequenceModel.initial_state: batch", least=1)
         weight = next(self.head.parameters())
-        heard = Heard(weight.new_zeros(batch, self.config.d_model), weight.new_zeros(batch, 1))
-        return ModelState(cast(Stack, self.backbone).initial_state(batch), heard)
+        dtype = torch.promote_types(weight.dtype, torch.float32)  # bfloat16 counts up to 256
+        mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))
+        return ModelState(cast(Stack, self.backbone).initial_state(batch), Heard(mean, steps))
 
     def stream(
         self,
@@ -105,7 +106,7 @@ class SequenceModel(nn.Module):
         marks: Tensor | None = None,  # (batch, length [+ horizon], k)
     ) -> tuple[Tensor, ModelState]:
         """What `forward` would give for all that was heard, after this chunk; the new steps for head="sequence"."""
-        self._check_streams("stream")
+        self._check_running("stream")
         self._check_input(x, marks, rate)
         self._check_state(state, x)
         ahead = None
@@ -134,11 +135,7 @@ class SequenceModel(nn.Module):
         marks: Tensor | None = None,  # (batch, 1 [+ horizon], k)
     ) -> tuple[Tensor, ModelState]:
         """One sample; as `stream`, without the axis of time."""
-        self._check_streams("step")
-        if self.training and self.config.norm == "batch":
-            raise OptionError(
-                "SequenceModel.step: batch norm has no statistics of one sample; call model.eval() first."
-            )
+        self._check_running("step")
         if not isinstance(x_t, Tensor):
             raise ShapeError(f"SequenceModel.step: x_t is a {type(x_t).__name__}, expected a tensor (batch, d_input).")
         if self.config.head == "forecast":
@@ -194,22 +191,6 @@ class SequenceModel(nn.Module):
                 f"SequenceModel: rate is {rate}, but backbone='{self.config.backbone}' has no step to rescale; use 1."
             )
 
-    def _check_lengths(self, lengths: Tensor | None, x: Tensor) -> Tensor | None:
-        if lengths is None:
-            return None
-        expected = f"{x.shape[0]} whole numbers from 1 to {x.shape[1]}"
-        if not isinstance(lengths, Tensor):
-            raise ShapeError(f"SequenceModel: lengths is a {type(lengths).__name__}, expected a tensor of {expected}.")
-        if lengths.shape != x.shape[:1] or lengths.is_floating_point():
-            raise ShapeError(
-                f"SequenceModel: lengths have shape {tuple(lengths.shape)} and {lengths.dtype}, expected {expected}."
-            )
-        if can_look(lengths) and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
-            raise ShapeError(
-                f"SequenceModel: lengths run from {int(lengths.min())} to {int(lengths.max())}, expected {expected}."
-            )
-        return lengths.to(x.device)
-
     def _check_streams(self, call: str) -> None:
         config = self.config
         if config.backbone == "transformer":
@@ -225,6 +206,15 @@ class SequenceModel(nn.Module):
         else:
             return
         raise OptionError(f"SequenceModel.{call}: {reason}.")
+
+    def _check_running(self, call: str) -> None:
+        """As above, and that statistics are those of training, not of the chunk at hand."""
+        self._check_streams(call)
+        if self.training and self.config.norm == "batch":
+            raise OptionError(
+                f"SequenceModel.{call}: batch norm in training takes its statistics from whole sequences; "
+                "call model.eval() first."
+            )
 
     def _check_state(self, state: ModelState, x: Tensor) -> None:
         if not isinstance(state, ModelState) or state.heard.steps.shape[0] != x.shape[0]:

@@ -162,15 +162,21 @@ def put_encoder(g: Graph, x: str, marks: str | None, encoder: nn.Module, row: in
     return g.add("Add", h, g.constant(encoder.horizon.weight[row if encoder.horizon_mask else 0]))
 
 
+def cut_marks(g: Graph, marks: str, length: str, horizon: int) -> tuple[str, str]:
+    """Marks of the context and of the horizon, which are zero where marks end with the context."""
+    padded = g.add("Pad", marks, g.constant([0, 0, 0, 0, horizon, 0], whole=True))
+    total = g.add("Add", length, g.constant([horizon], whole=True))
+    return g.cut(marks, 0, length, axis=1), g.cut(padded, length, total, axis=1)
+
+
 def put_forecast(g: Graph, x: str, marks: str | None, model: SequenceModel, run: Run) -> str:
-    """The forecast after a whole context; marks cover context and horizon."""
+    """The forecast after a whole context; marks cover it, and the horizon or not."""
     horizon = cast(int, model.config.horizon)
     length = g.size(x, 1)
     x, centre, scale = _put_instance_norm(g, x, model.scale)
     early = late = None
     if marks is not None:
-        total = g.add("Add", length, g.constant([horizon], whole=True))
-        early, late = g.cut(marks, 0, length, axis=1), g.cut(marks, length, total, axis=1)
+        early, late = cut_marks(g, marks, length, horizon)
     zeros = g.zeros(g.size(x, 0), horizon, model.config.d_input)
     past = put_encoder(g, x, early, model.encoder, 0)
     future = put_encoder(g, zeros, late, model.encoder, 1)

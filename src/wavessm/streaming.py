@@ -16,6 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from wavessm.checks import whole
 from wavessm.errors import OptionError
 from wavessm.layer import WaveSSM, check_sample, check_signals
 from wavessm.ops import Engine, dplr, guarded, modes
@@ -48,7 +49,10 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
 
 
 class SampledLayer(nn.Module):
-    """A causal `WaveSSM` in discrete time at one rate; called as the layer is, without gradients."""
+    """A causal `WaveSSM` in discrete time at one rate; called as the layer is, without gradients.
+
+    Tables and states are float32 or finer, whatever the layer is; outputs have the type of the input.
+    """
 
     inside: bool = False
     """Whether a model calls it, which passes rate 1.0 on where none is said."""
@@ -58,10 +62,11 @@ class SampledLayer(nn.Module):
         if layer.bidirectional:
             raise OptionError("SampledLayer: a bidirectional layer reads the future; use bidirectional=False.")
         self.d_model, self.n_slots, self.rate = layer.d_model, layer.n_slots, rate
-        self.dtype, self.chunk = layer.D.dtype, CHUNK[layer.structure]
+        self.dtype = torch.promote_types(layer.D.dtype, torch.float32)  # a decay of 0.999 is 1 in bfloat16
+        self.chunk = CHUNK[layer.structure]
         self.engine, self.bidirectional = Engine("torch"), False
         with torch.no_grad():
-            self.D = layer.D.detach().clone()
+            self.D = layer.D.detach().to(self.dtype, copy=True)
             self.system = layer.discrete(rate)
             self.stepper = self._stepper(layer, rate)
         self._tables: dict[int, Kept] = {}
@@ -121,7 +126,8 @@ class SampledLayer(nn.Module):
         return self._tables[chunk]
 
     def initial_state(self, batch: int) -> Tensor:
-        """As in `WaveSSM`."""
+        """As in `WaveSSM`, at least in float32."""
+        batch = whole(batch, "SampledLayer.initial_state: batch", least=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
@@ -131,8 +137,9 @@ class SampledLayer(nn.Module):
         state = self.initial_state(len(x_t)) if state is None else state
         check_signals(x_t[:, None], state, self.d_model, self.n_slots)
         with torch.no_grad():
-            y, state = self.stepper(x_t.to(self.dtype), state)
-            return torch.addcmul(y, self.D, x_t).to(x_t.dtype), state
+            u = x_t.to(self.dtype)
+            y, state = self.stepper(u, state)
+            return torch.addcmul(y, self.D, u).to(x_t.dtype), state
 
     def _stepper(self, layer: WaveSSM, rate: float) -> Stepper:
         kind = ModalStepper if layer.structure == "diagonal" else LowRankStepper

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pywt
 
-from wavessm.checks import is_whole, whole
-from wavessm.errors import OptionError
+from wavessm.checks import is_whole, real_array, whole
+from wavessm.errors import OptionError, ShapeError
 from wavessm.frames.bases import BASES, Basis, default_quadrature
 from wavessm.frames.frame import Frame
 from wavessm.frames.quadrature import Quadrature
@@ -148,7 +148,11 @@ def _build(
     else:
         if named:
             raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {named[0]}.")
-        atoms = record.atoms(n, quadrature.grid)
+        atoms = real_array(record.atoms(n, quadrature.grid), f"make_frame: family '{name}'")
+        if atoms.shape != (n, points):
+            raise ShapeError(
+                f"make_frame: family '{name}' gave atoms of shape {atoms.shape}, expected (n, points) = {(n, points)}."
+            )
         atoms = atoms / np.sqrt(atoms**2 @ quadrature.weights)[:, None]
     frame = Frame(atoms, quadrature, name=name)
     frame.require_full_rank()
@@ -164,12 +168,17 @@ def _resolve(family: str | Family | Callable[[np.ndarray], np.ndarray], order: i
         make, name = partial(Wavelet, family), getattr(family, "__name__", "own wavelet")
     else:
         name = str(family)
-        make = partial(pywavelet, name) if is_parametric(name) else _FAMILIES[name]
-    if order is None:
-        return name, make()
-    if "order" not in inspect.signature(make).parameters:
+        own = name in _FAMILIES or not is_parametric(name)
+        make = _FAMILIES[name] if own else partial(pywavelet, name)
+    if order is not None and "order" not in inspect.signature(make).parameters:
         raise OptionError(f"make_frame: family '{name}' takes no order; gauss does.")
-    return name, make(order=order)
+    record = make() if order is None else make(order=order)
+    if not isinstance(record, Family):
+        raise OptionError(
+            f"make_frame: family '{name}' gave a {type(record).__name__}, expected a Wavelet or a Basis; "
+            "see register_family."
+        )
+    return name, record
 
 
 def _quadrature(record: Family, n: int, grid: int | Quadrature | None) -> Quadrature:

@@ -59,6 +59,15 @@ class Wavelet:
     centre_frequency: float | None = None
     reference: str = ""
 
+    def __post_init__(self) -> None:
+        try:
+            low, high = (float(end) for end in self.support)
+        except (TypeError, ValueError):
+            low, high = np.nan, np.nan
+        if not (low < high and np.isfinite(high - low)):
+            raise OptionError(f"Wavelet: support is {self.support!r}, expected (low, high), finite, with low < high.")
+        object.__setattr__(self, "support", (low, high))
+
     def voices(self, x: Array) -> Array:
         """ψ at x as real waveforms, zero outside the support. (M,) → (voices, M)"""
         values = np.atleast_2d(np.asarray(self.function(x)))
@@ -96,10 +105,7 @@ class _Prototype:
 @lru_cache(maxsize=256)
 def _prototype(wavelet: Wavelet) -> _Prototype:
     """What the recipe measures on the mother wavelet itself."""
-    low, high = wavelet.support
-    if not low < high:
-        raise OptionError(f"Wavelet: support is {wavelet.support}, expected (low, high) with low < high.")
-    x = np.linspace(low, high, 1 << 12)
+    x = np.linspace(*wavelet.support, 1 << 12)
     values = wavelet.voices(x)
     energy = np.sum(values**2, axis=0)
     if energy.sum() == 0:

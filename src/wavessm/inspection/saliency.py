@@ -20,7 +20,7 @@ from torch import Tensor
 from wavessm.checks import whole
 from wavessm.errors import OptionError, ShapeError
 from wavessm.inspection.subject import Subject, open_subject
-from wavessm.layer import time_mask
+from wavessm.layer import time_mask, whole_lengths
 from wavessm.models import SequenceModel
 from wavessm.registry import unknown_name
 
@@ -91,12 +91,13 @@ def attribute(
         raise ShapeError("saliency: expected real signals (cases, length, d_input); tokens cannot be made smaller.")
     if target is not None and not 0 <= whole(target, "target", least=0) < model.config.d_output:
         raise OptionError(f"saliency: target is {target}, expected 0 to {model.config.d_output - 1}.")
-    was_training = model.training
+    was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         return _attribute(_Score(model, x, lengths, target), method, whole(steps, "steps", least=1), window)
     finally:
-        model.train(was_training)
+        for module, training in was_training.items():
+            module.training = training
 
 
 class _Score:
@@ -104,8 +105,9 @@ class _Score:
 
     def __init__(self, model: SequenceModel, x: Tensor, lengths: Tensor | None, target: int | None) -> None:
         self.model = model
-        self.lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
-        self.mask = time_mask(self.lengths, x.shape[1]).to(x.device)
+        whole_length = torch.full((len(x),), x.shape[1])
+        self.lengths = whole_lengths(whole_length if lengths is None else lengths, x, "saliency")
+        self.mask = time_mask(self.lengths, x.shape[1])
         self.x = x.detach().masked_fill(~self.mask, 0)
         with torch.no_grad():
             said = model(self.x, self.lengths)

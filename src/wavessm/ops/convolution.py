@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wavessm.ops.derivatives import first_only
+
 
 def convolve(u: Tensor, K: Tensor, D: Tensor | None = None) -> Tensor:
     """Causal with K[0] and, if there are two, anticausal with K[1]; plus D u, which costs nothing here.
@@ -42,6 +44,7 @@ class _Circular(torch.autograd.Function):
         return torch.fft.irfft(u_hat * k_hat, n=size)[..., : u.shape[-1]]
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         u_hat, k_hat = ctx.saved_tensors
         length = dy.shape[-1]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.modes import continuous, flags, multiply, per_channel, weights
 from wavessm.ops.tables import Dense
 
@@ -114,6 +115,7 @@ class _Bilinear(torch.autograd.Function):
         return A_bar, B_bar, (layer.C * signs(layer)).flatten(2)
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dA_bar: Tensor, dB_bar: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         G, P, B, dt, lam = ctx.saved_tensors
         (copies, _, slots, _), turning, modes = ctx.layer

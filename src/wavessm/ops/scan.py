@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.modes import Sampled
 from wavessm.ops.tables import Dense, dense_tables, diagonal_tables, toeplitz
 
@@ -130,6 +131,7 @@ class _Carry(torch.autograd.Function):
         return states, last.clone()
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         states, decay = ctx.saved_tensors
         dstates = dstates.clone(memory_format=torch.contiguous_format)  # complex views want their own storage

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.modes import Sampled, exponential, flags, multiply, trace
 
 
@@ -79,6 +80,7 @@ class _DenseTables(torch.autograd.Function):
         return K.permute(2, 0, 1), inputs.flip(1), outputs[:, 1:].permute(2, 0, 3, 1), over
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dK: Tensor, dE: Tensor, dC: Tensor, dover: Tensor) -> tuple[Tensor | None, ...]:
         inputs, outputs, *squares = ctx.saved_tensors
         channels, chunk, _ = inputs.shape
@@ -164,6 +166,7 @@ class _Kernel(torch.autograd.Function):
         return (coarse.transpose(2, 3) @ fine).flatten(2)[..., :length]
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
         fine, coarse, far = ctx.saved_tensors
         inner, outer = fine.shape[-1], coarse.shape[-1]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.triton_language import jit, missing
 from wavessm.ops.triton_settings import power_of_two
 from wavessm.ops.triton_sums import COLUMNS, ROWS, sum_rows
@@ -58,6 +59,7 @@ class _BatchNorm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mask, kept = ctx.saved_tensors
         rows, width, options = _cut(x)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.triton_language import jit, missing
 from wavessm.ops.triton_sums import sum_rows
 
@@ -46,6 +47,7 @@ class _Gate(torch.autograd.Function):
         return out
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
         p, bias, factors = ctx.saved_tensors
         batch, length, width = p.shape

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.tables import Tables
 from wavessm.ops.triton_chain_gradients import chain_gradient_kernel, resolve_gradient_kernel
@@ -54,6 +55,7 @@ class _LowRankTables(torch.autograd.Function):
         return K, E, out, decay
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dK: Tensor, dE: Tensor, dout: Tensor, ddecay: Tensor) -> tuple[Tensor | None, ...]:
         *parameters, system, chains = ctx.saved_tensors
         layer, options = LowRank(*parameters), ctx.options

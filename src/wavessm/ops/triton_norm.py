@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.triton_language import jit, missing
 from wavessm.ops.triton_settings import power_of_two
 from wavessm.ops.triton_sums import sum_rows
@@ -44,6 +45,7 @@ class _LayerNorm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mean, scale = ctx.saved_tensors
         width = x.shape[-1]

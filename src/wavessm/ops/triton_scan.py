@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wavessm.errors import OptionError
 from wavessm.ops import dplr, triton_table_gradients, triton_tables
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import scan, tables_of
@@ -139,6 +140,7 @@ class _Diagonal(torch.autograd.Function):
         return y, last
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
         u, sampled, *saved = ctx.saved_tensors
         tables, modes, kept = Tables(*saved[:4]), Modes(*saved[4:9]), saved[9:]
@@ -170,6 +172,7 @@ class _Dense(torch.autograd.Function):
         return y, last
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
         u, *saved = ctx.saved_tensors
         tables, kept, plan = Tables(*saved[:4]), saved[4:], ctx.plan

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.triton_language import jit, missing
 
 if missing is None:
@@ -68,6 +69,7 @@ class _Activate(torch.autograd.Function):
         return out
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
         x, before, after = ctx.saved_tensors
         dx = torch.empty_like(x)
