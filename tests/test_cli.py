@@ -1,13 +1,16 @@
 """The command line as a user meets it: the path of the README, help, and one line for every mistake."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -25,9 +28,10 @@ from wavessm.data.catalogue import ENTRIES
 from wavessm.data.series import Series
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
+from wavessm.training.folder import Run
 from wavessm.training.module import TrainingModule
 from wavessm.training.predict import future
-from wavessm.training.stream import wav_step
+from wavessm.training.stream import follow_wav, wav_step
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -177,6 +181,11 @@ MISTAKES = {
     "predict no samples": ("predict {0}/a {0}/none.npy", "none.npy: shape (0, 64, 2), which holds no samples"),
     "predict a file at a rate": ("predict {0}/a {0}/arrays/X.npy --rate 2", "--chunk and --rate are for streams"),
     "a picture of no kind": ("predict {0}/a {0}/arrays/X.npy --plot x.foo", "ends in .png, .pdf or .svg"),
+    "rows of another step": ("predict {0}/c {0}/daily.csv", "rows are 1 day, 0:00:00 apart, but the model was trained"),
+    "predictions over their file": ("predict {0}/c {0}/series.csv --out {0}/./series.csv", "it would be overwritten"),
+    "predictions over a record": ("predict {0}/a {0}/rec.hea --out {0}/rec.dat", "it would be overwritten"),
+    "predictions over a stream": ("predict {0}/c --follow {0}/series.csv --out {0}/series.csv --idle 0", "overwritten"),
+    "a picture over a file": ("predict {0}/a {0}/arrays/X.npy --plot {0}/arrays/X.npy", "plot is"),
     "predict a short series": ("predict {0}/c {0}/short.csv", "fewer than the context of 24"),
     "predict other columns": ("predict {0}/c {0}/other.csv", "is missing"),
     "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
@@ -204,6 +213,8 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
     if not (ready / "short.csv").exists():
         lines = (ready / "series.csv").read_text().splitlines(keepends=True)
         (ready / "short.csv").write_text("".join(lines[:20]))
+        daily = [f"{np.datetime64('2024-01-01') + day}{line[19:]}" for day, line in enumerate(lines[1:])]
+        (ready / "daily.csv").write_text("".join([lines[0], *daily]))
         (ready / "other.csv").write_text("date,rain\n2024-01-01 00:00:00,1\n")
         np.save(ready / "none.npy", np.zeros((0, 64, 2)))
     typed, words = MISTAKES[case]
@@ -357,6 +368,24 @@ def test_a_forecast_keeps_the_clock_of_the_file(ready, tmp_path, capsys):
         assert (east["load"], east["wind"]) == (here["load"], here["wind"])
 
 
+def test_a_forecast_at_a_large_level_keeps_its_digits(ready, tmp_path, capsys):
+    level = 2.0**30
+    run = Run.read(ready / "c")
+    shutil.copytree(run.folder, tmp_path / "run")
+    mean, std = run.info.scale
+    scale = (tuple(one + level for one in mean), std)
+    info = dataclasses.replace(run.info, scale=scale, target_scale=scale)
+    dataclasses.replace(run, folder=tmp_path / "run", info=info).write()
+    table = rows_of((ready / "series.csv").read_text())
+    raised = [f"{row['date']},{float(row['load']) + level},{float(row['wind']) + level}" for row in table]
+    (tmp_path / "raised.csv").write_text("\n".join(["date,load,wind", *raised]) + "\n")
+    said = []
+    for folder, file in ((run.folder, ready / "series.csv"), (tmp_path / "run", tmp_path / "raised.csv")):
+        assert main(["predict", str(folder), str(file)]) == 0
+        said.append([[float(row["load"]), float(row["wind"])] for row in rows_of(capsys.readouterr().out)])
+    np.testing.assert_allclose(np.array(said[1]) - level, said[0], atol=1e-4 * min(std))
+
+
 def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, capsys):
     X, y = (np.load(ready / "arrays" / f"{name}.npy") for name in "Xy")
     (tmp_path / "data").mkdir()
@@ -476,6 +505,22 @@ def test_a_growing_wav_is_followed_to_its_end(ready, tmp_path, capsys):
     assert [int(row["samples"]) for row in streamed] == [64, 128, 192, 200]
     for name in ("beep", "buzz", "hum"):
         assert float(streamed[-1][name]) == pytest.approx(float(whole[name]), abs=2e-3)
+
+
+def test_what_follows_the_sound_of_a_finished_wav_is_not_heard(tmp_path):
+    path = miniatures.write_wav(tmp_path / "x.wav", np.linspace(-0.5, 0.5, 50))
+    sound = path.read_bytes()
+    for more, samples in (
+        (b"LIST" + struct.pack("<I", 14) + b"INFOIART\2\0\0\0Me", 50),
+        (struct.pack("<10h", *range(10)), 60),  # the header is older than the sound
+        (b"", 50),
+    ):
+        path.write_bytes(sound + more)
+        heard = np.concatenate(list(follow_wav(path, idle=0, chunk=16)))
+        assert len(heard) == samples
+        np.testing.assert_allclose(heard[:50, 0], np.linspace(-0.5, 0.5, 50), atol=1e-4)
+    path.write_bytes(sound[:40] + bytes(4) + sound[44:] + b"LIST")  # a header that says nothing
+    assert len(np.concatenate(list(follow_wav(path, idle=0, chunk=16)))) == 52
 
 
 def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, capsys):

@@ -118,6 +118,14 @@ def test_kinds_of_targets(tmp_path):
         load_arrays(tmp_path / "forced", kind="guess")
 
 
+def test_labels_of_bytes_are_text(tmp_path):
+    X, y = rng().standard_normal((30, 6)), np.array(["née", "b"])[np.arange(30) % 2]
+    data = load_arrays(save(tmp_path / "bytes", X=X, y=np.char.encode(y, "utf-8")))
+    assert data.info.classes == ("b", "née")
+    with pytest.raises(DataError, match=r"y\.npy: bytes that are not text in UTF-8"):
+        load_arrays(save(tmp_path / "latin", X=X, y=np.char.encode(y, "latin-1")))
+
+
 @pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
 def test_every_class_keeps_a_training_case_at_any_size(kind):
     for cases in (12, 13, 40, 97):
@@ -402,6 +410,19 @@ def test_wfdb_records_come_with_the_labels_of_the_table(tmp_path):
             match = [name for values, name in signals.values() if np.allclose(values, x.flatten(), atol=1e-4)]
             assert match == [data.info.classes[label]]
     assert total == 30
+
+
+def test_names_and_labels_of_a_table_are_text_as_it_is_written(tmp_path):
+    names = [f"{i:05}" for i in range(4015, 4035)]
+    for name in names:
+        miniatures.write_record(tmp_path / name, np.round(500 * rng().standard_normal((50, 2))), 100, ("I", "II"))
+    for labels in (("None", "NA"), ("01", "1")):
+        rows = [f"{name},{labels[i % 2]}" for i, name in enumerate(names)]
+        (tmp_path / "labels.csv").write_text("\n".join(["record,label", *rows]) + "\n")
+        assert load_wfdb(tmp_path).info.classes == tuple(sorted(labels))
+    (tmp_path / "labels.csv").write_text("record,label\n04015,a\n,b\n")
+    with pytest.raises(DataError, match="no record in line 3"):
+        load_wfdb(tmp_path)
 
 
 def test_another_table_of_the_same_folder_has_its_own_records(tmp_path):

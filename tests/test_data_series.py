@@ -20,7 +20,7 @@ from wavessm.data import (
     score,
 )
 from wavessm.data.baselines import PENALTIES, Linear, window_gram
-from wavessm.data.dates import go_on
+from wavessm.data.dates import go_on, same_step
 from wavessm.data.forecast import SETS
 from wavessm.data.series import make_marks, read_series
 from wavessm.errors import DataError, OptionError, UnknownNameError
@@ -194,6 +194,34 @@ def test_dates_are_found_by_name_and_may_be_absent_or_day_first(tmp_path):
     assert load_csv(tmp_path / "f.csv", horizon=5, context=10).info.mark_sizes == (13, 32, 7, 24, 4)
 
 
+def test_a_column_named_as_dates_that_holds_numbers_is_left_out(tmp_path, caplog):
+    table = pd.read_csv(miniatures.csv(tmp_path / "a.csv", rows=200))
+    path = tmp_path / "b.csv"
+    table.assign(date=np.arange(200) * 0.01).rename(columns={"date": "time"}).to_csv(path, index=False)
+    data = load_csv(path, horizon=5, context=10)
+    assert (data.info.columns, data.info.mark_sizes, data.info.step) == (("load", "wind"), (), None)
+    assert "column 'time' holds numbers, not dates; it is left out" in caplog.text
+    assert load_csv(path, "wind", horizon=5, context=10).info.columns == ("wind",)
+    with pytest.raises(DataError, match="is a number, not a date"):
+        load_csv(path, date_column="time")
+
+
+@pytest.mark.parametrize(
+    ("dates", "step"),
+    [
+        (["2024-01-31", "2024-02-29", "2024-03-31"], 31 * 86400),
+        (["2024-05-03", "2024-05-06", "2024-05-07"], 86400),
+        (["2024-05-03"], 86400),
+    ],
+)
+def test_steps_may_differ_by_the_calendar_alone(dates, step):
+    seconds = np.array(dates, "datetime64[s]").astype(np.int64)
+    same_step(seconds, step, "a table")
+    if len(dates) > 1:
+        with pytest.raises(DataError, match=r"its rows are .* apart, but the model was trained on rows 1:00:00 apart"):
+            same_step(seconds, 3600.0, "a table")
+
+
 def broken_csv(path, kind):
     table = pd.read_csv(miniatures.csv(path, rows=200))
     if kind == "text":
@@ -364,6 +392,11 @@ def test_what_is_no_date_is_named_with_its_line(tmp_path, dates):
         (("2023-02-28", "2024-02-29"), ("2025-02-28", "2026-02-28")),
         (("2024-01-15", "2024-04-15"), ("2024-07-15", "2024-10-15")),
         (("2024-05-02", "2024-05-03", "2024-05-06"), ("2024-05-07", "2024-05-08")),
+        (
+            ("2024-12-23", "2024-12-24", "2024-12-27", "2024-12-30", "2024-12-31", "2025-01-02"),
+            ("2025-01-03", "2025-01-06"),
+        ),
+        (("2024-12-23", "2024-12-24", "2024-12-26"), ("2024-12-27T12", "2024-12-29")),  # no weekend was left out
     ],
 )
 def test_dates_go_on_by_the_calendar(tmp_path, dates, next_ones):

@@ -332,6 +332,15 @@ def test_labels_that_are_missing_or_mixed_are_one_line(y, words):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "boolean"])
+def test_nullable_labels_of_pandas_keep_their_kind(dtype):
+    X, y = tones(cases=8)
+    model = WaveSSMClassifier(max_epochs=1, **SMALL).fit(X, pd.Series(y == y[0], dtype="boolean").astype(dtype))
+    assert model.classes_.dtype.kind == model.predict(X).dtype.kind == dtype[0].lower()
+    with pytest.raises(DataError, match="y has <NA> for case 1, expected a label"):
+        model.fit(X, pd.Series([1, None] * 4, dtype=dtype))
+
+
 def test_channels_that_do_not_move_are_named():
     X, y = tones(cases=8, channels=2)
     X[:, 1] = 0.1

@@ -128,6 +128,21 @@ def test_several_series_share_a_model_and_keep_their_scales():
     np.testing.assert_array_equal(again[1], ahead["high"])
 
 
+def test_series_keep_their_scales_in_any_order_by_their_keys():
+    low, high = season(120)[:, 0], 1000 * season(120, seed=1)[:, 0]
+    model = WaveSSMForecaster(horizon=6, context=24, max_epochs=1, **SMALL).fit({"low": low, "high": high})
+    lower, upper = model.predict_interval(level=0.5)
+    for given in ({"high": high, "low": low}, {"high": high}, {"high": high, "new": low}):
+        there = model.predict_interval(level=0.5, series=given)
+        np.testing.assert_allclose(there.upper["high"] - there.lower["high"], upper["high"] - lower["high"], rtol=1e-5)
+    assert 0 < (there.upper["new"] - there.lower["new"]).max() < 10 * (upper["low"] - lower["low"]).max()
+    swapped = model.predict_interval(level=0.5, series=[high, low])  # a list has places only
+    np.testing.assert_allclose(swapped.upper[0] - swapped.lower[0], upper["low"] - lower["low"], rtol=1e-3)
+    orders = [{"low": low, "high": high}, {"high": high, "low": low}]
+    first, second = (model.backtest(series, h=2, stride=5, level=0.5) for series in orders)
+    assert (first.mae, first.coverage) == pytest.approx((second.mae, second.coverage))
+
+
 def test_covariates_known_beforehand_move_the_forecast():
     random = np.random.default_rng(0)
     promotion = (random.random((300, 1)) < 0.3).astype(float)

@@ -80,7 +80,9 @@ def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
     assert "| wavessm morlet scaled (best) | 1 | 0.2000 | 0.077 | worse (one seed) |" in text
     assert "| wavessm mexhat translated |  |  | " in text, "what no run has met stays visible"
     assert "8 rows of runs.csv, 1 of them failed runs" in text
-    assert "## retrieval, accuracy\n\n| variant | seeds | ours | paper | verdict |" in text, "what was not run at all too"
+    assert "## retrieval, accuracy\n\n| variant | seeds | ours | paper | verdict |" in text, (
+        "what was not run at all too"
+    )
     assert text.count("## ptbxl-super-diag") == 1
     assert text.index("last value") < text.index("morlet scaled (best)"), "best first"
 

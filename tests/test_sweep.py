@@ -315,6 +315,27 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path, capsys):
     assert "a sweep is running there" in capsys.readouterr().err
 
 
+def test_a_resumed_sweep_keeps_its_table_and_takes_other_jobs(tmp_path, monkeypatch):
+    asked = []
+
+    def engine(given, board, planned):
+        asked.append((board.desk.csv.resolve(), given.jobs))
+        return types.SimpleNamespace(run=lambda screen: None)
+
+    monkeypatch.setattr(command, "_engine", engine)
+    (tmp_path / "elsewhere").mkdir()
+    line = ["sweep", "--tasks", "window-copy", "--jobs", "3", "--quiet"]
+    for own, name in ([], "s/runs.csv"), (["--csv", "own.csv"], "own.csv"):
+        monkeypatch.chdir(tmp_path)
+        main([*line, "--out", "s", *own])
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        main(["sweep", "--resume", "../s", "--quiet"])
+        main(["sweep", "--resume", "../s", "--quiet", "--jobs", "1"])
+        main(["sweep", "--resume", "../s", "--quiet"])
+        assert asked == [(tmp_path / name, jobs) for jobs in (3, 3, 1, 1)]
+        asked.clear()
+
+
 def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
     first, second, third = jobs_of(3)
     board = Board.of([first, second, third], Desk(tmp_path, tmp_path / "runs.csv"))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
 from wavessm.training.evaluate import evaluate_run
-from wavessm.training.folder import Run
+from wavessm.training.folder import Run, held, new_folder
 from wavessm.training.keeper import Interrupted, read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
@@ -455,6 +456,36 @@ def test_options_that_this_machine_cannot_serve():
     if not torch.cuda.is_available():
         with pytest.raises(ws.OptionError, match="sees no GPU"):
             pick_device(Recipe(device="cuda"))
+
+
+def test_rare_labels_are_evaluated_without_an_interval(tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for part in ("", "_val", "_test"):
+        np.save(folder / f"X{part}.npy", np.random.default_rng(0).standard_normal((30, 8)))
+        np.save(folder / f"y{part}.npy", np.eye(30, 25, dtype=int))
+    recipe = dataclasses.replace(TINY, steps=1)
+    found = evaluate_run(train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False))
+    assert list(found.scores) == ["auroc"]
+    assert found.intervals == {}
+
+
+def test_a_run_that_is_running_is_not_gone_on_with(unbroken, monkeypatch):
+    with held(unbroken.folder), pytest.raises(RunError, match="this run is still running"):
+        resume(unbroken.folder, show=False)
+    with held(unbroken.folder), pytest.raises(RunError, match="this run is still running"):
+        resume(unbroken.folder, show=False, devices=2)
+    asked = []
+    monkeypatch.setattr("wavessm.training.run._fit", lambda run, *_: asked.append(run))
+    resume(unbroken.folder, show=False)
+    assert len(asked) == 1
+
+
+def test_runs_that_begin_together_have_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: new_folder(None, "t"), range(64)))
+    assert sorted(folder.name for folder in folders) == [f"t-{number:03}" for number in range(1, 65)]
 
 
 def test_an_occupied_folder_is_not_overwritten(unbroken):

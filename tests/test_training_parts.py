@@ -5,6 +5,7 @@ import errno
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from wavessm.data import Arrays, DataInfo, window_copying
 from wavessm.tasks import TASKS, data_options, model_config
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import RunError
+from wavessm.training.evaluate import intervals
 from wavessm.training.loader import Stretch, Whole, order
 from wavessm.training.recipes import ModelOptions, Recipe, fields_of
 from wavessm.training.schedule import factor
@@ -223,9 +225,28 @@ def test_bootstrap_draws_again_until_every_class_has_a_positive():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "summarise", summarise)
         low, high = metrics.bootstrap("multilabel", rows)["auroc"]
-    assert len(counted) == 100
+    assert len(counted) == 1 + 100  # the split and its resamples
     assert all(counted)
     assert low < original("multilabel", rows)["auroc"] < high
+
+
+def test_bootstrap_leaves_out_resamples_without_variance():
+    rows = np.array([[0.1, 0.1, 1.0, 1.0], [0.2, 0.2, 0.3, 0.09], [0.3, 0.3, 0.3, 0.09]])
+    spans = metrics.bootstrap("regression", rows)
+    assert np.isfinite(list(spans.values())).all()
+    assert spans["relative_mse"][1] < 100  # rounding is no variance
+    assert list(metrics.bootstrap("regression", rows[1:])) == ["mse", "mae"]
+
+
+def test_bootstrap_gives_up_soon_where_labels_are_too_rare(monkeypatch):
+    rows = np.concatenate([np.zeros((60, 45)), np.eye(60, 45)], axis=1)
+    random, draws = np.random.default_rng(0), []
+    counting = SimpleNamespace(integers=lambda *args, **kw: draws.append(0) or random.integers(*args, **kw))
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: counting)
+    with pytest.raises(ws.OptionError, match="report the score without interval"):
+        metrics.bootstrap("multilabel", rows)
+    assert len(draws) == metrics.HOPELESS
+    assert intervals("multilabel", rows) == {}
 
 
 def test_selection_prefers_the_right_direction_and_never_nan():

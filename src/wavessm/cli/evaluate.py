@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> int:
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
     for name, value in result.scores.items():
-        low, high = result.intervals.get(name, (float("nan"), float("nan")))
-        print(f"  {name.replace('_', ' '):<14}{value:.4f}   [{low:.4f}, {high:.4f}]")
+        span = "   [{:.4f}, {:.4f}]".format(*result.intervals[name]) if name in result.intervals else ""
+        print(f"  {name.replace('_', ' '):<14}{value:.4f}{span}")
     for line in [*part_lines(result.parts), *class_lines(result.classes)]:
         print(line)
     if given.out is not None:

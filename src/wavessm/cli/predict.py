@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from wavessm.cli.parse import parse, run_first
+from wavessm.data.source import DataInfo
 from wavessm.errors import OptionError
 from wavessm.training.folder import Run
 from wavessm.training.pictures import draw_predictions
@@ -50,6 +52,7 @@ def main(arguments: list[str]) -> int:
         raise OptionError("give files or --follow, not both.")
     if not streams and (given.chunk, given.rate) != (None, 1.0):
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at the rate it says itself.")
+    _refuse_inputs(given)
     if given.plot is not None:
         _check_plot(given.plot)
     if streams:
@@ -58,7 +61,7 @@ def main(arguments: list[str]) -> int:
         paths = [Path(name) for name in given.files]
         require_files(paths)
         rows = predict_files(run, paths)
-        _write(given.out, [rows])
+        _write(given.out, [rows], _digits(run.info))
     if given.plot is not None and rows:
         context = None if streams or run.info.kind != "forecast" else _context(run, Path(given.files[-1]))
         draw_predictions(run.info, rows, given.plot, context)
@@ -99,10 +102,34 @@ def _stream(run: Run, given: Options) -> list[dict[str, Any]]:
         chunks = ((values, None) for values in follow_wav(given.follow, given.idle, chunk))
     else:
         chunks = read_lines(follow_lines(given.follow, given.idle), run, chunk)
-    return _write(given.out, predict_stream(run, chunks, rate))
+    return _write(given.out, predict_stream(run, chunks, rate), _digits(run.info))
 
 
-def _write(out: str, groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _digits(info: DataInfo) -> int:
+    """How many to write: six of what the data vary by, on top of those of their level.
+
+    >>> _digits(DataInfo("forecast", 1, 1, 24, target_scale=((1e9,), (2.0,))))
+    14
+    """
+    means, stds = info.target_scale or ((), ())
+    level = max((abs(mean) / std for mean, std in zip(means, stds, strict=True)), default=0.0)
+    return 6 + max(0, int(math.log10(max(level, 1.0))))
+
+
+def _refuse_inputs(given: Options) -> None:
+    """One line where a result would be written over what is read."""
+    files = [given.follow] if given.follow is not None else [Path(name) for name in given.files if name != "-"]
+    names = [str(file) for file in files]
+    records = [name.removesuffix(".hea").removesuffix(".dat") for name in names]  # of WFDB: two files each
+    read = {
+        Path(name).resolve() for name in (*names, *(f"{name}{end}" for name in records for end in (".hea", ".dat")))
+    }
+    for name, path in (("out", None if given.out == "-" else Path(given.out)), ("plot", given.plot)):
+        if path is not None and path.resolve() in read:
+            raise OptionError(f"{name} is {path}, a file to predict; give another, it would be overwritten.")
+
+
+def _write(out: str, groups: Iterable[list[dict[str, Any]]], digits: int) -> list[dict[str, Any]]:
     """All rows, each group written as soon as it is there."""
     written: list[dict[str, Any]] = []
     file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
@@ -113,7 +140,7 @@ def _write(out: str, groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, A
                 writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
                 writer.writeheader()
             for row in rows:
-                writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+                writer.writerow({k: f"{v:.{digits}g}" if isinstance(v, float) else v for k, v in row.items()})
             file.flush()
             written += rows
     except KeyboardInterrupt:  # the way to end a stream

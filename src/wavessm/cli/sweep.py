@@ -54,8 +54,8 @@ class Options:
     """Other options and their values: --vary windows=2,4,8 lr=0.01,0.003."""
     file: Path | None = None
     """TOML or JSON file with these axes as lists, and options; what is typed wins."""
-    jobs: int = 1
-    """Runs side by side."""
+    jobs: int | None = None
+    """Runs side by side; default 1, with --resume as many as before."""
     memory_gib: float = 0.0
     """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit. inf
     sets none and makes no dry runs."""
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         return 2
     own, shared = _split(arguments)
     given = parse(Options, Options(), own, "wavessm sweep", ABOUT)
-    if given.jobs < 1:
+    if given.jobs is not None and given.jobs < 1:
         raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
     given, grid = _resumed(given, shared) if given.resume is not None else (given, _grid(given, shared))
     planned = expand(grid, _base)
@@ -92,7 +92,8 @@ def main(arguments: list[str]) -> int:
         return _list(Board.of(planned, desk, given.retry_failed))
     given.out.mkdir(parents=True, exist_ok=True)
     with _only_one(given.out):
-        settings = {"csv": str(desk.csv), "scores": given.scores, "jobs": given.jobs, "memory_gib": given.memory_gib}
+        csv = None if given.csv is None else str(given.csv.resolve())
+        settings = {"csv": csv, "scores": given.scores, "jobs": given.jobs or 1, "memory_gib": given.memory_gib}
         write_json(given.out / "sweep.json", {"grid": dataclasses.asdict(grid), **settings})
         board = Board.of(planned, desk, given.retry_failed)
         screen = Screen(given.quiet)
@@ -163,11 +164,10 @@ def _resumed(given: Options, shared: list[str]) -> tuple[Options, Grid]:
     try:
         kept = json.loads(path.read_text())
         grid = Grid.from_dict(kept["grid"])
-        csv, scores, jobs, memory = Path(kept["csv"]), kept["scores"], kept["jobs"], kept["memory_gib"]
+        csv = None if kept["csv"] is None else Path(kept["csv"])
+        scores, jobs, memory = kept["scores"], given.jobs or kept["jobs"], given.memory_gib or kept["memory_gib"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError(f"{path}: not written by `wavessm sweep`; begin the sweep again with its first line.") from None
-    jobs = given.jobs if given.jobs != default.jobs else jobs
-    memory = given.memory_gib or memory
     return dataclasses.replace(given, out=folder, csv=csv, scores=scores, jobs=jobs, memory_gib=memory), grid
 
 
@@ -177,12 +177,12 @@ def _base(arguments: list[str]) -> tuple[dict[str, Any], Recipe]:
 
 
 def _engine(given: Options, board: Board, planned: list[Job]) -> Any:
-    on_gpu = any(_on_gpu(job.recipe.device) for job in planned)
+    jobs, on_gpu = given.jobs or 1, any(_on_gpu(job.recipe.device) for job in planned)
     if given.engine == "ray":
         from wavessm.training.sweep_ray import OnRay
 
-        return OnRay(board, given.jobs, 1 / given.jobs if on_gpu else 0)
-    return Local(board, given.jobs, _budget(given.memory_gib, on_gpu))
+        return OnRay(board, jobs, 1 / jobs if on_gpu else 0)
+    return Local(board, jobs, _budget(given.memory_gib, on_gpu))
 
 
 def _on_gpu(device: str) -> bool:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import datetime
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wavessm.data.tables import is_number
 from wavessm.errors import DataError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+DATE_NAMES = ("date", "datetime", "timestamp", "time")
+"""Names of a column with dates, in any case, where none is given."""
 _DAY = 86400.0
 _LIKE = "like 2024-05-01 13:00:00"
+_UNEVEN = 0.12
+"""Part of a step by which steps may differ: the lengths of months do by a tenth, and clocks are not exact."""
 _EPOCH, _SECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(seconds=1)
 _YEAR_LAST = re.compile(r"^(\d\d?)([/.-])(\d\d?)\2(\d{4})(.*)$", re.ASCII)
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -23,6 +30,12 @@ _DATE = re.compile(  # year, month, day, hour, minute, second, fraction, half of
     r"(?:[T ](\d\d?)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)?(?: ?([AP])M)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+
+
+def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
+    """The first column named as dates are, and whether it may hold some: one of numbers alone does not."""
+    name = next((str(name) for name in table.columns if str(name).lower() in DATE_NAMES), None)
+    return name, name is not None and (table.empty or table[name].dtype.kind not in "iuf" or table[name].isna().all())
 
 
 def parse_dates(column: Any, path: Path) -> tuple[np.ndarray, str]:
@@ -130,6 +143,21 @@ def same_clock(offset: str, trained: str, where: str) -> None:
                         "them by that clock.")  # fmt: skip
 
 
+def same_step(seconds: np.ndarray, trained: float, where: str) -> None:
+    """Refuse dates (rows,) that are not as far apart as those of training; months may differ, and weekdays.
+
+    >>> same_step(np.array([0, 3600, 7200]), 3600.0, "the table")
+    """
+    step = float(np.median(np.diff(seconds))) if len(seconds) > 1 else trained
+    if abs(step - trained) <= _UNEVEN * trained:
+        return
+    if trained == _DAY and _next_weekdays(seconds.astype("datetime64[s]"), np.arange(1)) is not None:
+        return  # few weekdays, a weekend among them
+    here, there = (datetime.timedelta(seconds=one) for one in (step, trained))
+    raise DataError(f"{where}: its rows are {here} apart, but the model was trained on rows {there} apart; resample "
+                    "them or train another model.")  # fmt: skip
+
+
 def _why_not(text: str) -> str:
     if not text:
         return "no date; fill it or drop the row."
@@ -167,10 +195,18 @@ def _so_late_in(months: np.ndarray, within: np.timedelta64) -> np.ndarray:
 
 
 def _next_weekdays(dates: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
-    """Dates that go on from Monday to Friday; None for others, and where no weekend was left out."""
+    """Dates that go on from Monday to Friday, some holidays left out; None for others, and where no weekend was left
+    out.
+
+    >>> days = np.array(["2024-12-23", "2024-12-24", "2024-12-27", "2024-12-30", "2024-12-31"], "datetime64[s]")
+    >>> _next_weekdays(days, np.arange(3, 5)).astype("datetime64[D]").astype(str).tolist()
+    ['2025-01-03', '2025-01-06']
+    """
     days = dates.astype("datetime64[D]")
     within = dates - days
-    working = np.busday_count(days[:-1], days[1:]) == 1
-    if not working.all() or (np.diff(days).astype(int) == 1).all() or not (within == within[0]).all():
+    if len(days) < 2 or not np.is_busday(days).all() or not (within == within[0]).all():
+        return None
+    working = np.busday_count(days[:-1], days[1:])
+    if np.median(working) != 1 or (np.diff(days).astype(int) == working).all():
         return None
     return np.busday_offset(days[-1], steps).astype("datetime64[s]") + within[-1]

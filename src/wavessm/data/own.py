@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from wavessm.data.cases import About, Cases, guess_kind, make_set
+from wavessm.data.dates import guess_dates
 from wavessm.data.series import WindowOptions, read_series, window_sets
 from wavessm.data.signals import read_npy
 from wavessm.data.source import KINDS, DataSet
@@ -65,6 +66,11 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
         raise DataError(f"{files['y']}: shape {y.shape}, expected ({len(X)},) or ({len(X)}, k), one row per case of X.")
     if y.dtype.kind not in "buifUS" or 0 in y.shape:
         raise DataError(f"{files['y']}: shape {y.shape} of {y.dtype}, expected numbers or text.")
+    if y.dtype.kind == "S":
+        try:
+            y = np.char.decode(y, "utf-8")
+        except UnicodeDecodeError:
+            raise DataError(f"{files['y']}: bytes that are not text in UTF-8; save the labels as text.") from None
     X = X.reshape(*X.shape[:2], -1).astype(np.float32)
     lengths = np.full(len(X), X.shape[1])
     if files["lengths"].exists():
@@ -101,15 +107,23 @@ def load_csv(
 ) -> DataSet:
     """A table of rows in time to forecast: `target` alone, or all columns where it is None.
 
-    date_column=None takes a column named date (in any case) where there is one; without dates there are no marks.
+    date_column=None takes a column named date, datetime, timestamp or time (in any case) where there is one; if it
+    holds numbers alone, it is left out. Without dates there are no marks.
     The first 70 % of the rows train, the next 10 % validate, the last 20 % test.
     """
     path = Path(path)
     options = WindowOptions(context, horizon, timeenc, eval_stamp)
+    columns = None if target is None else [target]
     if date_column is None:
-        names = [str(name) for name in read_table(path).columns]
-        date_column = next((name for name in names if name.lower() in ("date", "datetime", "timestamp", "time")), None)
-    series = read_series(path, None if target is None else [target], date_column)
+        table = read_table(path)
+        date_column, dated = guess_dates(table)
+        others = [str(name) for name in table.columns if name != date_column]
+        if date_column is not None and not dated and others:
+            log.warning(
+                "%s: column %r holds numbers, not dates; it is left out and rows have no dates", path, date_column
+            )
+            columns, date_column = columns or others, None
+    series = read_series(path, columns, date_column)
     if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
         log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", path)
     rows = len(series.values)

@@ -28,7 +28,7 @@ _PART_NAMES = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
-_UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
+UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
 
 
 class Signal(NamedTuple):
@@ -85,7 +85,7 @@ def check_riff(path: Path) -> None:
     except OSError as reason:
         raise DataError(f"{path}: unreadable ({reason.strerror}).") from reason
     there = size - (position - length - length % 2)
-    if length > there and length != _UNKNOWN_SIZE and start[:4] != b"RF64":
+    if length > there and length != UNKNOWN_SIZE and start[:4] != b"RF64":
         raise DataError(f"{path}: truncated, {there:,} bytes of sound, expected {length:,} by its header.")
 
 
@@ -174,16 +174,19 @@ def load_wfdb(
     folder: str | Path, labels_csv: str | Path | None = None, skip_bad: bool = False, seed: int = 0
 ) -> DataSet:
     """WFDB records with a table: columns `record` (path below the folder, without suffix), and either one column of
-    classes or several of 0 and 1 (labels); an optional column `split` holds train, val or test.
+    classes or several of 0 and 1 (labels); an optional column `split` holds train, val or test. Records and classes are
+    text as it is written (04015, NA).
 
     labels_csv=None takes labels.csv in the folder.
     """
     folder = Path(folder)
     path = folder / "labels.csv" if labels_csv is None else Path(labels_csv)
-    table = read_table(path)
+    table = read_table(path, text=True)
     need_columns(table, ["record"], path)
     if len(table) == 0:
         raise DataError(f"{path}: no rows below the header.")
+    if (gaps := np.flatnonzero(table["record"].isna())).size:
+        raise DataError(f"{path}: no record in line {table.index[gaps[0]]}; name it or drop the row.")
     names = [str(name) for name in table.columns if name not in ("record", "split")]
     if not names:
         raise DataError(f"{path}: column 'label' is missing; expected one of classes, or several of 0 and 1.")

@@ -224,7 +224,8 @@ class DataInfo:
         return x if self.scale is None else (x - _row(self.scale[0], x)) / _row(self.scale[1], x)
 
     def restore(self, y: Tensor) -> Tensor:
-        """Outputs (…, d_output) back to the units of the data."""
+        """Outputs (…, d_output) back to the units of the data, in float64: a large level leaves float32 few digits."""
+        y = y.double()
         return y if self.target_scale is None else y * _row(self.target_scale[1], y) + _row(self.target_scale[0], y)
 
     def to_dict(self) -> dict[str, Any]:

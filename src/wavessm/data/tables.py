@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +26,11 @@ def import_pandas() -> None:
         raise MissingExtraError("CSV tables need pandas; install it with pip install 'wavessm[train]'.") from reason
 
 
-def read_table(path: Path, index: bool = False, bare: bool = False) -> pd.DataFrame:
+def read_table(path: Path, index: bool = False, bare: bool = False, text: bool = False) -> pd.DataFrame:
     """A CSV file, its rows known by their line; with `index` its first column names them.
 
-    A `bare` table has no line with names: its columns are "0", "1", ….
+    A `bare` table has no line with names: its columns are "0", "1", …. With `text` fields stay as they are written
+    (04015, None), and only empty ones are missing.
     """
     import_pandas()
     import pandas as pd
@@ -38,7 +39,10 @@ def read_table(path: Path, index: bool = False, bare: bool = False) -> pd.DataFr
         header, lines = _outline(path, bare)
         names = list(map(str, range(len(header)))) if bare else None
         first = 0 if index else False
-        table = pd.read_csv(path, header=None if bare else 0, names=names, index_col=first, low_memory=False)
+        as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
+        table = pd.read_csv(
+            path, header=None if bare else 0, names=names, index_col=first, low_memory=False, **as_written
+        )
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, UnicodeDecodeError, OSError) as reason:

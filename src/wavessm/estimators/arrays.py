@@ -151,6 +151,9 @@ def read_targets(estimator: Any, y: Any, cases: int, reset: bool) -> Tensor:
     `classes_` and `multilabel_`, else y is held against them."""
     if y is None:
         raise OptionError(f"{_name(estimator)}: requires y to be passed, but the target y is None.")
+    if (plain := getattr(getattr(y, "dtype", None), "numpy_dtype", None)) is not None:  # Int64, boolean of pandas
+        _check_labels(estimator, list(y))
+        y = np.asarray(y, dtype=plain)
     if getattr(y, "dtype", None) is not None and np.asarray(y).dtype.kind == "f":
         assert_all_finite(np.asarray(y), input_name="y")
     _check_labels(estimator, y)

@@ -229,6 +229,8 @@ class WaveSSMForecaster(BaseEstimator):
     def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
         """The next h steps (the horizon's, if None) of the series of fit or of a given one, in the form it came in.
 
+        series      scaled as the series of fit with its key (in a dict) or its place (in a list of as many, or alone);
+                    any other by its own mean and deviation
         covariates  where fit had them: rows of the next h steps, (h, k); with `series`, of all its steps and the next
         """
         h = self._steps(h)
@@ -274,7 +276,7 @@ class WaveSSMForecaster(BaseEstimator):
         else:
             tracks, form = read_series(series, "series", self.column_names_)
             refuse_others(tracks, self.tracks_[0])
-            scales = self.scales_ if len(tracks) == len(self.tracks_) else [Scale.of(track.values) for track in tracks]
+            scales = self._scales_of(tracks, form)
             self._check_dates(tracks)
         for at, track in enumerate(tracks):
             if track.length < self.context_:
@@ -292,6 +294,14 @@ class WaveSSMForecaster(BaseEstimator):
         if series is None:
             known = [np.concatenate(pair) for pair in zip(self.known_, known, strict=True)]
         return tracks, form, scales, known
+
+    def _scales_of(self, tracks: list[Track], form: Any) -> list[Scale]:
+        """Those of fit, by their keys in a dict, else by their places where there are as many; others' own."""
+        own = [Scale.of(track.values) for track in tracks]
+        if isinstance(form, list):
+            known = dict(zip(self.form_, self.scales_, strict=True)) if isinstance(self.form_, list) else {}
+            return [known.get(key, scale) for key, scale in zip(form, own, strict=True)]
+        return self.scales_ if len(tracks) == len(self.tracks_) else own
 
     def _own(self) -> list[Case]:
         """The series of fit, as far as they go."""
@@ -321,7 +331,7 @@ class WaveSSMForecaster(BaseEstimator):
     ) -> Backtest:
         """Forecast from every `stride`-th origin of a series and compare with what came; the model is not refitted.
 
-        series  None takes the calibrating end of the series of fit, which training never saw
+        series  None takes the calibrating end of the series of fit, which training never saw; scaled as in `predict`
         level   also counts how much of the truth lies inside intervals of this level; give a new series for that
         """
         h, own = self._steps(h), series is None

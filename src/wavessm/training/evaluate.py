@@ -78,7 +78,7 @@ def evaluate_run(
     table_scores, table = evaluate_split(
         model, source.to(device), run.info, run.recipe.eval_batch_size, every=every, rate=rate, antialias=antialias
     )
-    spans = metrics.bootstrap(run.info.kind, table) if len(table) > 1 else {}
+    spans = intervals(run.info.kind, table)
     parts = score_parts(run.info, table) if split == "test" else {}
     each = metrics.by_class(run.info.kind, table, run.info.classes) if classes else {}
     return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts, each)

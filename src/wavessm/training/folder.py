@@ -10,11 +10,13 @@ last.ckpt     everything needed to go on       result.json  scores of the best m
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import platform
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -174,16 +176,40 @@ def resume_command(folder: Path) -> str:
 
 def new_folder(out: Path | None, task: str) -> Path:
     """The folder of a new run: as given and empty, or the next free number under runs/."""
-    if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"{out}: is not an empty folder; choose another --out, or go on with: {resume_command(out)}")
-        folder = out
-    else:
-        number = 1
-        while (folder := Path("runs") / f"{task}-{number:03}").exists():
-            number += 1
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out}: is not an empty folder; choose another --out, or go on with: {resume_command(out)}")
+    folder = Path("runs") if out is None else out
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        return _numbered(folder, task) if out is None else folder
     except OSError as reason:
         raise RunError(f"{folder}: cannot be made ({reason.strerror}).") from reason
-    return folder
+
+
+def _numbered(folder: Path, task: str) -> Path:
+    """A new folder with the next free number, made at once: several runs may ask for one."""
+    for number in itertools.count(1):
+        with suppress(FileExistsError):
+            (numbered := folder / f"{task}-{number:03}").mkdir()
+            break
+    return numbered
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a run for this process, or say in one line that another one has it: a lock on run.json, which the system
+    takes back if its holder dies."""
+    import fcntl  # what reads runs does without
+
+    with (folder / "run.json").open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder}: this run is still running; wait for it, or stop it first.") from None
+        except OSError:  # a file system without locks
+            yield
+            return
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)

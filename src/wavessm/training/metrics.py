@@ -23,6 +23,10 @@ from wavessm.errors import OptionError
 
 RESAMPLES = 100
 QUANTILES = (0.05, 0.95)
+HOPELESS = 2000
+"""Resamples after which it is given up, if not one of them could be used."""
+ROUNDING = 1e-12
+"""Part of the mean square of targets below which their variance is none."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
     scores = {"mse": float(mean[0]), "mae": float(mean[1])}
     if kind == "regression":
         variance = mean[3] - mean[2] ** 2
-        scores = {"relative_mse": float(mean[0] / variance) if variance > 0 else math.nan, **scores}
+        scores = {"relative_mse": float(mean[0] / variance) if variance > ROUNDING * mean[3] else math.nan, **scores}
     return scores
 
 
@@ -133,23 +137,31 @@ def bootstrap(
 ) -> dict[str, tuple[float, float]]:
     """5 % and 95 % quantiles of the scores over resamples of the cases. (cases, k)
 
-    A multi-label resample is drawn again until every class that has a positive in the split has one in it.
+    A multi-label resample is drawn again until every class that has a positive in the split has one in it, and any
+    resample until it has the scores that the split has. A score that the split lacks has no interval.
     """
     if len(table) < 2:
         raise OptionError(f"bootstrap: {len(table)} cases, expected at least 2.")
     random = np.random.default_rng(seed)
-    needed = np.split(table, 2, axis=1)[1].any(axis=0) if kind == "multilabel" else None
+    labels = np.split(table, 2, axis=1)[1] > 0.5 if kind == "multilabel" else np.ones((len(table), 1), dtype=bool)
+    labels = labels[:, labels.any(axis=0)]
+    names = [name for name, value in summarise(kind, table).items() if not math.isnan(value)]
     drawn: list[dict[str, float]] = []
-    for _ in range(1000 * resamples):
-        sample = table[random.integers(len(table), size=len(table))]
-        if needed is None or np.all(np.split(sample, 2, axis=1)[1].any(axis=0) >= needed):
-            drawn.append(summarise(kind, sample))
-        if len(drawn) == resamples:
+    for tries in range(1000 * resamples):
+        if len(drawn) == resamples or (tries == HOPELESS and not drawn):
             break
-    else:
-        raise OptionError("bootstrap: some class has too few positives to be drawn; report the score without interval.")
-    low, high = QUANTILES
-    return {
-        name: (float(np.quantile([d[name] for d in drawn], low)), float(np.quantile([d[name] for d in drawn], high)))
-        for name in drawn[0]
-    }
+        index = random.integers(len(table), size=len(table))
+        if labels[index].any(axis=0).all():
+            scores = summarise(kind, table[index])
+            if not any(math.isnan(scores[name]) for name in names):
+                drawn.append(scores)
+    if len(drawn) < resamples:
+        raise OptionError(
+            "bootstrap: too few cases of some class, or too few that differ; report the score without interval."
+        )
+    return {name: _span([scores[name] for scores in drawn]) for name in names}
+
+
+def _span(values: list[float]) -> tuple[float, float]:
+    low, high = np.quantile(values, QUANTILES)
+    return float(low), float(high)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.dates import go_on, same_clock
+from wavessm.data.dates import DATE_NAMES, go_on, guess_dates, same_clock, same_step
 from wavessm.data.series import Series, make_marks, read_series
 from wavessm.data.signals import Signal, read_npy, read_signal
 from wavessm.data.source import DataInfo
@@ -24,7 +24,6 @@ from wavessm.models import SequenceModel
 from wavessm.training.folder import Run
 
 Row = dict[str, Any]
-DATE_NAMES = ("date", "datetime", "timestamp", "time")
 THRESHOLD = 0.5
 _OWN = ("file", "case", "prediction", "samples", "rows", "step", "date")
 """Columns of a prediction that are not the data's."""
@@ -125,6 +124,8 @@ def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
         raise DataError(
             f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that the model needs."
         )
+    if series.seconds is not None and info.step is not None:
+        same_step(series.seconds, info.step, series.source)
     values = forecast(run, model, series)
     dates = future(series, info.horizon)
     head = {"file": str(path)}
@@ -137,11 +138,10 @@ def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
 
 @torch.no_grad()
 def forecast(run: Run, model: SequenceModel, series: Series) -> Tensor:
-    """The rows after the last of a series, in its units. → (horizon, columns)"""
+    """The rows after the last of a series, in its units. → (horizon, columns) float64"""
     info = run.info
-    context = torch.from_numpy(series.values[-info.length :].astype(np.float32))
-    marks = _marks(run, series)
-    return info.restore(model(info.standardise(context)[None], marks=marks)[0])
+    context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()
+    return info.restore(model(context[None], marks=_marks(run, series))[0])
 
 
 def _marks(run: Run, series: Series) -> Tensor | None:
@@ -170,13 +170,16 @@ def future(series: Series, horizon: int) -> np.ndarray | None:
 
 
 def date_column(run: Run, path: Path) -> str | None:
-    """The column with dates: as given in training, or by its name; None if the model reads no calendar."""
+    """The column with dates: as given in training, or by its name; None if there is none and the model reads no
+    calendar."""
     named = getattr(run.options, "date_column", None)
     if named:
         return named
-    columns = [str(name) for name in read_table(path).columns]
-    found = next((name for name in columns if name.lower() in DATE_NAMES), None)
-    if found is None and (run.info.mark_sizes or run.info.mark_width):
+    calendar = bool(run.info.mark_sizes or run.info.mark_width)
+    found, dated = guess_dates(read_table(path))
+    if not dated and not calendar:
+        return None
+    if found is None:
         raise DataError(
             f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model was trained with a calendar."
         )

@@ -15,7 +15,7 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from wavessm.training import checkpoint
 from wavessm.training.checkpoint import RunError
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
-from wavessm.training.folder import Run, environment, fill, new_folder
+from wavessm.training.folder import Run, environment, fill, held, new_folder
 from wavessm.training.launch import launch
 from wavessm.training.loader import Whole, as_trained
 from wavessm.training.metrics import SELECTION
@@ -76,12 +76,13 @@ def train(
     run = Run(folder, task, chosen, recipe_name, recipe, data.info, config, environment(), data_checksum(chosen))
     if team.rank == 0:
         run.write()
-    _fit(run, model, data, Place(device, team, show), None)
+    with held(folder) if team.rank == 0 else nullcontext():
+        _fit(run, model, data, Place(device, team, show), None)
     return run
 
 
 def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: int | None = None) -> Run:
-    """Go on with the run in a folder, from its last checkpoint, as if it had never stopped.
+    """Go on with the run in a folder, from its last checkpoint, as if it had never stopped; refused while it runs.
 
     devices, nodes: another number of processes than it began with; batches stay the same.
     """
@@ -100,20 +101,27 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
     team = team_of(recipe)
     if team is None:
         _check_machine(recipe)
+        with held(folder):
+            pass  # refused before any process is started
         launch(resume, (folder, show, recipe.devices, recipe.nodes), folder, recipe.devices)
         return run
-    device = pick_device(recipe, team)
+    with held(folder) if team.rank == 0 else nullcontext():
+        _go_on(run, Place(pick_device(recipe, team), team, show))
+    return run
+
+
+def _go_on(run: Run, place: Place) -> None:
+    last = run.folder / "last.ckpt"
     start = checkpoint.load(last) if last.exists() else None
     if start is not None and "optimiser" not in start:
         raise RunError(f"{last}: holds a model alone, nothing to go on from; was it copied from best.ckpt?")
     data = run.load_data()
-    _check_data(data, recipe, run.model.norm)
+    _check_data(data, run.recipe, run.model.norm)
     torch.manual_seed(run.recipe.seed)
     model = SequenceModel(run.model)
     if start is not None:
         fill(model, start, last)
-    _fit(run, model, data, Place(device, team, show), start)
-    return run
+    _fit(run, model, data, place, start)
 
 
 @dataclass(frozen=True)

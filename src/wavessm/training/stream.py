@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -18,14 +19,15 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 import torch
 
-from wavessm.data.dates import Clock, same_clock
+from wavessm.data.dates import DATE_NAMES, Clock, same_clock
 from wavessm.data.series import Series
+from wavessm.data.signals import UNKNOWN_SIZE
 from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError
 from wavessm.models import SequenceModel
 from wavessm.streaming import sampled
 from wavessm.training.folder import Run
-from wavessm.training.predict import DATE_NAMES, Row, check_values, forecast, judge, names_of
+from wavessm.training.predict import Row, check_values, forecast, judge, names_of
 
 POLL_SECONDS = 0.1
 _EXPECTED = "expected fields separated by commas or blanks, decimals with a point"
@@ -53,16 +55,19 @@ def follow_lines(path: Path, idle: float) -> Iterator[str]:
 
 
 def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
-    """Samples of a WAV file as they are written, whatever length its header says. → (≤ chunk, channels)"""
+    """Samples of a WAV file as they are written, whatever length its header says. → (≤ chunk, channels)
+
+    Only where something else of a finished file follows (a list of titles, say) do they end before the file does.
+    """
     with path.open("rb") as file:
-        (dtype, offset, scale), channels, width, _ = _wav_header(file, path)
+        (dtype, offset, scale), channels, width, _, length = _wav_header(file, path)
         since, held = time.monotonic(), b""
-        size = channels * width
+        size, end = channels * width, None if length in (0, UNKNOWN_SIZE) else file.tell() + length
         while True:
-            data = file.read(chunk * size - len(held))
+            data = _read_sound(file, chunk * size - len(held), end)
             if data:
                 held, since = held + data, time.monotonic()
-            idle_now = time.monotonic() - since > idle
+            idle_now = data is None or time.monotonic() - since > idle
             if len(held) == chunk * size or (idle_now and len(held) >= size):
                 whole = held[: len(held) // size * size]
                 held = held[len(whole) :]
@@ -71,6 +76,23 @@ def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
                 return
             elif not data:
                 time.sleep(POLL_SECONDS)
+
+
+def _read_sound(file: IO[bytes], count: int, end: int | None) -> bytes | None:
+    """The next bytes, none where none have come; None where another chunk begins at `end`, that of the header."""
+    at = file.tell()
+    if end is None or at > end:
+        return file.read(count)
+    if at < end:
+        return file.read(min(count, end - at))
+    file.seek(end % 2, os.SEEK_CUR)  # chunks begin at even places
+    head, there = file.read(8), os.fstat(file.fileno()).st_size - file.tell()
+    file.seek(end)
+    if len(head) < 8:
+        return b""
+    if head[:4].isascii() and head[:4].decode().isprintable() and struct.unpack("<I", head[4:])[0] <= there:
+        return None
+    return file.read(count)  # more sound than the header knew of
 
 
 def wav_step(run: Run, path: Path, rate: float = 1.0) -> float:
@@ -86,8 +108,8 @@ def wav_step(run: Run, path: Path, rate: float = 1.0) -> float:
     return found
 
 
-def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int, int, int]:
-    """Leaves the file at its first sample; number format, channels, bytes a number, samples a second."""
+def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int, int, int, int]:
+    """Leaves the file at its first sample; number format, channels, bytes a number, samples a second, bytes of all."""
     start = file.read(12)
     if start[:4] != b"RIFF" or start[8:] != b"WAVE":
         raise DataError(f"{path}: not a WAV file; follow a .wav or a file of lines.")
@@ -107,7 +129,7 @@ def _wav_header(file: IO[bytes], path: Path) -> tuple[tuple[str, int, int], int,
             form = (struct.unpack("<H", body[24:26])[0] if code == 0xFFFE else code, bits), channels
     if form is None or form[0] not in _PCM or not form[1] or not rate:
         raise DataError(f"{path}: its samples are of a kind that cannot be followed; use 16-bit or float WAV.")
-    return _PCM[form[0]], form[1], form[0][1] // 8, rate
+    return _PCM[form[0]], form[1], form[0][1] // 8, rate, length
 
 
 def read_lines(lines: Iterator[str], run: Run, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
