@@ -1,7 +1,7 @@
 """Which setting gives the `best` recipe of a forecast the best start: validation errors of the ridge regression alone.
 
     python benchmarks/tune_start.py --data-root FOLDER --variables multi --out results/forecast/multi_settings.csv
-    python benchmarks/tune_start.py --data-root FOLDER --variables uni --out runs/uni_settings.csv --sets ETTh1 --stride 5
+    python benchmarks/tune_start.py --data-root FOLDER --variables uni --out runs/uni_settings.csv --stride 5
 
 No model is trained and the test split is not read. Settings are the STARTS of wavessm.training.forecast_settings, all
 or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride with a factor in

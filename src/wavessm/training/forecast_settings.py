@@ -135,8 +135,8 @@ def settled(data: Data, recipe: Recipe) -> tuple[Data, Recipe]:
     data, recipe = settle(data, recipe, complete(name))
     note = (
         f"setting {name} of {variables}variate forecasts, chosen in validation: a linear path from context and "
-        "calendar that starts at the ridge regression; waves for the calendar, that of the horizon too; dropout, rates, "
-        "one cycle of five epochs without early stopping"
+        "calendar that starts at the ridge regression; waves for the calendar, that of the horizon too; dropout, "
+        "rates, one cycle of five epochs without early stopping"
     )
     return data, dataclasses.replace(recipe, note=note)
 
