@@ -21,10 +21,10 @@ import wavessm as ws
 from wavessm.errors import DataError
 from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
-from wavessm.training.checkpoint import RunError
+from wavessm.training.checkpoint import Interrupted, RunError
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run, held, new_folder
-from wavessm.training.keeper import Interrupted, read_rows
+from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import pick_device, resume, train
@@ -584,3 +584,14 @@ def test_each_layout_trains_end_to_end(tmp_path, task):
     run = train(task, options, dataclasses.replace(TINY, steps=3, eval_batch_size=1024), tmp_path / "run", show=False)
     result = json.loads((run.folder / "result.json").read_text())
     assert all(math.isfinite(value) for name, value in result.items() if name.startswith("test_"))
+
+
+def test_without_lightning_one_line_names_the_extra(tmp_path):
+    code = f"""import sys; sys.modules["lightning"] = None
+from wavessm.cli import main
+sys.exit(main(["train", "window-copy", "--out", {str(tmp_path / "run")!r}]))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "wavessm train: training needs lightning.pytorch: pip install 'wavessm[train]'."
+    ]

@@ -16,8 +16,8 @@ import miniatures
 import wavessm as ws
 from wavessm.data import Arrays, window_copying
 from wavessm.training import checkpoint
-from wavessm.training.checkpoint import RunError
-from wavessm.training.keeper import Interrupted, read_rows
+from wavessm.training.checkpoint import Interrupted, RunError
+from wavessm.training.keeper import read_rows
 from wavessm.training.launch import launch
 from wavessm.training.loader import Stretch, Whole
 from wavessm.training.module import TrainingModule

@@ -18,10 +18,10 @@ from wavessm.data import WindowCopy, window_copying
 from wavessm.data.window_copy import copying_set, read_stages
 from wavessm.report.tables import write_report
 from wavessm.training import results
+from wavessm.training.checkpoint import Interrupted
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
-from wavessm.training.keeper import Interrupted
 from wavessm.training.loader import Stretch
 from wavessm.training.module import TrainingModule
 from wavessm.training.recipes import ModelOptions, Recipe

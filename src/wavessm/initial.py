@@ -78,14 +78,20 @@ def initial_modes(
     return _initial_modes(family, measure, whole(d_state, "WaveSSM: d_state", least=2), structure, drive)
 
 
+def check_family(name: str) -> None:
+    """Refuse what no layer can start from."""
+    known = [*families(), *RESERVED]
+    if name not in known and not is_parametric(name):
+        raise unknown_name("family", name, known)
+
+
 @lru_cache(maxsize=64)
 def _initial_modes(family: str, measure: str | None, d_state: int, structure: str | None, drive: str) -> Initial:
     if family in S4D:
         if structure == "dplr":
             raise OptionError(f"WaveSSM: '{family}' is a diagonal initialisation; use structure='diagonal' or 'legs'.")
         return _s4d(family, d_state)
-    if family not in (*CLOSED_FORMS, *families()) and not is_parametric(family):
-        raise unknown_name("family", family, [*families(), *RESERVED])
+    check_family(family)
     operator = make_operator(family, None if family in CLOSED_FORMS else measure, d_state)
     if structure == "dplr" or (structure is None and family in POLYNOMIAL):
         return _dplr(operator)

@@ -11,6 +11,7 @@ from typing import Any
 from wavessm.cli.parse import explained, parse
 from wavessm.errors import OptionError
 from wavessm.tasks import TASKS, Task
+from wavessm.training.checkpoint import Interrupted
 from wavessm.training.folder import Run, resume_command
 from wavessm.training.forecast_settings import settled
 from wavessm.training.processes import team_of
@@ -101,8 +102,6 @@ def _resume(arguments: list[str]) -> int:
 
 def _interrupted(end: Exception) -> int:
     """130 and how to go on if the run was asked to stop; anything else is raised again."""
-    from wavessm.training.keeper import Interrupted
-
     if not isinstance(end, Interrupted):
         raise end
     folder, step = end.args

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, same_quantity
 
 WITHIN = "within noise"
 NO_SPREAD = "one seed"
@@ -19,15 +19,10 @@ def counterpart(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant
 
 
 def partner(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> tuple[Variant, float] | None:
-    """The paper's variant and its number.
-
-    Forecasts and Speech Commands name their data sets as the paper does; other tasks have one each, without a name.
-    """
+    """The paper's variant and its number."""
     baseline = BASELINES.get(variant.model.lower(), variant.family)
     for theirs, rows in published.items():
-        if theirs._replace(dataset="") != cell._replace(dataset=""):
-            continue
-        if (cell.dataset or cell.task in ("forecast", "speech")) and theirs.dataset != cell.dataset:
+        if not same_quantity(cell, theirs):
             continue
         for row, value in rows.items():
             if baseline in BASELINES.values():

@@ -14,15 +14,15 @@ from statistics import fmean
 from typing import NamedTuple
 
 from wavessm.report.compare import counterpart, verdict
-from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant
+from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, same_quantity
 
 Results = dict[Cell, dict[Variant, Result]]
 Published = dict[Cell, dict[Variant, float]]
 MARKS = {"better": "+", "within": "=", "worse": "-"}
 LEGEND = (
     "± is the standard deviation over seeds. + better, = within noise, - worse than the paper's number for the same "
-    "variant, by more than two standard errors over seeds, the interval by test cases (90 %) and half a unit of the "
-    "paper's last digit; in brackets with one seed. Empty cells were not run, or are not in the paper."
+    "variant, by more than half a unit of its last digit and the wider of two standard errors over seeds and the 90 % "
+    "interval over test cases; in brackets with one seed. Empty cells were not run, or are not in the paper."
 )
 
 
@@ -111,11 +111,11 @@ def _entry(variant: Variant, cell: Cell, results: Results, published: Published)
     if result is None:
         return ""
     number = counterpart(cell, variant, published)
-    mark = "" if number is None else " " + MARKS[verdict(cell.metric, result, number).split(" ")[0]]
-    mark = f" ({mark.strip()})" if mark and len(result.values) == 1 else mark
+    mark = "" if number is None else MARKS[verdict(cell.metric, result, number).split(" ")[0]]
+    mark = f"({mark})" if mark and len(result.values) == 1 else mark
     digits = 4 if HIGHER_IS_BETTER[cell.metric] else 3
     spread = "" if math.isnan(result.spread) else f" ± {result.spread:.{digits}f}"
-    return f"{result.mean:.{digits}f}{spread}{mark}"
+    return f"{result.mean:.{digits}f}{spread} {mark}".rstrip()
 
 
 def _numbers_of(cell: Cell, published: Published) -> dict[Variant, float]:
@@ -123,6 +123,6 @@ def _numbers_of(cell: Cell, published: Published) -> dict[Variant, float]:
     return {
         variant: value
         for theirs, rows in published.items()
-        if theirs._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs.dataset)
+        if same_quantity(cell, theirs)
         for variant, value in rows.items()
     }

@@ -24,6 +24,8 @@ from typing import NamedTuple
 from wavessm.errors import DataError
 from wavessm.training.results import COLUMNS
 
+NAMED = ("forecast", "speech")
+"""Tasks with several data sets."""
 HIGHER_IS_BETTER = {"auroc": True, "accuracy": True, "mse": False, "mae": False, "relative_mse": False}
 
 
@@ -140,6 +142,18 @@ def _result(seeds: list[list[dict[str, str]]]) -> Result:
     return Result(values, fmean(halves) if halves else 0.0)
 
 
+def same_quantity(ours: Cell, theirs: Cell) -> bool:
+    """Whether a number of ours and one of the paper's are of the same thing.
+
+    Forecasts and Speech Commands name their data sets as the paper does; other tasks have one each, without a name.
+
+    >>> same_quantity(Cell("image", "", "", "", "accuracy"), Cell("image", "sCIFAR", "", "", "accuracy"))
+    True
+    """
+    nameless = not ours.dataset and ours.task not in NAMED
+    return theirs == (ours._replace(dataset=theirs.dataset) if nameless else ours)
+
+
 def unmet(results: Iterable[Cell], published: Iterable[Cell]) -> list[Cell]:
     """Quantities of the paper that no run has, in its order; tasks with one data set do not name it.
 
@@ -147,16 +161,8 @@ def unmet(results: Iterable[Cell], published: Iterable[Cell]) -> list[Cell]:
     []
     """
     ours = list(results)
-    named = [
-        theirs if theirs.task in ("forecast", "speech") else theirs._replace(dataset="")
-        for theirs in published
-        if not any(
-            theirs in (cell, cell._replace(dataset=theirs.dataset))
-            for cell in ours
-            if cell.dataset in ("", theirs.dataset)
-        )
-    ]
-    return list(dict.fromkeys(named))
+    missing = (theirs for theirs in published if not any(same_quantity(cell, theirs) for cell in ours))
+    return list(dict.fromkeys(cell if cell.task in NAMED else cell._replace(dataset="") for cell in missing))
 
 
 def paper() -> dict[Cell, dict[Variant, float]]:

@@ -10,7 +10,17 @@ from wavessm.errors import DataError
 from wavessm.record import pyplot
 from wavessm.report.compare import counterpart, partner, verdict
 from wavessm.report.overview import LEGEND, overview
-from wavessm.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, collect, paper, read_runs, unmet
+from wavessm.report.runs import (
+    HIGHER_IS_BETTER,
+    Cell,
+    Result,
+    Variant,
+    collect,
+    paper,
+    read_runs,
+    same_quantity,
+    unmet,
+)
 from wavessm.report.windows import has_windows, plot_windows, window_table
 
 Table = list[list[str]]
@@ -63,7 +73,7 @@ def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Va
         met.add(None if found is None else found[0])
         lines.append([str(variant), str(len(result.values)), ours, theirs, word])
     for theirs_cell, rows in published.items():
-        if theirs_cell._replace(dataset="") == cell._replace(dataset="") and cell.dataset in ("", theirs_cell.dataset):
+        if same_quantity(cell, theirs_cell):
             for variant, value in rows.items():
                 if variant not in met:
                     lines.append([str(variant), "", "", f"{value:g}", ""])

@@ -28,6 +28,10 @@ class RunError(WaveSSMError):
     """A run folder or checkpoint that cannot be read, or a run that cannot go on."""
 
 
+class Interrupted(Exception):
+    """The user or the machine asked the run to stop; it is saved."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when all of it is on the disk; until then, what was there stays."""

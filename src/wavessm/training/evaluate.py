@@ -35,6 +35,7 @@ class Evaluation:
     antialias: bool = False  # a low-pass filter went before leaving samples out
     parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
     classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
+    checkpoint: str = "best"
 
 
 def evaluate_run(
@@ -81,7 +82,7 @@ def evaluate_run(
     spans = intervals(run.info.kind, table)
     parts = score_parts(run.info, table) if split == "test" else {}
     each = metrics.by_class(run.info.kind, table, run.info.classes) if classes else {}
-    return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts, each)
+    return Evaluation(split, len(table), rate, table_scores, spans, antialias, parts, each, which)
 
 
 def score_parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from wavessm.data.forecast import ALIASES, SETS
 from wavessm.errors import OptionError
-from wavessm.frames import RESERVED, families
-from wavessm.initial import STRUCTURES
+from wavessm.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
 from wavessm.registry import unknown_name
 from wavessm.tasks import TASKS
@@ -214,9 +213,8 @@ def variant_fields(variant: str) -> dict[str, str]:
     parts = variant.split(":")
     if len(parts) > 3 or not all(parts):
         raise OptionError(f"variant {variant!r}, expected family, family:measure or family:measure:structure.")
-    known = {"family": [*families(), *RESERVED], "measure": MEASURES, "structure": STRUCTURES}
-    chosen = dict(zip(known, parts, strict=False))
-    for kind, name in chosen.items():
-        if name not in known[kind]:
-            raise unknown_name(kind, name, known[kind])
-    return chosen
+    check_family(parts[0])
+    for kind, name, known in zip(("measure", "structure"), parts[1:], (MEASURES, STRUCTURES), strict=False):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return dict(zip(("family", "measure", "structure"), parts, strict=False))

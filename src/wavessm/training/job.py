@@ -20,6 +20,7 @@ from typing import Any
 
 from wavessm.data.parallel import end_with_parent
 from wavessm.training import results
+from wavessm.training.checkpoint import Interrupted
 from wavessm.training.folder import Run
 from wavessm.training.grid import Job
 from wavessm.training.launch import STOPPED
@@ -45,8 +46,6 @@ class Desk:
 
 def work(job: Job, desk: Desk) -> int:
     """Do a job and write its row; the exit status. A run that was asked to stop leaves none."""
-    from wavessm.training.keeper import Interrupted
-
     try:
         run = _trained(job, desk.run(job))
         results.append(desk.csv, results.rows_of_run(run, job.command, desk.everything))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from wavessm.models import SequenceModel
 from wavessm.training import checkpoint
-from wavessm.training.checkpoint import RunError
+from wavessm.training.checkpoint import Interrupted, RunError
 from wavessm.training.curves import draw_curves
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.loader import restore_source
@@ -32,10 +32,6 @@ from wavessm.training.module import TrainingModule
 
 CHECK_EVERY = {"cpu": 1}
 """Steps between looks at the loss; reading it makes a GPU wait, so it is looked at every 50 there."""
-
-
-class Interrupted(Exception):
-    """The user or the machine asked the run to stop; it is saved."""
 
 
 class Keeper(Callback):

@@ -22,7 +22,7 @@ from typing import Any
 
 from wavessm.data.parallel import end_with_parent
 from wavessm.training import checkpoint
-from wavessm.training.checkpoint import RunError
+from wavessm.training.checkpoint import Interrupted, RunError
 from wavessm.training.folder import resume_command
 
 PRELOAD = ["wavessm.training.run", "wavessm.training.keeper", "wavessm.training.module", "wavessm.training.progress",
@@ -63,8 +63,6 @@ def launch(work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, c
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from wavessm.training.keeper import Interrupted
-
     prepare_server()
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
@@ -99,8 +97,6 @@ def launch(work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, c
 
 def _process(work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """What each process does; what it raises, the engine brings home."""
-    from wavessm.training.keeper import Interrupted
-
     end_with_parent()
     os.setpgrp()  # Ctrl-C comes once, through the engine
     try:

@@ -155,7 +155,7 @@ def rows_of_evaluation(run: Run, result: Evaluation, arguments: list[str]) -> li
     told = (
         dataset_name(options, result.rate),
         "low-pass" * result.antialias,
-        "last checkpoint" * ("--checkpoint" in arguments),
+        "last checkpoint" * (result.checkpoint == "last"),
     )
     looked = " ".join(filter(None, told))
     trained = run.environment["command"]
