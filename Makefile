@@ -5,9 +5,9 @@ BIN := .venv/bin
 
 setup: .venv/.ready ## a ready virtual environment in .venv
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable lab
 	touch $@
 
 demo: setup ## a wavelet and a polynomial state space learn side by side; five minutes, report in runs/demo
@@ -26,8 +26,8 @@ docs: setup ## the documentation in runs/docs; warnings are errors, no network i
 	@echo "open runs/docs/index.html"
 
 study: setup ## the tables and plots under results/
-	$(BIN)/python -m wavessm.lab.conditioning --out results/frames
-	$(BIN)/python -m wavessm.lab.memory --out results/memory
+	$(BIN)/python -m wavessm_lab.studies.conditioning --out results/frames
+	$(BIN)/python -m wavessm_lab.studies.memory --out results/memory
 
 figures: setup ## the paper's figures and studies in runs/figures
 	$(BIN)/wavessm figures --out runs/figures

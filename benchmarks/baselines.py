@@ -29,21 +29,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tune_start import start
-from wavessm.data.arena import load_listops, load_text
 from wavessm.data.baselines import baseline_scores
-from wavessm.data.cifar import load_image
-from wavessm.data.forecast import SETS, load_forecast
-from wavessm.data.ptbxl import load_ptbxl
+from wavessm.data.datasets.arena import load_listops, load_text
+from wavessm.data.datasets.forecast import SETS, load_forecast
+from wavessm.data.datasets.image import load_image
+from wavessm.data.datasets.ptbxl import load_ptbxl
+from wavessm.data.datasets.speech import load_speech
 from wavessm.data.source import DataSet, Source
-from wavessm.data.speech import load_speech
 from wavessm.data.tokens import Tokens
 from wavessm.errors import DataError
 from wavessm.tasks import ForecastOptions
 from wavessm.training import metrics, results
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
-from wavessm.training.forecast_settings import settled
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.tasks.forecast_settings import tuned
 
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def starts(root: str, variables: str) -> list[dict[str, Any]]:
     rows = []
     for options in pairs(variables):
         began = time.perf_counter()
-        model, data, fit = start(*settled(ForecastOptions(root, **options), recipe("forecast")))
+        model, data, fit = start(*tuned(ForecastOptions(root, **options), recipe("forecast")))
         seconds = time.perf_counter() - began
         scores, _ = evaluate_split(model, data.test, data.info, 512)
         rows += [row("forecast", options, "linear with calendar", m, scores[m], seconds) for m in ("mse", "mae")]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wavessm.lab.record import provenance, write_csv
+from wavessm.training.record import provenance, write_csv
 
 
 def best_of(work: Callable[[], Any], repeats: int = 3) -> float:

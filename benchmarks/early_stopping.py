@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from estimators import read_ts
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.record import provenance, write_csv
+from wavessm.training.record import provenance, write_csv
 
 SETTINGS: dict[str, dict[str, object]] = {
     "always": {"early_stopping": False},

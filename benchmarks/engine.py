@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import wavessm as ws
 from common import report
-from wavessm.lab.record import write_csv
+from wavessm.training.record import write_csv
 
 # task: batch, d_model, d_state, length, bidirectional
 SHAPES = {

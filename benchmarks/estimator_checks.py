@@ -22,7 +22,7 @@ from sktime.utils.estimator_checks import check_estimator as check_sktime
 from wavessm.estimators import WaveSSMClassifier
 from wavessm.estimators.classifier import EXCEPTIONS
 from wavessm.estimators.sktime import SktimeClassifier, SktimeForecaster
-from wavessm.record import provenance, write_csv
+from wavessm.training.record import provenance, write_csv
 
 Row = dict[str, object]
 

@@ -19,7 +19,7 @@ import torch
 
 import wavessm
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.record import processor, revision
+from wavessm.training.record import processor, revision
 
 SETS = ("BasicMotions", "ItalyPowerDemand", "ArrowHead", "GunPoint", "JapaneseVowels", "OSULeaf", "ACSF1")
 FIELDS = ("set", "seed", "accuracy", "train_cases", "test_cases", "channels", "length", "classes", "parameters",

@@ -23,11 +23,11 @@ from typing import Any
 
 from common import report
 from wavessm import frames, operators
-from wavessm.cli.explore import Options, make_server, one_thread
-from wavessm.explore import stream, study
-from wavessm.explore.app import make_app, values_of
-from wavessm.explore.shelf import Shelf
-from wavessm.explore.state import State
+from wavessm_lab.cli.explore import Options, make_server, one_thread
+from wavessm_lab.explore import stream, study
+from wavessm_lab.explore.allowed import AllowedFiles
+from wavessm_lab.explore.app import make_app, values_of
+from wavessm_lab.explore.state import State
 
 FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6", "legendre", "fourier")
 VIEWS = ("frame", "operator", "memory")
@@ -44,7 +44,7 @@ class Caller:
     """Asks the application what a browser would ask it."""
 
     def __init__(self, folder: Path) -> None:
-        self.app = make_app(Shelf((folder,), folder / "keep"))
+        self.app = make_app(AllowedFiles((folder,), folder / "keep"))
         self.client = self.app.server.test_client()
         self.key = next(key for key in self.app.callback_map if "moving-left" in key and "coverage-left" in key)
         self.about = self.app.callback_map[self.key]

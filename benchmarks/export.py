@@ -20,7 +20,7 @@ import torch
 
 import wavessm as ws
 from wavessm.export import export_onnx, export_step_onnx
-from wavessm.record import provenance, write_csv
+from wavessm.training.record import provenance, write_csv
 
 MODELS = {
     "wavessm-small": ("wavessm-small", {}),

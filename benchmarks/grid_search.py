@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from estimators import read_ts
 from wavessm import PAPER_FAMILIES
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.record import provenance, write_csv
+from wavessm.training.record import provenance, write_csv
 
 
 def main() -> None:

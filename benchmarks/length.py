@@ -16,7 +16,7 @@ import torch
 
 from common import report
 from engine import contenders, measure
-from wavessm.lab.record import write_csv
+from wavessm.training.record import write_csv
 
 BLOCKS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
 

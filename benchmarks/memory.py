@@ -20,8 +20,7 @@ import torch
 
 import wavessm as ws
 from common import best_of, report
-from wavessm.flows import DenseFlow
-from wavessm.memory import recurrence
+from wavessm.memory import DenseFlow, recurrence
 
 STEPS = 5000
 CASES = (

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from common import report
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import launch
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import train
 
 BATCH, WARM_UP = 32, 3

@@ -19,9 +19,9 @@ import torch
 
 from common import report
 from s4_model import Size, s4_step
-from wavessm.lab.record import write_csv
-from wavessm.training.recipes import ModelOptions, Recipe
-from wavessm.training.stepper import bare_module
+from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.record import write_csv
+from wavessm.training.stepper import synthetic_step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:
@@ -32,7 +32,7 @@ def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], de
     recipe = Recipe(
         model=options, batch_size=size["batch"], precision=precision, cuda_graphs=graphs, device=device.type
     )
-    return bare_module(recipe.check(), device, (1000, 12, 5))
+    return synthetic_step(recipe.check(), device, (1000, 12, 5))
 
 
 def milliseconds(step: Callable[[], Any], device: torch.device, steps: int) -> float:

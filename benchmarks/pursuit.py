@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from common import report
-from wavessm.lab.pursuit import matching_pursuit
-from wavessm.lab.steps import MOTHERS, TARGETS, Atoms, dictionary
+from wavessm_lab.studies.pursuit import matching_pursuit
+from wavessm_lab.studies.steps import MOTHERS, TARGETS, Atoms, dictionary
 
 try:
     from sklearn.linear_model import OrthogonalMatchingPursuit

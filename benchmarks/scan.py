@@ -19,11 +19,11 @@ from torch import Tensor
 
 from common import report
 from engine import SHAPES, timed
-from wavessm.lab.record import write_csv
 from wavessm.ops import Engine, run_modes
 from wavessm.ops.convolution import convolve
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.tables import diagonal_kernel
+from wavessm.training.record import write_csv
 
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2}
 

@@ -29,10 +29,10 @@ import torch
 from common import report
 from wavessm.data import Arrays, DataInfo, DataSet, Windows
 from wavessm.data.parallel import end_with_parent
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import model_config
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.launch import prepare_server
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.stepper import stepper
 
 WARM_UP, LOOK = 8, 20

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import wavessm as ws
 from common import report
-from wavessm.lab.record import write_csv
+from wavessm.training.record import write_csv
 
 RATE, CHUNK, D_MODEL, LAYERS = 16_000, 160, 128, 6
 Stream = Callable[[Tensor, Any], tuple[Tensor, Any]]

@@ -29,14 +29,14 @@ from common import report
 from ptbxl import milliseconds
 from s4_model import Size, s4_step
 from wavessm.cli.train import read
-from wavessm.data.forecast import SETS
+from wavessm.data.datasets.forecast import SETS
 from wavessm.data.source import Arrays, DataInfo, DataSet
-from wavessm.data.window_copy import read_stages
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import model_config
-from wavessm.training.recipes import Recipe
+from wavessm.training.config import Recipe
 from wavessm.training.stepper import stepper
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.tasks.window_copy import read_stages
 
 
 class Group(NamedTuple):

@@ -3,7 +3,7 @@
     python benchmarks/tune_forecast.py --data-root FOLDER --out runs/tune --jobs 8
     python benchmarks/tune_forecast.py --data-root FOLDER --sets ETTh2,WTH --horizons 168,720 --candidates my.toml
 
-Candidates are settings of wavessm.training.forecast_settings by name (WTH:raw for one data set only), or a TOML file
+Candidates are settings of wavessm_lab.tasks.forecast_settings by name (WTH:raw for one data set only), or a TOML file
 with a table of options for each; without a word, blocks and all settings that are chosen somewhere. All runs go side by
 side through the engine of `wavessm sweep`. The same line again goes on with what is left. OUT/tune.csv has a row for
 every run, failed ones too. Options of `wavessm train` for every run follow --, as in -- --variables multi.
@@ -22,14 +22,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from wavessm.data.forecast import SETS, find_series
+from wavessm.data.datasets.forecast import SETS, find_series
 from wavessm.errors import OptionError, WaveSSMError
 from wavessm.training import checkpoint, results
-from wavessm.training import forecast_settings as settings
-from wavessm.training.board import Screen, summary
-from wavessm.training.grid import Job, variant_fields
-from wavessm.training.job import Desk
-from wavessm.training.sweep import Board, Local
+from wavessm_lab.sweep.board import Screen, summary
+from wavessm_lab.sweep.grid import Job, variant_fields
+from wavessm_lab.sweep.job import SweepPaths
+from wavessm_lab.sweep.run import Local, SweepState
+from wavessm_lab.tasks import forecast_settings as settings
 
 COLUMNS = ("dataset", "horizon", "candidate", "variant", "seed", "val_mse", "best_step", "epochs", "seconds",
            "command", "status")  # fmt: skip
@@ -99,11 +99,11 @@ def plan(given: argparse.Namespace, extra: list[str]) -> list[Trial]:
 class Table:
     """OUT/tune.csv, written anew whenever a run has ended."""
 
-    def __init__(self, trials: list[Trial], desk: Desk, quiet: bool) -> None:
+    def __init__(self, trials: list[Trial], desk: SweepPaths, quiet: bool) -> None:
         self.trials, self.desk, self.path = trials, desk, desk.folder / "tune.csv"
         self.screen, self.ended = Screen(quiet), -1
 
-    def __call__(self, board: Board) -> None:
+    def __call__(self, board: SweepState) -> None:
         self.screen(board)
         if (ended := len(board.done) + len(board.failed)) != self.ended:
             self.ended = ended
@@ -191,8 +191,8 @@ def run(arguments: list[str]) -> int:
     for name in given.sets.split(","):
         find_series(given.data_root, name, multivariate=False)  # says in one line what is missing
     given.out.mkdir(parents=True, exist_ok=True)
-    desk = Desk(given.out, given.out / "runs.csv")
-    board = Board.of([trial.job for trial in trials], desk, given.retry_failed)
+    desk = SweepPaths(given.out, given.out / "runs.csv")
+    board = SweepState.of([trial.job for trial in trials], desk, given.retry_failed)
     table = Table(trials, desk, given.quiet)
     try:
         Local(board, given.jobs, None).run(table)

@@ -3,7 +3,7 @@
     python benchmarks/tune_start.py --data-root FOLDER --variables multi --out results/forecast/multi_settings.csv
     python benchmarks/tune_start.py --data-root FOLDER --variables uni --out runs/uni_settings.csv --stride 5
 
-No model is trained and the test split is not read. Settings are the STARTS of wavessm.training.forecast_settings, all
+No model is trained and the test split is not read. Settings are the STARTS of wavessm_lab.tasks.forecast_settings, all
 or some by name. With --stride 5 every fifth window is used, of training and of validation; a stride with a factor in
 common with the day sees only some of its hours. The same line again goes on with what is left; at the
 end it says which setting has the least error.
@@ -22,18 +22,18 @@ from typing import Any, cast
 
 import torch
 
-from wavessm.data.forecast import SETS
+from wavessm.data.datasets.forecast import SETS
 from wavessm.data.source import DataSet, Windows
 from wavessm.errors import OptionError, WaveSSMError
-from wavessm.models import SequenceModel
-from wavessm.record import processor
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import ForecastOptions, model_config
-from wavessm.training import forecast_settings as settings
+from wavessm.training.config import Recipe
 from wavessm.training.direct import Fit, start_at_ridge
 from wavessm.training.folder import environment
-from wavessm.training.recipes import Recipe
+from wavessm.training.record import processor
 from wavessm.training.results import versions
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.tasks import forecast_settings as settings
 
 SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # its blocks say nothing
 

@@ -7,18 +7,18 @@ import torch
 
 import miniatures
 from wavessm.cli import main
-from wavessm.data import generate_listops, load_listops
-from wavessm.data.listops import Grammar, Sizes
+from wavessm.data import load_listops
 from wavessm.data.source import Batch, DataInfo
-from wavessm.models import SequenceModel
-from wavessm.report.runs import read_runs
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import TASKS, model_config
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.evaluate import low_pass, thin
 from wavessm.training.folder import Run
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.predict import predict_files
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
+from wavessm_lab.report.runs import read_runs
 
 TINY = ["--d-model", "4", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet", "--precision", "fp32"]
 SHORT = Grammar(min_length=10, max_length=40)

@@ -12,8 +12,8 @@ from PIL import Image
 
 import miniatures
 from wavessm.data import check_set, list_sets, load_image, load_retrieval, load_speech, load_text
-from wavessm.data.cifar import grey
-from wavessm.data.speech import s4_statistics
+from wavessm.data.datasets.image import grey
+from wavessm.data.datasets.speech import s4_statistics
 from wavessm.data.tokens import Tokens, Vocabulary
 from wavessm.errors import DataError, OptionError, ShapeError
 

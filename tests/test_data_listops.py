@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavessm.data import generate_listops, load_listops
-from wavessm.data.listops import FILES, Grammar, Sizes, draw, stream
+from wavessm.data import load_listops
 from wavessm.errors import DataError, OptionError
+from wavessm_lab.generate.listops import FILES, Grammar, Sizes, draw, generate_listops, stream
 
 SMALL = Grammar(min_length=10, max_length=60)
 OPERATIONS = {

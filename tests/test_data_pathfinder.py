@@ -12,10 +12,11 @@ from PIL import Image
 from scipy import ndimage
 
 import miniatures
-from wavessm.data import generate_pathfinder, load_pathfinder, pathfinder
-from wavessm.data.snakes import draw_picture
-from wavessm.data.strokes import STYLES
+from wavessm.data import load_pathfinder
 from wavessm.errors import DataError
+from wavessm_lab.generate.pathfinder import generate_pathfinder
+from wavessm_lab.generate.snakes import draw_picture
+from wavessm_lab.generate.strokes import STYLES
 
 FINE = 8  # subpixels of the connectivity check
 
@@ -136,7 +137,7 @@ def test_half_of_the_labels_are_joined_and_most_short_paths_find_room():
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(pathfinder, "_BATCH", {32: 6, 128: 2})
+    monkeypatch.setattr("wavessm_lab.generate.pathfinder._BATCH", {32: 6, 128: 2})
 
 
 def tree(folder):

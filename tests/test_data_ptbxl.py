@@ -10,7 +10,7 @@ import torch
 
 import miniatures
 from wavessm.data import load_ptbxl, read_record
-from wavessm.data.ptbxl import TASKS
+from wavessm.data.datasets.ptbxl import TASKS
 from wavessm.data.wfdb_files import import_wfdb
 from wavessm.errors import DataError, OptionError, UnknownNameError
 

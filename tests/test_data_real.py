@@ -19,7 +19,7 @@ from wavessm.data import (
     load_text,
     read_record,
 )
-from wavessm.data.forecast import SETS
+from wavessm.data.datasets.forecast import SETS
 from wavessm.data.wfdb_files import import_wfdb
 
 ROOT = Path(os.environ.get("WAVESSM_DATA", "/nowhere"))

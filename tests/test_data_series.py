@@ -20,8 +20,8 @@ from wavessm.data import (
     score,
 )
 from wavessm.data.baselines import PENALTIES, Linear, window_gram
+from wavessm.data.datasets.forecast import SETS
 from wavessm.data.dates import go_on, same_step
-from wavessm.data.forecast import SETS
 from wavessm.data.series import make_marks, read_series
 from wavessm.errors import DataError, OptionError, UnknownNameError
 
@@ -493,7 +493,7 @@ def test_predictions_come_for_every_window_in_order():
 
 
 def test_baselines_are_for_forecasts_only(tmp_path):
-    from wavessm.data import window_copying
+    from wavessm_lab.tasks.window_copy import window_copying
 
     with pytest.raises(OptionError, match="window-copy is a regression set"):
         baseline_scores(window_copying(length=64, windows=1, cases=2))

@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 
-from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Source, WindowCopy, Windows, window_copying
+from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Source, Windows
 from wavessm.data.crops import Crops
 from wavessm.errors import OptionError, ShapeError
+from wavessm_lab.tasks.window_copy import WindowCopy, window_copying
 
 
 def test_arrays_take_any_order_and_undo_integers():

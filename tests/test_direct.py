@@ -11,23 +11,23 @@ import torch
 import miniatures
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.cli import sweep as sweep_command
 from wavessm.cli import train as train_command
 from wavessm.data.baselines import fit_linear, score
-from wavessm.data.forecast import SETS, load_forecast
+from wavessm.data.datasets.forecast import SETS, load_forecast
 from wavessm.data.series import make_marks
-from wavessm.heads import DirectPath
+from wavessm.nn.heads import DirectPath
 from wavessm.tasks import TASKS, ForecastOptions, model_config
 from wavessm.training import checkpoint
-from wavessm.training import forecast_settings as settings
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.folder import Run
-from wavessm.training.grid import Grid, expand
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import train
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.cli import sweep as sweep_command
+from wavessm_lab.sweep.grid import Grid, expand
+from wavessm_lab.tasks import forecast_settings as settings
 
 SIZE = {"d_model": 8, "n_layers": 1, "d_state": 8}
 TINY = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--precision", "fp32", "--steps", "2",
@@ -281,9 +281,9 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
 def test_every_setting_is_one_that_the_command_takes():
     for name in settings.SETTINGS:
         whole = settings.complete(name)
-        data, settled = settings.settle(TASKS["forecast"].data, recipe("forecast", "best"), whole)
+        data, tuned = settings.settle(TASKS["forecast"].data, recipe("forecast", "best"), whole)
         given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
-        assert given.training == dataclasses.replace(settled.check(), note=given.training.note)
+        assert given.training == dataclasses.replace(tuned.check(), note=given.training.note)
         assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
     assert {name for table in settings.CHOSEN.values() for name in table.values()} <= set(settings.SETTINGS)
     places = {(name, horizon) for name, known in SETS.items() for horizon in known.lengths}

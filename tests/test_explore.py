@@ -21,12 +21,12 @@ from wavessm.cli import main
 
 pytest.importorskip("dash", reason="needs the extra explore")
 
-from wavessm.cli.explore import Options, make_server
 from wavessm.errors import DataError, OptionError
-from wavessm.explore import app, figures, runs, signals, stream, study
-from wavessm.explore.lines import lines_of
-from wavessm.explore.shelf import LARGEST, Shelf
-from wavessm.explore.state import FILE, State, coordinates
+from wavessm_lab.cli.explore import Options, make_server
+from wavessm_lab.explore import app, figures, runs, signals, stream, study
+from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
+from wavessm_lab.explore.lines import lines_of
+from wavessm_lab.explore.state import FILE, State, coordinates
 
 SMALL = ["--d-model", "8", "--n-layers", "2", "--d-state", "8", "--device", "cpu", "--quiet", "--steps", "3"]
 
@@ -34,7 +34,7 @@ SMALL = ["--d-model", "8", "--n-layers", "2", "--d-state", "8", "--device", "cpu
 @pytest.fixture
 def shelf(tmp_path):
     (tmp_path / "given").mkdir()
-    return Shelf([tmp_path / "given"], tmp_path / "keep")
+    return AllowedFiles([tmp_path / "given"], tmp_path / "keep")
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +363,7 @@ def test_an_uploaded_signal_is_streamed_and_its_lines_run(shelf, monkeypatch, na
     moving = draw(shelf, state)["moving"]
     last = np.frombuffer(base64.b64decode(moving["recalled"]), "<f4").reshape(-1, moving["points"])[-1]
     np.testing.assert_allclose(last, names["recalled"], atol=1e-5 * np.abs(last).max())
-    again = Shelf([], shelf.keep)  # another server, later: the link still works
+    again = AllowedFiles([], shelf.keep)  # another server, later: the link still works
     assert draw(again, State.from_link(state.to_link())[0])["message"] == ""
 
 
@@ -387,7 +387,7 @@ def test_uploaded_atoms_make_a_frame_and_its_lines_run(shelf, monkeypatch, kind)
 
 
 def test_only_so_many_uploads_are_kept(shelf, monkeypatch):
-    monkeypatch.setattr("wavessm.explore.shelf.KEPT", 3)
+    monkeypatch.setattr("wavessm_lab.explore.allowed.KEPT", 3)
     for k in range(5):
         found, _ = upload(shelf, "a.npy", npy(np.arange(20.0) + k), "signal")
         os.utime(found.removeprefix(FILE), (k, k))
@@ -442,8 +442,8 @@ def test_a_run_reaches_outside_neither_by_link_nor_by_its_data(trained, tmp_path
             elif (trained / "multiclass" / file).exists():
                 (folder / file).write_bytes((trained / "multiclass" / file).read_bytes())
         with pytest.raises(DataError, match="outside of the folders"):
-            runs.open_run(Shelf([tmp_path], tmp_path / "keep"), str(folder))
-    alone = Shelf([trained / "multiclass"], tmp_path / "keep")
+            runs.open_run(AllowedFiles([tmp_path], tmp_path / "keep"), str(folder))
+    alone = AllowedFiles([trained / "multiclass"], tmp_path / "keep")
     opened = runs.open_run(alone, str(trained / "multiclass"))
     with pytest.raises(DataError, match="outside of the folders"):
         runs.predict(alone, opened, "test", "ecg")
@@ -456,7 +456,7 @@ def test_a_run_reaches_outside_neither_by_link_nor_by_its_data(trained, tmp_path
 
 @pytest.mark.parametrize("kind", ["multiclass", "forecast", "regression"])
 def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monkeypatch, kind):
-    shelf = Shelf([trained], tmp_path / "keep")
+    shelf = AllowedFiles([trained], tmp_path / "keep")
     state = State(view="runs", run=str(trained / kind), predict="test")
     assert {Path(path).name for path in shelf.runs()} == {"multiclass", "forecast", "regression"}
     answer = app.draw_run(shelf, app.values_of(state))
@@ -480,7 +480,7 @@ def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monke
 
 
 def test_a_run_predicts_the_chosen_file(trained, tmp_path):
-    shelf = Shelf([trained], tmp_path / "keep")
+    shelf = AllowedFiles([trained], tmp_path / "keep")
     new = np.load(trained / "arrays" / "X.npy")[:3]
     np.save(trained / "new.npy", new)
     state = State(view="runs", run=str(trained / "multiclass"), predict="signal", signal=f"file:{trained}/new.npy")
@@ -495,7 +495,7 @@ def test_a_run_predicts_the_chosen_file(trained, tmp_path):
 
 
 def test_damaged_runs_are_one_line(trained, tmp_path):
-    shelf = Shelf([tmp_path], tmp_path / "keep")
+    shelf = AllowedFiles([tmp_path], tmp_path / "keep")
     for name, content in (("run.json", b"{"), ("metrics.csv", b"step,x\n1,one\n"), ("best.ckpt", b"junk")):
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()

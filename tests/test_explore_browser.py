@@ -17,8 +17,8 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.chrome.service import Service
 
-from wavessm.cli.explore import Options, make_server
-from wavessm.explore.shelf import LARGEST
+from wavessm_lab.cli.explore import Options, make_server
+from wavessm_lab.explore.allowed import LARGEST
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PATIENCE = 60

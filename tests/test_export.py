@@ -191,7 +191,7 @@ def test_torch_export_says_what_the_model_says(name, tmp_path):
 
 
 def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("wavessm.export_checks.TOLERANCE", 1e-12)
+    monkeypatch.setattr("wavessm.export.checks.TOLERANCE", 1e-12)
     with pytest.raises(DataError, match="differs from PyTorch"):
         export_onnx(make("pool"), tmp_path / "model.onnx")
     assert not any(tmp_path.iterdir())

@@ -13,8 +13,8 @@ from wavessm.data import Batch
 from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
 from wavessm.training import graphs
+from wavessm.training.batches import TrainBatches, order
 from wavessm.training.graphs import Capture, CapturedStep
-from wavessm.training.loader import Stretch, order
 
 
 class FakeGraph:
@@ -143,7 +143,7 @@ def test_buckets_leave_little_to_fill_up():
     steps = -(-4000 // 16)
 
     def widths_of(buckets, seed):
-        return [batch.x.shape[1] for batch in Stretch(source.in_buckets(buckets), 16, seed, 0, steps)]
+        return [batch.x.shape[1] for batch in TrainBatches(source.in_buckets(buckets), 16, seed, 0, steps)]
 
     tokens = [16 * sum(widths_of(buckets, 0)) for buckets in (1, 8)]
     assert tokens[0] == steps * 16 * int(source.lengths.max())
@@ -190,7 +190,7 @@ def test_a_captured_step_on_tokens_trains_as_a_plain_one_does(fake_cuda, norm, p
                             head="pair" if pairs else "pool", bidirectional=True)  # fmt: skip
     curves, shapes = [], []
     for captured in (False, True):
-        batches = list(Stretch(source.in_buckets(1) if captured else source, 5, 0, 0, 9))
+        batches = list(TrainBatches(source.in_buckets(1) if captured else source, 5, 0, 0, 9))
         shapes.append({batch.x.shape for batch in batches})
         curves.append(trained(config, batches, token_loss, captured))
     assert len(shapes[0]) > 1, "batches of this test must differ in length"
@@ -207,7 +207,7 @@ def test_a_captured_step_on_windows_trains_as_a_plain_one_does(fake_cuda):
     assert len(source) % 7 > 0, "the last batch of an epoch must be a part of one"
     config = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, encoder="calendar", mark_width=2, horizon_mask=True,
                             head="forecast", horizon=4, direct=True, context=12, instance_norm="last")  # fmt: skip
-    batches = list(Stretch(source, 7, 0, 0, 15))
+    batches = list(TrainBatches(source, 7, 0, 0, 15))
     curves = [trained(config, batches, window_loss, captured) for captured in (False, True)]
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[0][-1] < 0.8 * curves[0][0], "something was learnt"

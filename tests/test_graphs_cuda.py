@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import wavessm as ws
-from wavessm.data import Arrays, DataInfo, DataSet, generate_listops
-from wavessm.data.listops import Grammar, Sizes
+from wavessm.data import Arrays, DataInfo, DataSet
 from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
-from wavessm.data.window_copy import WindowCopy, copying_set
 from wavessm.tasks import model_config
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import train
 from wavessm.training.stepper import stepper
+from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
+from wavessm_lab.tasks.window_copy import WindowCopy, copying_set
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 STEPS = 12

@@ -9,7 +9,7 @@ import torch
 
 import wavessm as ws
 from wavessm.errors import DataError
-from wavessm.hub import Card, hub_class, push_to_hub, read_extra, save_model
+from wavessm.nn.pretrained import Card, hub_class, push_to_hub, read_extra, save_model
 
 
 @pytest.fixture

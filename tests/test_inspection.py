@@ -12,7 +12,7 @@ import wavessm as ws
 from wavessm import inspection
 from wavessm.cli import main
 from wavessm.errors import DataError, OptionError, ShapeError, UnknownNameError
-from wavessm.initial import initial_modes
+from wavessm.nn.initial import initial_modes
 from wavessm.operators import make_operator
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0}
@@ -147,7 +147,7 @@ def test_gradients_are_what_a_small_change_does(trained):
     X, _, first = bursts(cases=1, seed=3)
     at = int(first[0]) + 4
     shares = inspection.saliency(trained, X, target=0, method="gradient")
-    x, lengths = inspection.open_subject(trained).hear(X)
+    x, lengths = inspection.load_inspected(trained).hear(X)
     up, down = x.clone(), x.clone()
     up[0, at] += 0.05
     down[0, at] -= 0.05
@@ -203,12 +203,12 @@ def test_models_are_opened_from_everywhere_they_live(trained, run):
     index = pd.date_range("2024", periods=80, freq="h")
     series = pd.Series(np.sin(np.arange(80.0)), index=index)
     forecaster = ws.WaveSSMForecaster(horizon=3, context=10, max_epochs=1, **SMALL).fit(series)
-    subject = inspection.open_subject(forecaster)
+    subject = inspection.load_inspected(forecaster)
     assert (subject.length, subject.classes) == (13, ())
     assert subject.seconds(2) == pytest.approx(7200)
-    subject = inspection.open_subject(trained, hz=50)
+    subject = inspection.load_inspected(trained, hz=50)
     assert (subject.length, subject.classes, subject.unit) == (80, ("fast", "slow"), "s")
-    from_run, from_hub = inspection.open_subject(run / "run"), inspection.open_subject(str(run / "hub"))
+    from_run, from_hub = inspection.load_inspected(run / "run"), inspection.load_inspected(str(run / "hub"))
     assert from_run.classes == from_hub.classes != ()
     assert from_run.length == from_hub.length
     X = np.random.default_rng(0).standard_normal((2, from_run.model.config.d_input, from_run.length))
@@ -224,7 +224,7 @@ def test_the_command_draws_everything_with_its_numbers(run, capsys):
         assert (run / "out" / f"{name}.png").stat().st_size > 5000
     rows = read(run / "out/scales.csv")
     assert len(rows) == 16
-    subject = inspection.open_subject(run / "run")
+    subject = inspection.load_inspected(run / "run")
     scales = inspection.time_scales(inspection.layers_of(subject.model)[1], subject.length)
     assert float(rows[8 + 5]["window_seconds"]) == pytest.approx(scales.window[5] / 50, rel=1e-4)
     shares = read(run / "out/saliency.csv")
@@ -271,9 +271,9 @@ def test_what_cannot_be_inspected_is_refused_in_one_line(trained):
     forecast = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, d_state=8, head="forecast", horizon=2))
     layer = layer_of("diagonal")
     for call, error, words in (
-        (lambda: inspection.open_subject(lstm), OptionError, "the backbone is 'lstm'"),
-        (lambda: inspection.open_subject(3), OptionError, "got a int"),
-        (lambda: inspection.open_subject(ws.WaveSSMClassifier()), OptionError, "expected a SequenceModel"),
+        (lambda: inspection.load_inspected(lstm), OptionError, "the backbone is 'lstm'"),
+        (lambda: inspection.load_inspected(3), OptionError, "got a int"),
+        (lambda: inspection.load_inspected(ws.WaveSSMClassifier()), OptionError, "expected a SequenceModel"),
         (lambda: inspection.attribute(forecast, torch.zeros(1, 9, 1)), OptionError, "the head is 'forecast'"),
         (lambda: inspection.saliency(trained, np.zeros((2, 3, 9))), ShapeError, r"\(3, 9\)"),
         (lambda: inspection.saliency(trained, np.full((1, 1, 9), np.nan)), ShapeError, "finite"),

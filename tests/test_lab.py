@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from wavessm.lab import conditioning, memory, stream_demo
-from wavessm.lab.signals import classical, ecg, near_jumps
+from wavessm_lab.studies import conditioning, memory, stream_demo
+from wavessm_lab.studies.signals import classical, ecg, near_jumps
 
 
 def test_stream_demo_prints_errors_by_region_and_draws(tmp_path, capsys):
@@ -27,7 +27,9 @@ def test_conditioning_study_writes_its_table(tmp_path):
         assert float(row["kappa_tight"]) <= 1 + 1e-9
         assert float(row["residual_scaled"]) < 1e-10
     assert (tmp_path / "conditioning.png").exists()
-    assert f"wavessm.lab.conditioning --out {tmp_path} --sizes 8 16`" in (tmp_path / "PROVENANCE.md").read_text()
+    assert (
+        f"wavessm_lab.studies.conditioning --out {tmp_path} --sizes 8 16`" in (tmp_path / "PROVENANCE.md").read_text()
+    )
 
 
 def test_memory_study_writes_its_table(tmp_path):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from wavessm.lab import concepts
-from wavessm.lab.drawing import canvas
-from wavessm.lab.signals import ecg
+from wavessm.inspection.drawing import canvas
 from wavessm.operators import make_operator
+from wavessm_lab.studies import concepts
+from wavessm_lab.studies.signals import ecg
 
 
 @pytest.fixture(autouse=True)

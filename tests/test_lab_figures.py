@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from wavessm.frames import make_frame
-from wavessm.lab import atoms, figures, frame_bounds, jacobian, matrices, windows
-from wavessm.lab.drawing import LABELS, Drawing, canvas
+from wavessm.inspection.drawing import LABELS, Drawing, canvas
 from wavessm.operators import make_operator
+from wavessm_lab.studies import atoms, figures, frame_bounds, jacobian, matrices, windows
 
 
 @pytest.fixture(autouse=True)

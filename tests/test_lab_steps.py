@@ -5,9 +5,9 @@ import pytest
 import pywt
 
 from wavessm.errors import OptionError, ShapeError, UnknownNameError
-from wavessm.lab import budget, steps
-from wavessm.lab.pursuit import Dictionary, cwt_dictionary, matching_pursuit
-from wavessm.lab.steps import BUDGETS, TARGETS, Atoms, grid_error
+from wavessm_lab.studies import budget, steps
+from wavessm_lab.studies.pursuit import Dictionary, cwt_dictionary, matching_pursuit
+from wavessm_lab.studies.steps import BUDGETS, TARGETS, Atoms, grid_error
 
 
 def grid_values(target, length):

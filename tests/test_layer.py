@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.blocks import masked_batch_norm
-from wavessm.initial import initial_modes
-from wavessm.layer import SSM_PARAMETERS, time_mask
+from wavessm.nn.block import TiedDropout, masked_batch_norm
+from wavessm.nn.initial import initial_modes
+from wavessm.nn.layer import SSM_PARAMETERS, time_mask
 from wavessm.ops import dplr, modes
 
 KINDS = {
@@ -69,7 +69,7 @@ def test_forward_is_the_convolution_with_the_kernel_and_the_reference(kind, d_st
 def test_diagonal_and_dplr_start_as_the_same_continuous_system(family, measure):
     """Their impulse responses at small steps, where the two discretisations agree."""
     operator = ws.make_operator(family, measure, 12)
-    from wavessm.initial import initial_modes
+    from wavessm.nn.initial import initial_modes
 
     c = np.random.default_rng(0).standard_normal(12)
     times = np.linspace(0, 2, 9)
@@ -314,7 +314,7 @@ def test_batch_norm_under_a_mask_is_batch_norm_of_what_is_heard():
 
 
 def test_tied_dropout_keeps_its_mask_over_time():
-    drop = ws.blocks.TiedDropout(0.5)
+    drop = TiedDropout(0.5)
     y = drop(torch.ones(64, 20, 32))
     assert set(y.unique().tolist()) == {0.0, 2.0}
     assert torch.equal(y[:, :1].expand_as(y), y)
@@ -389,7 +389,7 @@ BAD = {
     "a family of numbers": (lambda: ws.register_family("x", 5), ws.OptionError, "got 'x' and a int, expected a text"),
     "backend": (lambda: ws.WaveSSM(4, 8, backend="cuda"), ws.UnknownNameError, "backend"),
     "kernel": (lambda: make().kernel(0), ws.OptionError, "at least 1"),
-    "dropout": (lambda: ws.blocks.TiedDropout(1.0), ws.OptionError, "p is 1.0"),
+    "dropout": (lambda: TiedDropout(1.0), ws.OptionError, "p is 1.0"),
     "norm": (lambda: ws.ResidualBlock(make(), norm="bacth"), ws.UnknownNameError, "did you mean 'batch'"),
     "training step": (
         lambda: ws.ResidualBlock(make(), "batch").step(signal(1, 3), make().initial_state(1)), ws.OptionError, "eval",

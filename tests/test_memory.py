@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from scipy import special
 
 import wavessm as ws
-from wavessm.flows import DenseFlow, ModalFlow
-from wavessm.lab.signals import classical
-from wavessm.memory import recurrence
+from wavessm.memory import DenseFlow, ModalFlow, recurrence
+from wavessm_lab.studies.signals import classical
 
 CASES = [
     ("morlet", "scaled", ModalFlow),

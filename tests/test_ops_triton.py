@@ -8,28 +8,36 @@ import torch
 
 import wavessm as ws
 from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_way
-from wavessm.blocks import masked_batch_norm
 from wavessm.errors import OptionError
-from wavessm.layer import time_mask
-from wavessm.ops import (
-    Engine,
-    batch_norm,
-    dplr,
-    run_low_rank,
-    run_modes,
-    triton_gate,
-    triton_language,
-    triton_norm,
-    triton_scan,
-    triton_sums,
-    triton_tables,
-    triton_turn,
-)
+from wavessm.nn.block import masked_batch_norm
+from wavessm.nn.layer import time_mask
+from wavessm.ops import Engine, batch_norm, dplr, run_low_rank, run_modes
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, flags, sample
 from wavessm.ops.tables import dense_tables, diagonal_tables
-from wavessm.ops.triton_low_rank import low_rank_tables
-from wavessm.ops.triton_settings import Settings
+from wavessm.ops.triton import (
+    gate as triton_gate,
+)
+from wavessm.ops.triton import (
+    language as triton_language,
+)
+from wavessm.ops.triton import (
+    norm as triton_norm,
+)
+from wavessm.ops.triton import (
+    scan as triton_scan,
+)
+from wavessm.ops.triton import (
+    sums as triton_sums,
+)
+from wavessm.ops.triton import (
+    tables as triton_tables,
+)
+from wavessm.ops.triton import (
+    turn as triton_turn,
+)
+from wavessm.ops.triton.low_rank import low_rank_tables
+from wavessm.ops.triton.settings import Settings
 
 # The interpreter multiplies float32 exactly whatever tl.dot is told, so TF32 shows its own error on a GPU only.
 # Its bfloat16 is truncated where a GPU rounds: twice the error.
@@ -223,10 +231,10 @@ def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
     for name in names:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)
-    parent = importlib.import_module("wavessm.ops")
+    parent = importlib.import_module("wavessm.ops.triton")
     for name in names:
         monkeypatch.setattr(parent, name.rsplit(".", 1)[1], sys.modules.get(name))
-    alone = importlib.import_module("wavessm.ops.triton_scan")
+    alone = importlib.import_module("wavessm.ops.triton.scan")
     assert "triton is not installed" in alone.available(torch.zeros(1, 1, 1))
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.report.compare import counterpart, verdict
-from wavessm.report.overview import overview
-from wavessm.report.paired import differences, frequent, pack
-from wavessm.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
-from wavessm.report.tables import write_report
 from wavessm.training.metrics import auroc
+from wavessm_lab.report.compare import counterpart, verdict
+from wavessm_lab.report.overview import overview
+from wavessm_lab.report.paired import differences, frequent, pack
+from wavessm_lab.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
+from wavessm_lab.report.tables import write_report
 
 
 def row(**given):
@@ -185,7 +185,7 @@ def test_bad_tables_get_one_line(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["missing.npz", "empty.npz"])
 def test_predictions_that_cannot_be_read_are_one_line(tmp_path, name):
     (tmp_path / "empty.npz").touch()
-    line = [sys.executable, "-m", "wavessm.report.paired", str(tmp_path / name), "--against", "legs"]
+    line = [sys.executable, "-m", "wavessm_lab.report.paired", str(tmp_path / name), "--against", "legs"]
     done = subprocess.run([*line, "--out", str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert done.stderr.startswith(f"paired: {tmp_path / name}: ")

@@ -21,17 +21,17 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.cli import sweep as command
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
 from wavessm.training import checkpoint, results
-from wavessm.training import job as jobs
-from wavessm.training.board import latest, summary, table
-from wavessm.training.grid import Grid, Job, expand
-from wavessm.training.job import Desk
+from wavessm.training.config import Recipe
 from wavessm.training.launch import prepare_server
-from wavessm.training.recipes import Recipe
-from wavessm.training.sweep import Board, Local
+from wavessm_lab.cli import sweep as command
+from wavessm_lab.sweep import job as jobs
+from wavessm_lab.sweep.board import latest, summary, table
+from wavessm_lab.sweep.grid import Grid, Job, expand
+from wavessm_lab.sweep.job import SweepPaths
+from wavessm_lab.sweep.run import Local, SweepState
 
 TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--epoch", "4", "--d-model", "4",
         "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
@@ -338,7 +338,7 @@ def test_a_resumed_sweep_keeps_its_table_and_takes_other_jobs(tmp_path, monkeypa
 
 def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
     first, second, third = jobs_of(3)
-    board = Board.of([first, second, third], Desk(tmp_path, tmp_path / "runs.csv"))
+    board = SweepState.of([first, second, third], SweepPaths(tmp_path, tmp_path / "runs.csv"))
     board.begin(first)
     board.begin(second)
     board.end(second.name, -signal.SIGKILL)
@@ -352,7 +352,7 @@ def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
     (row,) = results.read(tmp_path / "runs.csv")
     assert row["status"] == "failed: its process ended by SIGKILL (out of memory?)"
     assert row["command"] == second.command
-    again = Board.of([first, second, third], board.desk, retry=True)
+    again = SweepState.of([first, second, third], board.desk, retry=True)
     assert len(again.waiting) == 3
 
 
@@ -373,7 +373,7 @@ class Watched(Local):
 
 def test_runs_side_by_side_fit_into_the_budget(tmp_path):
     jobs = jobs_of(5)
-    board = Board.of(jobs, Desk(tmp_path, tmp_path / "runs.csv"))
+    board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
     engine = Watched(board, 4, 10, sizes=[6, 6, 3, 11, 3])
     engine.run(lambda board: None)
     assert sorted(job.recipe.seed for job in board.done) == [0, 1, 2, 4]
@@ -418,22 +418,22 @@ def fake_ray(monkeypatch, broken):
 
 
 def test_jobs_handed_to_ray_end_up_on_the_board(tmp_path, monkeypatch):
-    from wavessm.training.sweep_ray import OnRay
+    from wavessm_lab.sweep.ray import OnRay
 
     fake_ray(monkeypatch, broken=1)
     jobs = jobs_of(3)
-    board = Board.of(jobs, Desk(tmp_path, tmp_path / "runs.csv"))
+    board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
     OnRay(board, 2, 0).run(lambda board: None)
     assert [job.recipe.seed for job in board.done] == [0, 2]
     assert board.failed == {jobs[1].name: "The worker died unexpectedly."}
 
 
 def test_ray_is_an_extra(tmp_path, monkeypatch):
-    from wavessm.training.sweep_ray import OnRay
+    from wavessm_lab.sweep.ray import OnRay
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"wavessm\[ray\]"):
-        OnRay(Board(Desk(tmp_path, tmp_path / "runs.csv"), []), 2, 0)
+        OnRay(SweepState(SweepPaths(tmp_path, tmp_path / "runs.csv"), []), 2, 0)
 
 
 def test_a_log_is_given_back_by_a_process_that_lives_on(tmp_path):
@@ -476,12 +476,12 @@ def local_ray(monkeypatch):
 
 
 def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_ray):
-    from wavessm.training.sweep_ray import OnRay
+    from wavessm_lab.sweep.ray import OnRay
 
     first, second = jobs_of(2)
     long = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=150, save_seconds=0))
-    desk = Desk(tmp_path, tmp_path / "runs.csv")
-    board = Board.of([long, second], desk)
+    desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
+    board = SweepState.of([long, second], desk)
     killed: list[int] = []
     before: list[dict[str, str]] = []
 
@@ -507,12 +507,12 @@ def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_
 
 
 def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray):
-    from wavessm.training.sweep_ray import OnRay
+    from wavessm_lab.sweep.ray import OnRay
 
     first, second = jobs_of(2)
     endless = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=10**6, save_seconds=1e9))
-    desk = Desk(tmp_path, tmp_path / "runs.csv")
-    board = Board.of([endless, second], desk)
+    desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
+    board = SweepState.of([endless, second], desk)
 
     def press_once(board):
         if not board.stopped and (desk.run(endless) / "metrics.csv").exists():

@@ -22,11 +22,11 @@ from wavessm.errors import DataError
 from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import Interrupted, RunError
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run, held, new_folder
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import pick_device, resume, train
 
 MODEL = ModelOptions(d_model=8, n_layers=1, d_state=8, dropout=0.2)
@@ -153,7 +153,7 @@ def test_kill_minus_nine_and_resume_end_with_the_same_weights(unbroken, tmp_path
     script = (
         "import json, sys, time\nfrom pathlib import Path\n"
         "from wavessm.training.module import TrainingModule\n"
-        "from wavessm.training.recipes import Recipe\nfrom wavessm.training.run import train\n"
+        "from wavessm.training.config import Recipe\nfrom wavessm.training.run import train\n"
         "work = TrainingModule.work\n"
         "def slow(self, *a):\n    time.sleep(0.02)\n    return work(self, *a)\n"
         "TrainingModule.work = slow\n"

@@ -9,12 +9,12 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.tasks import WindowCopyOptions
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.dry_run import dry_run
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import prepare_server
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import train
+from wavessm_lab.tasks.window_copy import WindowCopyOptions
 
 SMALL = ModelOptions(d_model=16, n_layers=1, d_state=16)
 LONG = Recipe(SMALL, batch_size=4, steps=2, device="cpu", eval_batch_size=4, save_seconds=1e9)

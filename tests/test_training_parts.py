@@ -13,16 +13,17 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 import wavessm as ws
-from wavessm.config import ModelConfig
-from wavessm.data import Arrays, DataInfo, window_copying
+from wavessm.data import Arrays, DataInfo
+from wavessm.nn.config import ModelConfig
 from wavessm.tasks import TASKS, data_options, model_config
 from wavessm.training import checkpoint, metrics
+from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.checkpoint import RunError
+from wavessm.training.config import ModelOptions, Recipe, fields_of
 from wavessm.training.evaluate import intervals
-from wavessm.training.loader import Stretch, Whole, order
-from wavessm.training.recipes import ModelOptions, Recipe, fields_of
 from wavessm.training.schedule import factor
 from wavessm.training.task_recipes import RECIPES, recipe
+from wavessm_lab.tasks.window_copy import window_copying
 
 # -- recipes --------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ def numbered(cases):
 
 
 def seen(source, start, stop, batch_size=4, seed=3):
-    return [batch.x.flatten().tolist() for batch in Stretch(source, batch_size, seed, start, stop)]
+    return [batch.x.flatten().tolist() for batch in TrainBatches(source, batch_size, seed, start, stop)]
 
 
 def test_an_epoch_holds_every_case_and_batches_of_one_size():
@@ -156,7 +157,7 @@ def test_epochs_and_seeds_have_their_own_order():
 
 
 def test_whole_split_once_in_order():
-    assert [batch.x.flatten().tolist() for batch in Whole(numbered(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [batch.x.flatten().tolist() for batch in EvalBatches(numbered(5), 2)] == [[0, 1], [2, 3], [4]]
 
 
 # -- scores -----------------------------------------------------------------------------------------------------
@@ -320,12 +321,12 @@ def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, capfd, c
 
 
 def test_generated_training_cases_go_on_where_they_stopped():
-    from wavessm.training.loader import restore_source
+    from wavessm.training.batches import restore_source
 
     source = window_copying(length=32, d_min=2, d_max=2, cases=2).train
-    next(iter(Stretch(source, 3, 0, 0, 1)))
+    next(iter(TrainBatches(source, 3, 0, 0, 1)))
     state = source.get_state()
-    first = next(iter(Stretch(source, 3, 0, 1, 2))).x
-    assert not torch.equal(next(iter(Stretch(source, 3, 0, 2, 3))).x, first)
+    first = next(iter(TrainBatches(source, 3, 0, 1, 2))).x
+    assert not torch.equal(next(iter(TrainBatches(source, 3, 0, 2, 3))).x, first)
     restore_source(source, state)
-    assert torch.equal(next(iter(Stretch(source, 3, 0, 1, 2))).x, first)
+    assert torch.equal(next(iter(TrainBatches(source, 3, 0, 1, 2))).x, first)

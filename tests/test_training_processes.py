@@ -14,16 +14,17 @@ import torch
 
 import miniatures
 import wavessm as ws
-from wavessm.data import Arrays, window_copying
+from wavessm.data import Arrays
 from wavessm.training import checkpoint
+from wavessm.training.batches import EvalBatches, TrainBatches
 from wavessm.training.checkpoint import Interrupted, RunError
+from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.distributed import DistInfo, team_of
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import launch
-from wavessm.training.loader import Stretch, Whole
 from wavessm.training.module import TrainingModule
-from wavessm.training.processes import Team, team_of
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import pick_device, resume, train
+from wavessm_lab.tasks.window_copy import window_copying
 
 MODEL = ModelOptions(d_model=8, n_layers=1, d_state=8)
 # 5 cases in a batch and 17 in a split: neither falls in two equal parts. A validation after every step.
@@ -50,7 +51,7 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_parts_of_a_batch_are_the_batch(size):
     def batches(team, source):
-        return list(Stretch(source, 5, seed=1, start=3, stop=9, team=team))
+        return list(TrainBatches(source, 5, seed=1, start=3, stop=9, team=team))
 
     def sources():
         return (
@@ -59,12 +60,12 @@ def test_parts_of_a_batch_are_the_batch(size):
         )
 
     for at in range(2):
-        whole = batches(Team(), sources()[at])
-        parts = [batches(Team(rank, size), sources()[at]) for rank in range(size)]
+        whole = batches(DistInfo(), sources()[at])
+        parts = [batches(DistInfo(rank, size), sources()[at]) for rank in range(size)]
         for step, batch in enumerate(whole):
             assert torch.equal(torch.cat([part[step].x for part in parts]), batch.x)
             assert torch.equal(torch.cat([part[step].y for part in parts]), batch.y)
-    assert sum(Team(rank, size).share(5) for rank in range(size)) == pytest.approx(1)
+    assert sum(DistInfo(rank, size).share(5) for rank in range(size)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("cases", [1, 2, 5, 17])
@@ -72,7 +73,7 @@ def test_parts_of_a_split_hold_every_case_once_and_no_process_is_idle(cases):
     source = Arrays(torch.arange(cases)[:, None, None], torch.arange(cases))
     seen = []
     for rank in range(3):
-        loader = Whole(source, 4, Team(rank, 3))
+        loader = EvalBatches(source, 4, DistInfo(rank, 3))
         batches = list(loader)
         assert len(batches) == len(loader) >= 1
         seen += torch.cat([batch.y for batch in batches])[: loader.cases].tolist()
@@ -231,16 +232,16 @@ def test_processes_that_cannot_be_started_are_refused_before_anything_is_written
 def test_slurm_says_which_process_this_is(monkeypatch):
     for name, value in (("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3"), ("SLURM_LOCALID", "1")):
         monkeypatch.setenv(name, value)
-    assert team_of(dataclasses.replace(TINY, devices=2, nodes=2)) == Team(3, 4, 1)
+    assert team_of(dataclasses.replace(TINY, devices=2, nodes=2)) == DistInfo(3, 4, 1)
     monkeypatch.delenv("SLURM_STEP_ID")  # a batch script, outside srun
-    assert team_of(TINY) == Team()
+    assert team_of(TINY) == DistInfo()
 
 
 def test_each_process_has_its_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device(Recipe(devices=2), Team(3, 4, 1)) == torch.device("cuda:1")
+    assert pick_device(Recipe(devices=2), DistInfo(3, 4, 1)) == torch.device("cuda:1")
     with pytest.raises(ws.OptionError, match="PyTorch sees 2 GPUs"):
-        pick_device(Recipe(devices=3), Team(0, 3, 0))
+        pick_device(Recipe(devices=3), DistInfo(0, 3, 0))
     with pytest.raises(ws.OptionError, match="use --device cuda"):
-        pick_device(Recipe(devices=2, device="cuda:1"), Team(0, 2, 0))
+        pick_device(Recipe(devices=2, device="cuda:1"), DistInfo(0, 2, 0))

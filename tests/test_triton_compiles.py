@@ -30,7 +30,7 @@ KIND = {argument: kind for kind, arguments in KINDS.items() for argument in argu
 
 def compile(name, warps=1, fixed=None, **others):
     module, _, name = name.partition(".")
-    kernel = getattr(importlib.import_module(f"wavessm.ops.triton_{module}"), name + "_kernel")
+    kernel = getattr(importlib.import_module(f"wavessm.ops.triton.{module}"), name + "_kernel")
     kinds = {argument: others.get(argument, KIND.get(argument, "*fp32")) for argument in kernel.arg_names}
     fixed = {key: value for key, value in fixed.items() if key in kinds}
     source = ASTSource(kernel, {**kinds, **dict.fromkeys(fixed, "constexpr")}, fixed)
@@ -85,8 +85,6 @@ def test_every_kernel_compiles_for_hopper():
         [sys.executable, "-W", "ignore", "-c", COMPILE], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    sources = Path(__file__).parent.parent / "src" / "wavessm" / "ops"
-    written = [
-        name for file in sources.glob("triton_*.py") for name in re.findall(r"def (\w+_kernel)\(", file.read_text())
-    ]
+    sources = Path(__file__).parent.parent / "src" / "wavessm" / "ops" / "triton"
+    written = [name for file in sources.glob("*.py") for name in re.findall(r"def (\w+_kernel)\(", file.read_text())]
     assert set(done.stdout.split()) == set(written)

@@ -13,9 +13,9 @@ import miniatures
 import wavessm as ws
 from wavessm.data.source import DataSet, Windows
 from wavessm.tasks import ForecastOptions, model_config
-from wavessm.training import forecast_settings as settings
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.task_recipes import recipe
+from wavessm_lab.tasks import forecast_settings as settings
 
 NAMES = "level,scaled-year-week"
 
@@ -97,7 +97,7 @@ def test_the_start_is_a_baseline_of_one_column_and_of_all(script, folder, monkey
     for row in rows:
         assert (row["model"], row["dataset"], row["horizon"]) == ("linear with calendar", "Weather", 48)
     place = ForecastOptions(str(folder), "WTH", 48, "multi")
-    model, data, _ = script("tune_start").start(*settings.settled(place, recipe("forecast")))
+    model, data, _ = script("tune_start").start(*settings.tuned(place, recipe("forecast")))
     batch = data.test.take(torch.arange(len(data.test)))
     with torch.no_grad():
         error = model.eval()(batch.x, marks=batch.marks) - batch.y

@@ -14,19 +14,18 @@ import wavessm as ws
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
 from wavessm.cli import main
-from wavessm.data import WindowCopy, window_copying
-from wavessm.data.window_copy import copying_set, read_stages
-from wavessm.report.tables import write_report
 from wavessm.training import results
+from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import Interrupted
+from wavessm.training.config import ModelOptions, Recipe
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
-from wavessm.training.loader import Stretch
 from wavessm.training.module import TrainingModule
-from wavessm.training.recipes import ModelOptions, Recipe
 from wavessm.training.run import resume, train
-from wavessm.training.slowing import slow_down
+from wavessm.training.timescales import slow_down
+from wavessm_lab.report.tables import write_report
+from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
 
 TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)
 STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "epoch": 20,
@@ -81,11 +80,13 @@ def test_the_test_split_has_every_second_number_and_is_the_same_for_every_seed()
 
 def test_stages_change_the_length_at_their_share_of_the_steps():
     data = copying_set(TASK, read_stages("24:0.3,48:0.5"), cases=2)
-    lengths = [batch.x.shape[1] for batch in Stretch(data.train, 4, 0, 0, 10, total=10)]
+    lengths = [batch.x.shape[1] for batch in TrainBatches(data.train, 4, 0, 0, 10, total=10)]
     assert lengths == [24] * 3 + [48] * 5 + [96] * 2
-    assert [batch.x.shape[1] for batch in Stretch(data.train, 4, 0, 7, 9, total=10)] == [48, 96]
-    assert [batch.x.shape[1] for batch in Stretch(data.train, 4, 0, 0, 2)] == [96, 96], "without a run: the longest"
-    short = next(iter(Stretch(data.train, 200, 0, 0, 1, total=10)))
+    assert [batch.x.shape[1] for batch in TrainBatches(data.train, 4, 0, 7, 9, total=10)] == [48, 96]
+    assert [batch.x.shape[1] for batch in TrainBatches(data.train, 4, 0, 0, 2)] == [96, 96], (
+        "without a run: the longest"
+    )
+    short = next(iter(TrainBatches(data.train, 200, 0, 0, 1, total=10)))
     assert {len(windows_of(x)) for x in short.x} == {2, 3}, "as many as fit into 24 samples"
 
 
@@ -171,7 +172,7 @@ def test_every_stage_is_captured_anew(fake_cuda):  # noqa: F811
         return torch.zeros(()) if FakeGraph.recording else module.work(batch, optimiser)
 
     module.captured = CapturedStep(step)
-    losses = [float(module.advance(batch, optimiser)) for batch in Stretch(data.train, 4, 0, 0, 12, total=12)]
+    losses = [float(module.advance(batch, optimiser)) for batch in TrainBatches(data.train, 4, 0, 0, 12, total=12)]
     assert [capture.buffers.x.shape[1] for capture in module.captured.captures.values()] == [24, 96]
     assert all(loss > 0 for loss in losses)
 

@@ -24,7 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-    from wavessm.report.runs import Cell, Result, Variant
+    from wavessm_lab.report.runs import Cell, Result, Variant
 
 Rows = list[dict[str, str]]
 
@@ -146,9 +146,9 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
 
     The words before the first task stand under the empty name.
     """
-    from wavessm.report.overview import LEGEND, overview
-    from wavessm.report.runs import collect, paper, read_runs, unmet
-    from wavessm.report.tables import plot
+    from wavessm_lab.report.overview import LEGEND, overview
+    from wavessm_lab.report.runs import collect, paper, read_runs, unmet
+    from wavessm_lab.report.tables import plot
 
     rows, published = read_runs(source), paper()
     met = collect(rows)
@@ -180,8 +180,8 @@ def runs_page(source: Path, plots: Path) -> dict[str, str]:
 
 def of_cell(cell: Cell, found: dict[Variant, Result], published: dict[Cell, dict[Variant, float]]) -> tuple[str, str]:
     """One quantity: our best beside the paper's in a line, and the whole table."""
-    from wavessm.report.runs import HIGHER_IS_BETTER
-    from wavessm.report.tables import HEAD, table, title
+    from wavessm_lab.report.runs import HIGHER_IS_BETTER
+    from wavessm_lab.report.tables import HEAD, table, title
 
     lines = [dict(zip(HEAD, line, strict=True)) for line in table(cell, found, published)]
     said = f"{title(cell)}: " + (f"{lines[0]['ours']} by {lines[0]['variant']}" if found else "not run")

@@ -7,8 +7,6 @@ then estimators, hub, export, inspection.
 
 from typing import TYPE_CHECKING, Any
 
-from wavessm.blocks import ResidualBlock
-from wavessm.config import ModelConfig
 from wavessm.discretize import bilinear, generalised_bilinear, zoh
 from wavessm.errors import (
     ConditionError,
@@ -21,12 +19,14 @@ from wavessm.errors import (
     WaveSSMError,
 )
 from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
-from wavessm.layer import WaveSSM, param_groups
 from wavessm.memory import OnlineMemory
-from wavessm.models import ModelState, SequenceModel
+from wavessm.nn.block import ResidualBlock
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.layer import WaveSSM, param_groups
+from wavessm.nn.model import ModelState, SequenceModel
+from wavessm.nn.presets import create_model, preset_config, presets
+from wavessm.nn.streaming import SampledLayer, sampled
 from wavessm.operators import Operator, make_operator
-from wavessm.presets import create_model, preset_config, presets
-from wavessm.streaming import SampledLayer, sampled
 from wavessm.structure import DPLR, Dense, Diagonal
 
 if TYPE_CHECKING:

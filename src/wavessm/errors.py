@@ -1,7 +1,22 @@
-"""The errors wavessm raises: what came, what was expected, what to do, in one line.
+"""The errors that wavessm raises, and the checks that raise them where a user's call enters.
 
-All of them are `ValueError`s, so code that knows nothing of wavessm can still catch them.
+Every message says in one line what came, what was expected and what to do. All errors are `ValueError`s, so code that
+knows nothing of wavessm can still catch them.
 """
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+T = TypeVar("T")
 
 
 class WaveSSMError(ValueError):
@@ -38,3 +53,93 @@ class ConditionError(WaveSSMError):
 
 class MissingExtraError(WaveSSMError, ImportError):
     """A feature whose optional dependency is not installed."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """The error for `name`, offering the closest of the `known` names.
+
+    >>> str(unknown_name("measure", "scald", ["scaled", "translated"]))
+    "unknown measure 'scald': did you mean 'scaled'? Known: scaled, translated."
+    """
+    names = list(known)
+    lower = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)
+    hint = f": did you mean '{lower[close[0]]}'?" if close else "."
+    listed = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + f", … ({len(names)} in all)"
+    return UnknownNameError(f"unknown {kind} {name!r}{hint} Known: {listed}.")
+
+
+class Registry(Generic[T]):
+    """An ordered mapping from names to values of one kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, value: T) -> None:
+        if name in self._entries:
+            raise OptionError(f"{self.kind} {name!r} is already registered; choose another name.")
+        self._entries[name] = value
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise unknown_name(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+
+def is_int(value: object) -> bool:
+    """Whether a value counts: Python and NumPy integers do, booleans and floats do not."""
+    import numpy as np
+
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+
+
+def check_int(value: Any, name: str, least: int) -> int:
+    """The value as an int of at least `least`, or `OptionError`.
+
+    >>> check_int(3, "n", least=2)
+    3
+    """
+    if not is_int(value) or operator.index(value) < least:
+        raise OptionError(f"{name} is {value!r}, expected a whole number of at least {least}.")
+    return operator.index(value)
+
+
+def check_positive(value: Any, name: str) -> float:
+    """The value as a finite float above zero, or `OptionError`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise OptionError(f"{name} is {value!r}, expected a positive finite number.")
+    return number
+
+
+def can_sync(x: torch.Tensor) -> bool:
+    """Whether the values of a tensor may be read without waiting for a device or breaking a compiled graph."""
+    import torch
+
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def real_array(values: Any, what: str) -> np.ndarray:
+    """Anything array-like as float64, tensors that require gradients included; ragged or complex input is refused."""
+    import numpy as np
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.asarray(values)
+        if not np.iscomplexobj(array):
+            return np.asarray(array, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as reason:
+        raise ShapeError(f"{what}: expected an array of real numbers with rows of one length ({reason}).") from reason
+    raise OptionError(f"{what}: got complex numbers; give real and imaginary parts as two.")

@@ -19,11 +19,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from wavessm.checks import whole
-from wavessm.errors import ConditionError, OptionError
+from wavessm.errors import ConditionError, OptionError, check_int, unknown_name
 from wavessm.frames import Frame, make_frame
 from wavessm.frames.quadrature import Array, frozen
-from wavessm.registry import unknown_name
 from wavessm.structure import DPLR, MAX_CONDITION, Dense, Diagonal, diagonalise, skew_plus_low_rank
 
 MEASURES = ("scaled", "translated")
@@ -119,7 +117,7 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
         return _of_frame(source, measure or "scaled")
     if n is None:
         raise OptionError(f"make_operator: '{source}' needs a state size; pass n, as in n=64.")
-    n = whole(n, "make_operator: n", least=2)
+    n = check_int(n, "make_operator: n", least=2)
     if source not in CLOSED_FORMS:
         return _of_frame(make_frame(source, n).tighten(), measure or "scaled")
     family, own_measure, _ = CLOSED_FORMS[source]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -21,12 +22,11 @@ from wavessm.arena_options import (
     SpeechOptions,
     TextOptions,
 )
-from wavessm.config import ModelConfig
 from wavessm.data.source import DataInfo, DataSet
-from wavessm.errors import OptionError
+from wavessm.errors import OptionError, Registry, unknown_name
+from wavessm.nn.config import ModelConfig
 from wavessm.own_options import ArraysOptions, CsvOptions, WavOptions, WfdbOptions
-from wavessm.registry import Registry, unknown_name
-from wavessm.training.recipes import ModelOptions
+from wavessm.training.config import ModelOptions
 
 ROOT_VARIABLE = "WAVESSM_DATA"
 
@@ -80,13 +80,13 @@ class ForecastOptions:
     """Give the model the calendar of the horizon too; it is known."""
 
     def __post_init__(self) -> None:
-        from wavessm.data.forecast import ALIASES
+        from wavessm.data.datasets.forecast import ALIASES
 
         object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data import load_forecast
-        from wavessm.data.forecast import SETS
+        from wavessm.data.datasets.forecast import SETS
 
         if self.dataset not in SETS:
             raise unknown_name("forecasting set", self.dataset, SETS)
@@ -99,32 +99,6 @@ class ForecastOptions:
             timeenc=self.timeenc,
             eval_stamp=self.eval_stamp,
         )
-
-
-@dataclass(frozen=True)
-class WindowCopyOptions:
-    length: int = 256
-    """Samples of a sequence."""
-    windows: int = 2
-    """Windows to find and add."""
-    windows_max: int | None = None
-    """Highest number of windows: each case has its own, from windows to so many; the test is scored by number."""
-    stages: str = ""
-    """Shorter lengths to begin with, each with its share of the steps: 128:0.4,1000:0.3."""
-    d_min: int = 8
-    """Shortest window."""
-    d_max: int = 8
-    """Longest window."""
-    epoch: int = 16_384
-    """Drawn cases that count as one epoch."""
-    cases: int = 2048
-    """Fixed cases of validation, and as many of test."""
-
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data.window_copy import WindowCopy, copying_set, read_stages
-
-        task = WindowCopy(self.length, self.windows, self.d_min, self.d_max, self.windows_max)
-        return copying_set(task, read_stages(self.stages), seed, epoch=self.epoch, cases=self.cases)
 
 
 def data_checksum(options: DataOptions) -> str:
@@ -149,7 +123,8 @@ class Task:
 TASKS: Registry[Task] = Registry("task")
 
 
-def _register(task: Task) -> None:
+def register(task: Task) -> None:
+    """Add a task to those that `wavessm train` knows."""
     TASKS.register(task.name, task)
 
 
@@ -158,7 +133,7 @@ for _labels, _recipes in (
     *((labels, "ptbxl-many") for labels in ("sub-diag", "diag", "all")),
     *((labels, f"ptbxl-{labels}") for labels in ("form", "rhythm")),
 ):
-    _register(
+    register(
         Task(
             f"ptbxl-{_labels}",
             f"PTB-XL electrocardiograms, {_labels} labels",
@@ -168,21 +143,18 @@ for _labels, _recipes in (
             fixed=("labels",),
         )
     )
-_register(
+register(
     Task("forecast", "ETTh1, ETTh2, ETTm1, WTH or ECL, as Informer reads them", "forecast", ForecastOptions(), "root")
 )
-_register(
-    Task("window-copy", "find marked windows in noise and add them", "window-copy", WindowCopyOptions(), head="last")
-)
-_register(Task("speech", "Speech Commands, single words at 16 kHz", "speech", SpeechOptions(), "root"))
-_register(Task("listops", "values of nested lists of digits", "listops", ListopsOptions(), "root"))
-_register(Task("text", "IMDb reviews by character, good or bad", "text", TextOptions(), "root"))
-_register(
+register(Task("speech", "Speech Commands, single words at 16 kHz", "speech", SpeechOptions(), "root"))
+register(Task("listops", "values of nested lists of digits", "listops", ListopsOptions(), "root"))
+register(Task("text", "IMDb reviews by character, good or bad", "text", TextOptions(), "root"))
+register(
     Task("retrieval", "pairs of papers by character, cited or not", "retrieval", RetrievalOptions(), "root", "pair")
 )
-_register(Task("image", "CIFAR-10 in grey, pixel by pixel", "image", ImageOptions(), "root"))
+register(Task("image", "CIFAR-10 in grey, pixel by pixel", "image", ImageOptions(), "root"))
 for _name, _pixels in (("pathfinder", "32 × 32"), ("pathx", "128 × 128")):
-    _register(
+    register(
         Task(
             _name,
             f"whether two discs mark one path, {_pixels} pixels",
@@ -192,10 +164,10 @@ for _name, _pixels in (("pathfinder", "32 × 32"), ("pathx", "128 × 128")):
             fixed=("name",),
         )
     )
-_register(Task("arrays", "your own X.npy and y.npy in a folder", "own", ArraysOptions(), "folder"))
-_register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions(), "path"))
-_register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions(), "folder"))
-_register(Task("wfdb", "your own WFDB records with a table of labels", "own", WfdbOptions(), "folder"))
+register(Task("arrays", "your own X.npy and y.npy in a folder", "own", ArraysOptions(), "folder"))
+register(Task("csv", "forecast your own CSV", "own-forecast", CsvOptions(), "path"))
+register(Task("wav", "your own WAV files, a folder for each class", "own", WavOptions(), "folder"))
+register(Task("wfdb", "your own WFDB records with a table of labels", "own", WfdbOptions(), "folder"))
 
 
 def data_options(task: str, values: dict[str, Any]) -> DataOptions:
@@ -234,3 +206,7 @@ def model_config(task: str, options: ModelOptions, info: DataInfo, precision: st
     return ModelConfig(
         **{**chosen, **decided, "d_input": info.d_input, "d_output": info.d_output, "precision": precision}
     )
+
+
+for _entry in metadata.entry_points(group="wavessm.tasks"):  # tasks of other packages register themselves when imported
+    _entry.load()

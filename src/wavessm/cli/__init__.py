@@ -8,23 +8,20 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
 
-from wavessm.errors import WaveSSMError
-from wavessm.registry import unknown_name
+from wavessm.errors import WaveSSMError, unknown_name
 
 COMMANDS = {
     "demo": "train a wavelet and a polynomial state space side by side, five minutes, no download",
     "train": "train a model on one of the tasks, or on your own data",
-    "sweep": "a grid of runs side by side: variants × tasks × horizons × seeds, into one table",
     "evaluate": "scores of a trained model, with confidence intervals",
     "predict": "predictions for new files or a stream, as CSV and as a figure",
     "inspect": "what a trained model has learned: time scales, modes, kernels, its past, saliency, as figures",
     "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
     "data": "the published data sets: list, check, fetch and generate them",
     "bench": "training speed of a model on this machine",
-    "figures": "the figures and studies of the paper, each with its data",
-    "explore": "a page in the browser: frames, operators, memories and runs to look at",
-    "report": "a CSV of runs as tables and plots beside the paper's numbers",
 }
 
 BEGIN = """Begin with one of these:
@@ -34,6 +31,27 @@ BEGIN = """Begin with one of these:
   wavessm train csv FILE            forecast your own table
 
 wavessm COMMAND --help explains each; wavessm --version says which version this is."""
+
+
+def plugin(group: str, name: str) -> Any:
+    """What another installed package adds to `group` under `name`, or None."""
+    found = metadata.entry_points(group=group, name=name)
+    return next(iter(found)).load() if found else None
+
+
+def added_commands() -> dict[str, tuple[str, str]]:
+    """Commands of other packages: name → (module with a function `main`, line of help)."""
+    return {
+        name: command
+        for entry in metadata.entry_points(group="wavessm.commands")
+        for name, command in entry.load().items()
+    }
+
+
+def all_commands() -> dict[str, tuple[str, str]]:
+    """Every command: name → (module with a function `main`, line of help)."""
+    own = {name: (f"wavessm.cli.{name}", about) for name, about in COMMANDS.items()}
+    return own | {name: command for name, command in added_commands().items() if " " not in name}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,13 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name = given[0]
     try:
-        if name not in COMMANDS:
-            raise unknown_name("command", name, COMMANDS)
-        return importlib.import_module(f"wavessm.cli.{name}").main(given[1:])
+        known = all_commands()
+        if name not in known:
+            raise unknown_name("command", name, known)
+        return importlib.import_module(known[name][0]).main(given[1:])
     except SystemExit as end:  # help was asked for and printed
         return end.code if isinstance(end.code, int) else 0
     except WaveSSMError as reason:
-        print(f"wavessm {name}: {reason}" if name in COMMANDS else f"wavessm: {reason}", file=sys.stderr)
+        print(f"wavessm {name}: {reason}" if name in all_commands() else f"wavessm: {reason}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"wavessm {name}: stopped.", file=sys.stderr)
@@ -71,5 +90,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def overview() -> str:
     """All commands, a line each."""
-    lines = [f"  {name:<10}{about}" for name, about in COMMANDS.items()]
+    lines = [f"  {name:<10}{about}" for name, (_, about) in all_commands().items()]
     return "\n".join(["usage: wavessm COMMAND [options]", "", *lines, "", BEGIN])

@@ -8,9 +8,9 @@ from typing import Literal
 
 import torch
 
-from wavessm.checks import whole
 from wavessm.cli.parse import parse
-from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.errors import check_int
+from wavessm.training.config import ModelOptions, Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ WARM_UP = 5
 def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
     for name in ("steps", "length", "channels", "classes"):
-        whole(getattr(given, name), f"bench: {name}", least=1)
+        check_int(getattr(given, name), f"bench: {name}", least=1)
     from wavessm.training.run import pick_device
-    from wavessm.training.stepper import bare_module
+    from wavessm.training.stepper import synthetic_step
 
     recipe = Recipe(
         model=given.model,
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         device=given.device,
     ).check()
     device = pick_device(recipe)
-    step = bare_module(recipe, device, (given.length, given.channels, given.classes))
+    step = synthetic_step(recipe, device, (given.length, given.channels, given.classes))
     for _ in range(WARM_UP):
         step()
     _wait(device)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import sys
 from pathlib import Path
 from typing import TypeVar
 
+from wavessm.cli import added_commands
 from wavessm.cli.bar import Bar, megabytes
 from wavessm.cli.parse import parse
-from wavessm.errors import OptionError
-from wavessm.registry import unknown_name
+from wavessm.errors import MissingExtraError, OptionError, unknown_name
 from wavessm.tasks import ROOT_VARIABLE, data_root
 
 T = TypeVar("T")
@@ -45,22 +46,6 @@ class FetchOptions:
     """Keep the archive in .downloads, for another set of the same release."""
 
 
-@dataclasses.dataclass(frozen=True)
-class GenerateOptions:
-    name: str = ""
-    """listops, pathfinder or pathx; it may stand first without --name."""
-    root: str = ""
-    """Folder that holds the sets; default $WAVESSM_DATA."""
-    count: int = 0
-    """Examples in all; 0 takes the published number."""
-    seed: int = 0
-    """Seed; the set does not depend on the number of workers."""
-    workers: int = 0
-    """Processes; 0 takes one a core."""
-    as_published: bool = False
-    """Pictures: let paths touch, as the published program does."""
-
-
 USAGE = """usage: wavessm data VERB [NAME] [--root FOLDER] [options]
 
   list              names, sizes, licences and sources of the published sets; which of them lie in FOLDER
@@ -70,7 +55,6 @@ USAGE = """usage: wavessm data VERB [NAME] [--root FOLDER] [options]
 
 FOLDER holds all sets; without --root (or --data-root) it is $WAVESSM_DATA. `wavessm data VERB --help` lists options."""
 VERBS = ("list", "check", "fetch", "generate")
-GENERATED = ("listops", "pathfinder", "pathx")
 
 
 def main(arguments: list[str]) -> int:
@@ -80,7 +64,12 @@ def main(arguments: list[str]) -> int:
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
         raise unknown_name("verb of data", verb, VERBS)
-    return {"list": _list, "check": _check, "fetch": _fetch, "generate": _generate}[verb](rest)
+    if verb == "generate":
+        added = added_commands().get("data generate")
+        if added is None:
+            raise MissingExtraError("data generate is a command of wavessm-lab: pip install wavessm-lab.")
+        return importlib.import_module(added[0]).main(rest)
+    return {"list": _list, "check": _check, "fetch": _fetch}[verb](rest)
 
 
 def _named(kind: type[T], verb: str, rest: list[str], about: str) -> T:
@@ -88,8 +77,7 @@ def _named(kind: type[T], verb: str, rest: list[str], about: str) -> T:
     if rest and not rest[0].startswith("-"):
         rest = ["--name", *rest]
     if not any(word.startswith("--name") or word in ("-h", "--help") for word in rest):
-        which = ", ".join(GENERATED) if verb == "generate" else "`wavessm data list` shows them"
-        raise OptionError(f"{verb} needs the name of a set: {which}.")
+        raise OptionError(f"{verb} needs the name of a set: `wavessm data list` shows them.")
     return parse(kind, None, rest, f"wavessm data {verb} NAME", about)
 
 
@@ -140,29 +128,4 @@ def _fetch(rest: list[str]) -> int:
         return 0
     print(f"SHA-256: {fetched.sha256} ({'as published' if official.sha256 else 'none is published to compare with'})")
     print(f"ready:   {fetched.path}")
-    return 0
-
-
-def _generate(rest: list[str]) -> int:
-    from wavessm.data import generate_listops, generate_pathfinder
-    from wavessm.data.listops import Sizes
-    from wavessm.data.pathfinder import COUNT
-
-    given = _named(GenerateOptions, "generate", rest, "A set drawn to its published rules; pictures go on if stopped.")
-    if given.name not in GENERATED:
-        raise unknown_name("generated set", given.name, GENERATED)
-    if given.count < 0:
-        raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")
-    if given.workers < 0:
-        raise OptionError(f"generate: workers is {given.workers}, expected 0 (one a core) or more.")
-    root, bar = data_root(given.root), Bar(given.name, "{:,}".format)
-    Path(root).mkdir(parents=True, exist_ok=True)
-    if given.name == "listops":
-        held = max(1, round(0.02 * given.count))
-        sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
-        lines = generate_listops(root, given.seed, sizes, given.workers, show=bar).lines()
-    else:
-        count = given.count or COUNT
-        lines = generate_pathfinder(root, given.name, count, given.seed, given.workers, bar, given.as_published).lines()
-    print("\n".join(lines))
     return 0

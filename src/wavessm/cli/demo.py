@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     from wavessm.training.run import require_extra
 
     require_extra()
-    from wavessm.lab.demo import Setting, run_demo
+    from wavessm.cli.demo_run import Setting, run_demo
 
     setting = Setting() if given.steps == 0 else dataclasses.replace(Setting(), steps=given.steps)
     run_demo(given.out, given.seeds, setting)

@@ -8,9 +8,9 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
+from wavessm.training.config import Recipe
 from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
 from wavessm.training.folder import Run
-from wavessm.training.recipes import Recipe
 from wavessm.training.results import append, read, rows_of_evaluation
 
 

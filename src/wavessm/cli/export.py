@@ -10,7 +10,7 @@ from typing import Literal
 from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
 from wavessm.export import CHUNK, Units, export_onnx, export_step_onnx, export_torch
-from wavessm.hub import Card, save_model
+from wavessm.nn.pretrained import Card, save_model
 from wavessm.training.folder import Run
 
 SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "torch-export": "pt2", "pretrained": "pretrained"}

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.checks import whole
 from wavessm.cli.bar import Bar
 from wavessm.cli.parse import parse, run_first
-from wavessm.errors import DataError, OptionError, WaveSSMError
-from wavessm.inspection import Saliency, Subject, attribute, open_subject, write_figures
+from wavessm.errors import DataError, OptionError, WaveSSMError, check_int
+from wavessm.inspection import InspectedModel, Saliency, attribute, load_inspected, write_figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +41,18 @@ ABOUT = "Learned time scales, modes, kernels, what each coordinate holds of the 
 
 def main(arguments: list[str]) -> int:
     given = parse(Options, None, run_first(arguments, "inspect"), "wavessm inspect RUN", ABOUT)
-    whole(given.cases, "cases", least=0)
+    check_int(given.cases, "cases", least=0)
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
-    subject = open_subject(given.run, given.hz, given.length, given.checkpoint)
+    subject = load_inspected(given.run, given.hz, given.length, given.checkpoint)
     shares, signals = explained(subject, given)
     for name, caption in write_figures(subject, out, shares, signals).items():
         print(f"{out / name}.png: {caption}")
     return 0
 
 
-def explained(subject: Subject, given: Options) -> tuple[Saliency | None, np.ndarray | None]:
+def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None, np.ndarray | None]:
     """Shares of some signals and the signals as the model hears them; None where there is nothing to explain."""
     if given.signals is None and (not given.cases or not subject.classes):
         return None, None
@@ -77,7 +76,7 @@ def explained(subject: Subject, given: Options) -> tuple[Saliency | None, np.nda
     return case_by_case(subject, x, lengths, given.method), x.numpy()
 
 
-def case_by_case(subject: Subject, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
+def case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
     """The shares of all cases, with a bar: long signals take a while."""
     bar, parts = Bar("explaining", "{} cases".format), []
     bar(0, len(x))

@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 def _check_plot(path: Path) -> None:
     """Say now what would go wrong after all predictions are made."""
-    from wavessm.record import pyplot
+    from wavessm.training.record import pyplot
 
     pyplot()  # matplotlib may be missing
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):

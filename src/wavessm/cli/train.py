@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from wavessm.cli import plugin
 from wavessm.cli.parse import explained, parse
 from wavessm.errors import OptionError
 from wavessm.tasks import TASKS, Task
 from wavessm.training.checkpoint import Interrupted
+from wavessm.training.config import Recipe
+from wavessm.training.distributed import team_of
 from wavessm.training.folder import Run, resume_command
-from wavessm.training.forecast_settings import settled
-from wavessm.training.processes import team_of
-from wavessm.training.recipes import Recipe
 from wavessm.training.task_recipes import RECIPES, recipe
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
@@ -56,10 +56,11 @@ def read(arguments: list[str]) -> tuple[Task, Any]:
     line = f"wavessm train {task.name}" + (f" {task.where.upper()}" if task.where else "")
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
     start = kind(task.data, chosen)
-    if task.recipes == "forecast" and name == "best":  # it has a setting of its own for many data sets and horizons
+    tuned = plugin("wavessm.tuned", task.recipes)
+    if tuned and name == "best":  # it has a setting of its own for many data sets and horizons
         typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, task.fixed)
         place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
-        start = kind(*settled(dataclasses.replace(task.data, **place), chosen))  # type: ignore[type-var]
+        start = kind(*tuned(dataclasses.replace(task.data, **place), chosen))  # type: ignore[type-var]
     return task, parse(kind, start, rest, line, about, task.fixed)
 
 
@@ -82,7 +83,7 @@ def _run(task: Task, given: Any) -> int:
 
 def _called(task: Task, given: Any) -> str:
     """The recipe's name, with the options that make it another."""
-    from wavessm.training.grid import changed_name
+    from wavessm.training.config import changed_name
 
     place = [(name, getattr(given.data, name, None)) for name in ("dataset", "horizon", "variables")]
     typed = [word for name, value in place if value is not None for word in (f"--{name}", str(value))]

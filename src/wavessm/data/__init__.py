@@ -5,23 +5,21 @@ Read in this order: `source` (what a loader returns), `window_copy` (generated),
 `cifar`, `speech`; then `baselines`, `cache`, `catalogue`, `fetch`.
 """
 
-from wavessm.data.arena import load_listops, load_retrieval, load_text
 from wavessm.data.baselines import LastValue, Linear, Score, Seasonal, baseline_scores, fit_linear, predict, score
 from wavessm.data.catalogue import Finding, Row, check_set, list_sets
-from wavessm.data.cifar import load_image
+from wavessm.data.datasets.arena import load_listops, load_retrieval, load_text
+from wavessm.data.datasets.forecast import load_forecast
+from wavessm.data.datasets.image import load_image
+from wavessm.data.datasets.pathfinder import load_pathfinder
+from wavessm.data.datasets.ptbxl import load_ptbxl
+from wavessm.data.datasets.speech import load_speech
 from wavessm.data.drawn import Generated
 from wavessm.data.fetch import fetch_set
-from wavessm.data.forecast import load_forecast
-from wavessm.data.listops import generate_listops
 from wavessm.data.own import load_arrays, load_csv
-from wavessm.data.pathfinder import generate_pathfinder, load_pathfinder
-from wavessm.data.ptbxl import load_ptbxl
 from wavessm.data.signals import Signal, load_wav_folder, load_wfdb, read_signal, read_wav
 from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Source, Windows
-from wavessm.data.speech import load_speech
 from wavessm.data.tokens import Tokens
 from wavessm.data.wfdb_files import read_record
-from wavessm.data.window_copy import WindowCopy, window_copying
 
 __all__ = [
     "Arrays",
@@ -38,14 +36,11 @@ __all__ = [
     "Signal",
     "Source",
     "Tokens",
-    "WindowCopy",
     "Windows",
     "baseline_scores",
     "check_set",
     "fetch_set",
     "fit_linear",
-    "generate_listops",
-    "generate_pathfinder",
     "list_sets",
     "load_arrays",
     "load_csv",
@@ -64,5 +59,4 @@ __all__ = [
     "read_signal",
     "read_wav",
     "score",
-    "window_copying",
 ]

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from wavessm.data import forecast, ptbxl
 from wavessm.data.catalogue_arena import KNOWN
+from wavessm.data.datasets import forecast, ptbxl
 from wavessm.data.fetch import OFFICIAL
 from wavessm.data.tables import read_table
 from wavessm.data.wfdb_files import check_samples, read_header, read_samples
-from wavessm.errors import DataError
-from wavessm.registry import unknown_name
+from wavessm.errors import DataError, unknown_name
 
 # Counts and checksums of the files as published; those of ETT are also what other libraries pin.
 _ROWS = {"ETTh1": 17_420, "ETTh2": 17_420, "ETTm1": 69_680, "WTH": 35_064, "ECL": 26_304}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from wavessm.data import arena, cifar, pathfinder, speech
+from wavessm.data.datasets import arena, pathfinder, speech
+from wavessm.data.datasets import image as cifar
 from wavessm.data.source import DataSet
 
 Loader = Callable[[Path], DataSet]

@@ -11,12 +11,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from wavessm.data.drawn import Drawn
+from wavessm.data.drawn import RandomSource
 from wavessm.data.source import Arrays, Batch, DataSet
 from wavessm.errors import OptionError
 
 
-class Crops(Drawn):
+class Crops(RandomSource):
     """Cases of `source` cut to `length` samples at random places.
 
     >>> whole = Arrays(torch.arange(10.0)[None, :, None], torch.tensor([0]))

@@ -17,7 +17,7 @@ Draw = Callable[[int, torch.Generator], Batch]
 """Draws so many cases, on the generator's device."""
 
 
-class Drawn(Source):
+class RandomSource(Source):
     """A source with chance in it, and the generator that it comes from.
 
     `get_state` and `set_state` are what a checkpoint keeps, so that a resumed run draws what an unbroken one would have
@@ -48,7 +48,7 @@ class Drawn(Source):
         return device.type == self.device.type and device.index in (None, self.device.index)
 
 
-class Generated(Drawn):
+class Generated(RandomSource):
     """Fresh cases on every call: `take` uses only how many indices it is given.
 
     draw: (count, generator) -> Batch on the generator's device.

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from wavessm.data import arena, cifar, forecast, pathfinder, ptbxl, speech
+from wavessm.data.datasets import arena, forecast, pathfinder, ptbxl, speech
+from wavessm.data.datasets import image as cifar
 from wavessm.data.download import Patience, Show, download
-from wavessm.errors import DataError
-from wavessm.registry import unknown_name
+from wavessm.errors import DataError, unknown_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wavessm.checks import whole
 from wavessm.data.dates import parse_dates
 from wavessm.data.source import DataInfo, DataSet, Windows
 from wavessm.data.tables import need_columns, numbers, read_table
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError, OptionError, check_int
 
 Parts = dict[str, tuple[int, int]]  # part -> first row, row after the last
 FARTHEST = 1e18  # standard deviations; the square of more is not finite in float32
@@ -55,8 +54,8 @@ class WindowOptions:
     eval_stamp: bool = False
 
     def __post_init__(self) -> None:
-        whole(self.seq_len, "seq_len", 1)
-        whole(self.horizon, "horizon", 1)
+        check_int(self.seq_len, "seq_len", 1)
+        check_int(self.horizon, "horizon", 1)
         if self.timeenc not in (0, 1, 2, 3):
             raise OptionError(
                 f"timeenc is {self.timeenc!r}, expected 0 (marks to embed), 1 (real marks), 2 (waves of day and week) "

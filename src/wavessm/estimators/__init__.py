@@ -16,8 +16,8 @@ try:
 except ImportError as reason:
     raise MissingExtraError("the estimators need scikit-learn: pip install 'wavessm[estimators]'.") from reason
 
+from wavessm.estimators.backtest import Backtest, Interval
 from wavessm.estimators.classifier import WaveSSMClassifier
 from wavessm.estimators.forecaster import WaveSSMForecaster
-from wavessm.estimators.judging import Backtest, Interval
 
 __all__ = ["Backtest", "Interval", "WaveSSMClassifier", "WaveSSMForecaster"]

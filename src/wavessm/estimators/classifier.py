@@ -14,13 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.checks import positive, whole
-from wavessm.config import ModelConfig
-from wavessm.errors import DataError, NotFiniteError, OptionError
+from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
 from wavessm.estimators import defaults
 from wavessm.estimators.arrays import Cases, read_cases, read_targets
 from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
-from wavessm.models import SequenceModel
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.model import SequenceModel
 
 EARLY_STOPPING_FROM = 200
 """Cases from which early_stopping='auto' sets some aside."""
@@ -198,7 +197,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         model = self.model_.to(device)
         batch = defaults.batch_size(len(train_on)) if self.batch_size is None else self.batch_size
-        batch = whole(batch, "batch_size", least=1)
+        batch = check_int(batch, "batch_size", least=1)
         plan = make_plan(self, len(train_on), batch)
         self.choices_ |= {"max_epochs": plan.epochs, "batch_size": batch, "early_stopping": held is not None}
         if self.verbose:
@@ -229,7 +228,7 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
             unknown = sorted(set(given) - set(names), key=str)
             if unknown:
                 warnings.warn(f"class_weight names classes that y has not: {unknown}.", stacklevel=4)
-            weights = [positive(given.get(name, 1), f"class_weight of {name!r}") for name in names]
+            weights = [check_positive(given.get(name, 1), f"class_weight of {name!r}") for name in names]
             return torch.tensor(weights, device=targets.device)
         if self.multilabel_:
             ones = targets.sum(0)

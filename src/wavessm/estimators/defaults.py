@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from wavessm.config import ModelConfig
 from wavessm.errors import OptionError
+from wavessm.nn.config import ModelConfig
 
 SHORTEST = 10.0
 """Samples that the fastest channels hear."""

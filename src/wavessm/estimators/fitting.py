@@ -17,11 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from wavessm.blocks import SequenceNorm
-from wavessm.checks import positive, whole
-from wavessm.errors import NotFiniteError, OptionError
+from wavessm.errors import NotFiniteError, OptionError, check_int, check_positive
 from wavessm.estimators import defaults
-from wavessm.layer import param_groups
+from wavessm.nn.block import SequenceNorm
+from wavessm.nn.layer import param_groups
 
 WARMUP = 0.1
 GRADIENT_NORM = 1.0
@@ -49,11 +48,11 @@ def make_plan(estimator: Any, cases: int, batch: int, steps_per_epoch: int | Non
     """The plan of an estimator's options, for so many cases an epoch."""
     epochs = defaults.epochs(cases, batch) if estimator.max_epochs is None else estimator.max_epochs
     return Plan(
-        epochs=whole(epochs, "max_epochs", least=1),
+        epochs=check_int(epochs, "max_epochs", least=1),
         batch_size=batch,
-        learning_rate=positive(estimator.learning_rate, "learning_rate"),
+        learning_rate=check_positive(estimator.learning_rate, "learning_rate"),
         weight_decay=estimator.weight_decay,
-        patience=whole(estimator.n_iter_no_change, "n_iter_no_change", least=1),
+        patience=check_int(estimator.n_iter_no_change, "n_iter_no_change", least=1),
         steps_per_epoch=steps_per_epoch,
         verbose=estimator.verbose,
         label=type(estimator).__name__,

@@ -11,14 +11,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from wavessm.checks import whole
-from wavessm.config import ModelConfig
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError, OptionError, check_int
 from wavessm.estimators import defaults
+from wavessm.estimators.backtest import MOST_ORIGINS, Backtest, Case, Interval, compare, errors, judged, roll
 from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
 from wavessm.estimators.index import cycles_of, season_of, step_seconds
-from wavessm.estimators.judging import MOST_ORIGINS, Backtest, Case, Interval, compare, errors, judged, roll
-from wavessm.estimators.series import Track, names_of, read_series, refuse_others, rewrap
+from wavessm.estimators.series import TimeSeries, names_of, read_series, refuse_others, rewrap
 from wavessm.estimators.windows import (
     Scale,
     Split,
@@ -32,7 +30,8 @@ from wavessm.estimators.windows import (
     starts,
     table_of,
 )
-from wavessm.models import SequenceModel
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.model import SequenceModel
 
 STEPS_PER_EPOCH = 50
 
@@ -127,7 +126,7 @@ class WaveSSMForecaster(BaseEstimator):
         anew = not (self.warm_start and hasattr(self, "model_"))
         if not anew:
             defaults.refuse_changes(self, self.model_.config)
-        horizon = whole(self.horizon, "horizon", least=1)
+        horizon = check_int(self.horizon, "horizon", least=1)
         tracks, form = read_series(series, "series", None if anew else self.column_names_)
         refuse_others(tracks, tracks[0])
         lengths, season = [track.length for track in tracks], season_of(tracks[0].index)
@@ -151,7 +150,7 @@ class WaveSSMForecaster(BaseEstimator):
             self._train(table, first, split, device)
         return self
 
-    def _check_same(self, tracks: list[Track], known: list[Track] | None, split: Split) -> None:
+    def _check_same(self, tracks: list[TimeSeries], known: list[TimeSeries] | None, split: Split) -> None:
         """One line about a warm start whose data needs another model."""
         was = 0 if self.known_ is None else self.known_[0].shape[1]
         defaults.refuse_change("the number of columns", tracks[0].values.shape[1], self.n_columns_)
@@ -159,7 +158,7 @@ class WaveSSMForecaster(BaseEstimator):
         defaults.refuse_change("the context", split.context, self.context_)
         self._check_dates(tracks)
 
-    def _learn_columns(self, known: list[Track] | None, anew: bool) -> None:
+    def _learn_columns(self, known: list[TimeSeries] | None, anew: bool) -> None:
         """What is kept of the series and covariates; names and calendar are those of the model's first fit."""
         trained = list(zip(self.tracks_, self.train_end_, strict=True))
         self.n_columns_ = self.tracks_[0].values.shape[1]
@@ -171,16 +170,16 @@ class WaveSSMForecaster(BaseEstimator):
         self.known_ = None if known is None else [table.values for table in known]
         self.known_scale_ = None if self.known_ is None else Scale.of(np.concatenate(self.known_))
 
-    def _check_dates(self, tracks: list[Track]) -> None:
+    def _check_dates(self, tracks: list[TimeSeries]) -> None:
         if self.calendar_ and any(step_seconds(track.index) is None for track in tracks):
             raise DataError("the series of fit had dates and this one has none; give a DatetimeIndex.")
 
-    def _table(self, tracks: list[Track], scales: list[Scale], known: list[np.ndarray] | None) -> Table:
+    def _table(self, tracks: list[TimeSeries], scales: list[Scale], known: list[np.ndarray] | None) -> Table:
         marks = [self._marks(track, None if known is None else known[at], 0) for at, track in enumerate(tracks)]
         self.n_marks_ = 0 if marks[0] is None else marks[0].shape[1]
         return table_of(tracks, scales, None if marks[0] is None else [mark for mark in marks if mark is not None])
 
-    def _marks(self, track: Track, known: np.ndarray | None, steps: int) -> np.ndarray | None:
+    def _marks(self, track: TimeSeries, known: np.ndarray | None, steps: int) -> np.ndarray | None:
         scaled = None if known is None or self.known_scale_ is None else self.known_scale_.do(known)
         return marks_of(track, scaled, steps, self.calendar_)
 
@@ -203,7 +202,7 @@ class WaveSSMForecaster(BaseEstimator):
 
     def _train(self, table: Table, first: Tensor, split: Split, device: torch.device) -> None:
         model, table = self.model_.to(device), table.to(device)
-        batch = whole(self.batch_size, "batch_size", least=1)
+        batch = check_int(self.batch_size, "batch_size", least=1)
         plan = make_plan(self, min(len(first), STEPS_PER_EPOCH * batch), batch, STEPS_PER_EPOCH)
         self.choices_ |= {
             "context": self.context_,
@@ -265,11 +264,11 @@ class WaveSSMForecaster(BaseEstimator):
 
     def _steps(self, h: int | None) -> int:
         check_is_fitted(self, "model_")
-        return int(self.horizon) if h is None else whole(h, "h", least=1)
+        return int(self.horizon) if h is None else check_int(h, "h", least=1)
 
     def _given(
         self, series: Any, covariates: Any, h: int
-    ) -> tuple[list[Track], Any, list[Scale], list[np.ndarray] | None]:
+    ) -> tuple[list[TimeSeries], Any, list[Scale], list[np.ndarray] | None]:
         """Series, their form, scales and covariates up to h steps beyond the end."""
         if series is None:
             tracks, form, scales = self.tracks_, self.form_, self.scales_
@@ -295,7 +294,7 @@ class WaveSSMForecaster(BaseEstimator):
             known = [np.concatenate(pair) for pair in zip(self.known_, known, strict=True)]
         return tracks, form, scales, known
 
-    def _scales_of(self, tracks: list[Track], form: Any) -> list[Scale]:
+    def _scales_of(self, tracks: list[TimeSeries], form: Any) -> list[Scale]:
         """Those of fit, by their keys in a dict, else by their places where there are as many; others' own."""
         own = [Scale.of(track.values) for track in tracks]
         if isinstance(form, list):
@@ -342,7 +341,7 @@ class WaveSSMForecaster(BaseEstimator):
         parts = []
         for at, case in enumerate(cases):
             begin = max(int(self.stop_end_[at]) if own else 0, self.context_, self.season_)
-            rows = np.arange(begin, case.track.length - h + 1, whole(stride, "stride", least=1))
+            rows = np.arange(begin, case.track.length - h + 1, check_int(stride, "stride", least=1))
             if len(rows):
                 origins = np.stack([np.full_like(rows, at), rows], axis=1)
                 parts.append(compare(self.model_, case, self.context_, origins, h, self.season_, width))

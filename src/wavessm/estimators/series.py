@@ -21,7 +21,7 @@ from wavessm.estimators.tables import first_unfit, places
 
 
 @dataclass(frozen=True, eq=False)
-class Track:
+class TimeSeries:
     """One series: numbers, its index and names where it came with them."""
 
     values: np.ndarray  # (time, columns) float64
@@ -33,7 +33,7 @@ class Track:
     def length(self) -> int:
         return len(self.values)
 
-    def in_order(self, names: Sequence, what: str) -> Track:
+    def in_order(self, names: Sequence, what: str) -> TimeSeries:
         """The track with its columns in the order of these names."""
         if len(names) == 1 == self.values.shape[1]:  # one column needs no name
             return self
@@ -60,7 +60,7 @@ class Track:
         return pd.DataFrame(values, index=index, columns=self.columns)
 
 
-def read_series(series: Any, what: str, names: Sequence | None = None) -> tuple[list[Track], Any]:
+def read_series(series: Any, what: str, names: Sequence | None = None) -> tuple[list[TimeSeries], Any]:
     """Tracks, and what they came in: None for one series, "list", or the keys of a dict."""
     if isinstance(series, Mapping):
         if not series:
@@ -71,7 +71,7 @@ def read_series(series: Any, what: str, names: Sequence | None = None) -> tuple[
     return read_tracks([(what, series)], names), None
 
 
-def read_tracks(parts: Iterable[tuple[str, Any]], names: Sequence | None) -> list[Track]:
+def read_tracks(parts: Iterable[tuple[str, Any]], names: Sequence | None) -> list[TimeSeries]:
     """Tracks of what has these titles; tables with their columns in the order of the names, or of the first table."""
     tracks = []
     for what, part in parts:
@@ -83,12 +83,12 @@ def read_tracks(parts: Iterable[tuple[str, Any]], names: Sequence | None) -> lis
     return tracks
 
 
-def names_of(tracks: Sequence[Track]) -> list | None:
+def names_of(tracks: Sequence[TimeSeries]) -> list | None:
     """Names of the columns, in the order that all tables have; None without tables."""
     return next((list(track.columns) for track in tracks if track.kind == "frame"), None)
 
 
-def refuse_others(tracks: Sequence[Track], like: Track) -> None:
+def refuse_others(tracks: Sequence[TimeSeries], like: TimeSeries) -> None:
     """One line about the first series with other columns or another step than one that came before."""
     width = like.values.shape[1]
     for at, track in enumerate(tracks):
@@ -104,7 +104,7 @@ def rewrap(results: list[Any], form: Any) -> Any:
     return results if form == "list" else dict(zip(form, results, strict=True))
 
 
-def read_track(series: Any, what: str) -> Track:
+def read_track(series: Any, what: str) -> TimeSeries:
     """One series, checked."""
     index = columns = None
     kind = ""
@@ -136,4 +136,4 @@ def read_track(series: Any, what: str) -> Track:
         raise DataError(f"{what}: {value:g} in row {row}, beyond float32 ({LARGEST:.2g} at most); use a larger unit.")
     if index is not None:
         check_index(index, what)
-    return Track(array.reshape(len(array), -1), index, columns, kind or ("array" if array.ndim == 1 else "table"))
+    return TimeSeries(array.reshape(len(array), -1), index, columns, kind or ("array" if array.ndim == 1 else "table"))

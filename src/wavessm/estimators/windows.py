@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.checks import whole
-from wavessm.errors import DataError, OptionError, ShapeError
+from wavessm.errors import DataError, OptionError, ShapeError, check_int
 from wavessm.estimators.index import calendar, step_seconds
-from wavessm.estimators.series import Track, read_tracks
+from wavessm.estimators.series import TimeSeries, read_tracks
 
 CONSTANT = 1e-12
 """A column whose deviation is at most this part of its mean does not move."""
@@ -46,7 +45,7 @@ def split_series(lengths: np.ndarray, horizon: int, fraction: float, context: in
     if context is None:
         wanted = max(2 * horizon, 3 * season if season > 1 else 0, SHORTEST_CONTEXT)
         context = max(1, min(wanted, (shortest - horizon) // 2))
-    context = whole(context, "context", least=1)
+    context = check_int(context, "context", least=1)
     if shortest < context + horizon:
         raise DataError(
             f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected at least "
@@ -93,7 +92,7 @@ class Table(NamedTuple):
         return Table(self.values.to(device), None if self.marks is None else self.marks.to(device))
 
 
-def refuse_constant(tracks: Sequence[Track], train_end: np.ndarray) -> None:
+def refuse_constant(tracks: Sequence[TimeSeries], train_end: np.ndarray) -> None:
     """One line about the first column that never moves where it is trained on."""
     for at, (track, end) in enumerate(zip(tracks, train_end, strict=True)):
         values = track.values[:end]
@@ -127,14 +126,14 @@ def nearer_norm(windows: Tensor, context: int) -> str:  # (n, context + horizon,
     return "last" if last < (truth - past.mean(1, keepdim=True)).abs().mean() else "mean_std"
 
 
-def table_of(tracks: Sequence[Track], scales: Sequence[Scale], marks: Sequence[np.ndarray] | None) -> Table:
+def table_of(tracks: Sequence[TimeSeries], scales: Sequence[Scale], marks: Sequence[np.ndarray] | None) -> Table:
     """The table of several series; marks have the rows of their series."""
     values = np.concatenate([scale.do(track.values) for track, scale in zip(tracks, scales, strict=True)])
     known = None if marks is None else torch.from_numpy(np.concatenate(list(marks)).astype(np.float32))
     return Table(torch.from_numpy(values.astype(np.float32)), known)
 
 
-def marks_of(track: Track, known: np.ndarray | None, steps: int, cycles: tuple[str, ...]) -> np.ndarray | None:
+def marks_of(track: TimeSeries, known: np.ndarray | None, steps: int, cycles: tuple[str, ...]) -> np.ndarray | None:
     """Calendar and covariates of a series and of `steps` more. → (time + steps, k)"""
     parts = []
     if cycles:
@@ -147,12 +146,12 @@ def marks_of(track: Track, known: np.ndarray | None, steps: int, cycles: tuple[s
 
 def read_covariates(
     covariates: Any,
-    tracks: list[Track],
+    tracks: list[TimeSeries],
     form: Any,
     rows: Sequence[int],
     width: int | None = None,
     names: list | None = None,
-) -> list[Track]:
+) -> list[TimeSeries]:
     """One table (rows, k) for each series, in the form the series came in; `width` and `names` are those of fit."""
     if form is None:
         given = [covariates]
@@ -173,7 +172,7 @@ def read_covariates(
     return tables
 
 
-def _check_dates(table: Track, track: Track, what: str) -> None:
+def _check_dates(table: TimeSeries, track: TimeSeries, what: str) -> None:
     """Dates of covariates must be those of the series and the steps after it."""
     if step_seconds(table.index) is None or step_seconds(track.index) is None:
         return

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pywt
 
-from wavessm.checks import is_whole, real_array, whole
-from wavessm.errors import OptionError, ShapeError
+from wavessm.errors import OptionError, Registry, ShapeError, check_int, is_int, real_array
 from wavessm.frames.bases import BASES, Basis, default_quadrature
 from wavessm.frames.frame import Frame
 from wavessm.frames.quadrature import Quadrature
 from wavessm.frames.recipe import Tiling, Wavelet, tile
 from wavessm.frames.wavelets import dpss, gauss, is_parametric, mexhat, morlet, pywavelet
-from wavessm.registry import Registry
 
 __all__ = [
     "PAPER_FAMILIES",
@@ -115,14 +113,14 @@ def make_frame(
     >>> frame.atoms.shape[0], frame.rank()
     (64, 64)
     """
-    n = whole(n, "make_frame: n", least=2)
+    n = check_int(n, "make_frame: n", least=2)
     given = {"scales": scales, "f_min": f_min, "f_max": f_max, "alpha": alpha}
     named = tuple(name for name, value in given.items() if value is not None)
     tiling = Tiling.of(scales, f_min, f_max, alpha)
     if grid is None or isinstance(grid, Quadrature):
         return _build(family, n, order, tiling, named, grid)
-    if is_whole(grid):
-        return _build(family, n, order, tiling, named, whole(grid, "make_frame: grid", least=9))
+    if is_int(grid):
+        return _build(family, n, order, tiling, named, check_int(grid, "make_frame: grid", least=9))
     return _build.__wrapped__(family, n, order, tiling, named, Quadrature.from_points(grid))
 
 

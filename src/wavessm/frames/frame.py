@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.checks import real_array
-from wavessm.errors import NotFiniteError, OptionError, RankError, ShapeError
+from wavessm.errors import NotFiniteError, OptionError, RankError, ShapeError, real_array
 from wavessm.frames.quadrature import Array, Quadrature, frozen
 
 TIGHT_TOLERANCE = 1e-9

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse, special
 
-from wavessm.checks import is_whole, real_array, whole
-from wavessm.errors import NotFiniteError, OptionError, ShapeError
+from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, is_int, real_array
 
 Array = npt.NDArray[np.float64]
 
@@ -83,12 +82,12 @@ class Quadrature:
         >>> len(quad.grid), float(quad.weights @ quad.grid**11)
         (25, 0.0833333333333333...)
         """
-        breaks = np.linspace(0, 1, int(panels) + 1) if is_whole(panels) else real_array(panels, "Quadrature")
+        breaks = np.linspace(0, 1, int(panels) + 1) if is_int(panels) else real_array(panels, "Quadrature")
         if breaks.ndim != 1 or len(breaks) < 2 or not np.all(np.diff(breaks) > 0):
             raise OptionError("Quadrature: panel ends must be at least two increasing numbers from 0 to 1.")
         if abs(breaks[0]) > 1e-12 or abs(breaks[-1] - 1) > 1e-12:
             raise OptionError(f"Quadrature: panels span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
-        order = whole(order, "Quadrature: order", least=1)
+        order = check_int(order, "Quadrature: order", least=1)
         x, w, _ = lobatto(order)
         widths = np.diff(breaks)
         points = breaks[:-1, None] + widths[:, None] * (x + 1) / 2  # (panels, order + 1)

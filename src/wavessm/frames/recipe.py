@@ -24,8 +24,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.checks import positive, whole
-from wavessm.errors import NotFiniteError, OptionError, ShapeError
+from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, check_positive
 from wavessm.frames.quadrature import Array, Quadrature
 
 MAX_CONDITION = 1e12
@@ -158,9 +157,11 @@ class Tiling:
         listed: int | tuple[float, ...] | None = None
         if scales is not None:
             listed = (
-                whole(scales, "scales", least=1)
+                check_int(scales, "scales", least=1)
                 if np.ndim(scales) == 0
-                else tuple(positive(f, "scales: a pseudo-frequency") for f in np.ravel(np.asarray(scales, object)))
+                else tuple(
+                    check_positive(f, "scales: a pseudo-frequency") for f in np.ravel(np.asarray(scales, object))
+                )
             )
         if isinstance(listed, tuple) and (not listed or not f_min is f_max is alpha is None):
             raise OptionError("scales: a list of pseudo-frequencies needs at least one and no f_min, f_max or alpha.")
@@ -168,9 +169,9 @@ class Tiling:
             raise OptionError("alpha: it decides f_max and says nothing where f_max is given; leave one of them out.")
         tiling = Tiling(
             listed,
-            Tiling.f_min if f_min is None else positive(f_min, "f_min"),
-            None if f_max is None else positive(f_max, "f_max"),
-            None if alpha is None else positive(alpha, "alpha"),
+            Tiling.f_min if f_min is None else check_positive(f_min, "f_min"),
+            None if f_max is None else check_positive(f_max, "f_max"),
+            None if alpha is None else check_positive(alpha, "alpha"),
         )
         if tiling.f_max is not None and tiling.f_max < tiling.f_min:
             raise OptionError(f"f_min is {tiling.f_min}, f_max is {tiling.f_max}; expected 0 < f_min ≤ f_max.")

@@ -11,8 +11,7 @@ import numpy as np
 import pywt
 from scipy import interpolate, signal, special
 
-from wavessm.checks import whole
-from wavessm.errors import OptionError
+from wavessm.errors import OptionError, check_int
 from wavessm.frames.quadrature import Array
 from wavessm.frames.recipe import Wavelet
 
@@ -28,7 +27,7 @@ def morlet() -> Wavelet:
 
 def gauss(order: int = 1) -> Wavelet:
     """The derivative of a Gaussian of the given order."""
-    order = whole(order, "gauss: order", least=1)
+    order = check_int(order, "gauss: order", least=1)
     return Wavelet(
         lambda x: special.eval_hermitenorm(order, x) * np.exp(-(x**2) / 2),
         support=(-8.0 - order / 4, 8.0 + order / 4),

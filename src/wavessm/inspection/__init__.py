@@ -12,23 +12,23 @@
 
 from wavessm.inspection.figures import draw_all, write_figures
 from wavessm.inspection.layers import ModeTimes, TimeScales, kernels, layers_of, mode_times, time_scales
+from wavessm.inspection.load import InspectedModel, load_inspected
 from wavessm.inspection.past import Stretches, jacobian, stretches
 from wavessm.inspection.saliency import Saliency, attribute, saliency
-from wavessm.inspection.subject import Subject, open_subject
 
 __all__ = [
+    "InspectedModel",
     "ModeTimes",
     "Saliency",
     "Stretches",
-    "Subject",
     "TimeScales",
     "attribute",
     "draw_all",
     "jacobian",
     "kernels",
     "layers_of",
+    "load_inspected",
     "mode_times",
-    "open_subject",
     "saliency",
     "stretches",
     "time_scales",

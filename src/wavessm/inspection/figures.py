@@ -7,21 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
+from wavessm.inspection.drawing import STYLE, Drawing, canvas
 from wavessm.inspection.layers import kernels, layers_of, mode_times, time_scales
+from wavessm.inspection.load import InspectedModel
 from wavessm.inspection.past import jacobian, stretches
 from wavessm.inspection.saliency import Saliency
-from wavessm.inspection.subject import Subject
-from wavessm.lab.drawing import STYLE, Drawing, canvas
-from wavessm.record import provenance, pyplot, write_csv
+from wavessm.training.record import provenance, pyplot, write_csv
 
 DPI = 120
 MOST_LAYERS = 6
 """Layers drawn; a deeper model is shown by the first, the last and some between."""
 
 
-def draw_all(subject: Subject, shares: Saliency | None = None, signals: np.ndarray | None = None) -> dict[str, Drawing]:
+def draw_all(
+    subject: InspectedModel, shares: Saliency | None = None, signals: np.ndarray | None = None
+) -> dict[str, Drawing]:
     """Every figure by name; saliency where shares are given, over the signals (cases, length, d) if these are too."""
-    drawings: dict[str, Callable[[Subject], Drawing]] = {
+    drawings: dict[str, Callable[[InspectedModel], Drawing]] = {
         "scales": draw_scales, "modes": draw_modes, "kernels": draw_kernels, "past": draw_past,
     }  # fmt: skip
     drawn = {name: draw(subject) for name, draw in drawings.items()}
@@ -31,7 +33,7 @@ def draw_all(subject: Subject, shares: Saliency | None = None, signals: np.ndarr
 
 
 def write_figures(
-    subject: Subject, folder: str | Path, shares: Saliency | None = None, signals: np.ndarray | None = None
+    subject: InspectedModel, folder: str | Path, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, str]:
     """NAME.png and NAME.csv of every figure, and README.md with one line about each. → the lines by name"""
     folder, plt = Path(folder), pyplot()
@@ -58,7 +60,7 @@ def shown(count: int) -> list[int]:
     return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MOST_LAYERS))})
 
 
-def draw_scales(subject: Subject) -> Drawing:
+def draw_scales(subject: InspectedModel) -> Drawing:
     """What every channel of every layer can hear back, and what its kernel reaches back for."""
     layers, rows = layers_of(subject.model), []
     with canvas() as plt:
@@ -93,7 +95,7 @@ def draw_scales(subject: Subject) -> Drawing:
     return Drawing(figure, rows, caption)
 
 
-def draw_modes(subject: Subject) -> Drawing:
+def draw_modes(subject: InspectedModel) -> Drawing:
     """Decay and period of every mode of every channel, layer by layer."""
     layers, rows = layers_of(subject.model), []
     chosen = shown(len(layers))
@@ -123,7 +125,7 @@ def draw_modes(subject: Subject) -> Drawing:
     return Drawing(figure, rows, caption)
 
 
-def draw_kernels(subject: Subject) -> Drawing:
+def draw_kernels(subject: InspectedModel) -> Drawing:
     """Kernels of every channel as a map, sorted by reach."""
     layers, rows = layers_of(subject.model), []
     chosen = shown(len(layers))
@@ -154,7 +156,7 @@ def _thinned(values: np.ndarray, most: int = 200) -> dict[str, float]:
     return {f"lag{at}": float(values[at]) for at in range(0, len(values), step)}
 
 
-def draw_past(subject: Subject) -> Drawing:
+def draw_past(subject: InspectedModel) -> Drawing:
     """∂h_T/∂x_t of one channel a layer, the one with the median Δ, and where in the past each coordinate listens."""
     layers, rows = layers_of(subject.model), []
     chosen = shown(len(layers))
@@ -192,7 +194,7 @@ def draw_past(subject: Subject) -> Drawing:
     return Drawing(figure, rows, caption)
 
 
-def draw_saliency(subject: Subject, shares: Saliency, signals: np.ndarray | None = None) -> Drawing:
+def draw_saliency(subject: InspectedModel, shares: Saliency, signals: np.ndarray | None = None) -> Drawing:
     """The shares of every sample, summed over channels, under the signal they belong to."""
     count, rows = len(shares.values), []
     values = shares.values.numpy()

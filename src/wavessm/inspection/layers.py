@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from wavessm.checks import whole
-from wavessm.errors import OptionError
-from wavessm.layer import WaveSSM
+from wavessm.errors import OptionError, check_int
+from wavessm.nn.layer import WaveSSM
 from wavessm.ops.tables import Dense
 
 REACH = 0.9
@@ -85,7 +84,7 @@ def time_scales(layer: WaveSSM, length: int, rate: float = 1.0) -> TimeScales:
     >>> scales.window.round().tolist()
     [50.0, 50.0]
     """
-    length = whole(length, "length", least=2)
+    length = check_int(length, "length", least=2)
     times = mode_times(layer, rate)
     dt = np.exp(cast(torch.Tensor, layer.log_dt).detach().double().cpu().numpy()) * rate
     energy = np.square(kernels(layer, length, rate)).sum(0)  # both directions

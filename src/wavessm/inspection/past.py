@@ -12,12 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from wavessm.checks import whole
-from wavessm.errors import OptionError
-from wavessm.initial import initial_modes
+from wavessm.errors import OptionError, check_int
 from wavessm.inspection.layers import complex_modes
-from wavessm.lab.jacobian import localisation
-from wavessm.layer import WaveSSM
+from wavessm.nn.initial import initial_modes
+from wavessm.nn.layer import WaveSSM
 from wavessm.ops.tables import Dense, repeated
 
 
@@ -36,7 +34,7 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     >>> jacobian(layer, 100).shape
     (16, 100)
     """
-    length, channel = whole(length, "length", least=1), whole(channel, "channel", least=0)
+    length, channel = check_int(length, "length", least=1), check_int(channel, "channel", least=0)
     if channel >= layer.d_model:
         raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
     start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.drive)
@@ -62,3 +60,16 @@ def stretches(J: np.ndarray) -> Stretches:
     """
     centre, spread = localisation(J)
     return Stretches((1 - centre) * J.shape[1], spread * J.shape[1])
+
+
+def localisation(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and spread of the energy of each row, in units of the length. (N, T) → (N,), (N,)
+
+    >>> centre, spread = localisation(np.array([[0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]]))
+    >>> centre.tolist(), spread.round(2).tolist()
+    ([0.625, 0.5], [0.0, 0.28])
+    """
+    energy = J**2 / np.sum(J**2, axis=1, keepdims=True)
+    t = (np.arange(J.shape[1]) + 0.5) / J.shape[1]
+    centre = energy @ t
+    return centre, np.sqrt(np.sum(energy * (t - centre[:, None]) ** 2, axis=1))

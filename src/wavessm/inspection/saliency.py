@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.checks import whole
-from wavessm.errors import OptionError, ShapeError
-from wavessm.inspection.subject import Subject, open_subject
-from wavessm.layer import time_mask, whole_lengths
-from wavessm.models import SequenceModel
-from wavessm.registry import unknown_name
+from wavessm.errors import OptionError, ShapeError, check_int, unknown_name
+from wavessm.inspection.load import InspectedModel, load_inspected
+from wavessm.nn.layer import time_mask, whole_lengths
+from wavessm.nn.model import SequenceModel
 
 METHODS = ("integrated", "gradient", "occlusion")
 STEPS = 16
@@ -57,7 +55,7 @@ def saliency(
     source  what `open_subject` takes
     target  number or name of a class; None takes what the model says of each case
     """
-    subject = source if isinstance(source, Subject) else open_subject(source)
+    subject = source if isinstance(source, InspectedModel) else load_inspected(source)
     if isinstance(target, str):
         if target not in subject.classes:
             raise unknown_name("class", target, subject.classes)
@@ -77,7 +75,7 @@ def attribute(
 ) -> Saliency:
     """The same for a model and what it hears; steps belong to "integrated", the window (samples) to "occlusion".
 
-    >>> from wavessm.presets import create_model
+    >>> from wavessm.nn.presets import create_model
     >>> model = create_model("wavessm-small", d_input=2, d_output=3).eval()
     >>> shares = attribute(model, torch.randn(4, 60, 2))
     >>> shares.values.shape, bool(shares.gap.max() < 1e-3)
@@ -89,12 +87,12 @@ def attribute(
         raise OptionError(f"saliency: the head is {model.config.head!r}, expected a classifier: 'pool' or 'last'.")
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3:
         raise ShapeError("saliency: expected real signals (cases, length, d_input); tokens cannot be made smaller.")
-    if target is not None and not 0 <= whole(target, "target", least=0) < model.config.d_output:
+    if target is not None and not 0 <= check_int(target, "target", least=0) < model.config.d_output:
         raise OptionError(f"saliency: target is {target}, expected 0 to {model.config.d_output - 1}.")
     was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _attribute(_Score(model, x, lengths, target), method, whole(steps, "steps", least=1), window)
+        return _attribute(_Score(model, x, lengths, target), method, check_int(steps, "steps", least=1), window)
     finally:
         for module, training in was_training.items():
             module.training = training
@@ -142,7 +140,7 @@ def _attribute(score: _Score, method: str, steps: int, window: int | None) -> Sa
 def _occlude(score: _Score, window: int | None) -> Tensor:
     """Windows that overlap by half; each sample's share is the mean over the windows with it, channels together."""
     x, length = score.x, score.x.shape[1]
-    width = min(max(1, length // 20) if window is None else whole(window, "window", least=1), length)
+    width = min(max(1, length // 20) if window is None else check_int(window, "window", least=1), length)
     full, values, count = score(x), torch.zeros_like(x), torch.zeros(length)
     for begin in {*range(0, length - width + 1, max(1, width // 2)), length - width}:
         hidden = x.clone()

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.errors import OptionError
+from wavessm.errors import OptionError, unknown_name
 from wavessm.ops import dplr, reference
 from wavessm.ops.convolution import convolve
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes, Sampled, sample
 from wavessm.ops.scan import scan, tables_of
 from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
-from wavessm.registry import unknown_name
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -63,7 +62,7 @@ def run_modes(
 ) -> tuple[Tensor, Tensor | None]:
     """A diagonal layer in channels-first order: y like u, and the state after the last sample if wanted."""
     if use_triton(u, engine, dense=0, slots=modes.B.shape[1]):
-        from wavessm.ops import triton_scan
+        from wavessm.ops.triton import scan as triton_scan
 
         return triton_scan.run_modes(u, modes, D, rate, state, want_state, engine.precision)
     y, last = _run(u, sample(modes, rate), D, None if state is None else state.flatten(2), want_state, engine)
@@ -82,7 +81,7 @@ def run_low_rank(
     """The same for a DPLR layer."""
     width = 2 * layer.B.shape[1]
     if use_triton(u, engine, dense=width, slots=0) and not _convolves(u, width, state, want_state, engine):
-        from wavessm.ops import triton_scan
+        from wavessm.ops.triton import scan as triton_scan
 
         return triton_scan.run_low_rank(u, layer, D, rate, state, want_state, engine.precision)
     y, last = _run(u, dplr.sample(layer, rate), D, None if state is None else state.flatten(2), want_state, engine)
@@ -163,7 +162,7 @@ def activate(
     """after · GELU(before · x). Out of a scan x lies channels first; one kernel turns it on the way."""
     first = x.transpose(1, 2)
     if first.is_contiguous() and not x.is_contiguous() and use_triton(first, engine, dense=0, slots=0):
-        from wavessm.ops import triton_turn
+        from wavessm.ops.triton import turn as triton_turn
 
         return triton_turn.activate(first, before, after)
     x = x.contiguous()  # elementwise gradients and products are slow on views
@@ -178,7 +177,7 @@ def layer_norm(
 ) -> Tensor:
     """norm(x)."""
     if use_triton(x, engine, dense=0, slots=0) and x.numel():
-        from wavessm.ops import triton_norm
+        from wavessm.ops.triton import norm as triton_norm
 
         if x.shape[-1] <= triton_norm.WIDEST:
             return triton_norm.layer_norm(x, norm.weight, norm.bias, norm.eps)
@@ -195,7 +194,7 @@ def batch_norm(
     plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
     several = x.numel() > (x.shape[-1] if mask is None else 0)  # a single sample has no variance, PyTorch says so
     if plain and several and use_triton(x, engine, dense=0, slots=0):
-        from wavessm.ops import triton_batch_norm
+        from wavessm.ops.triton import batch_norm as triton_batch_norm
 
         if x.shape[-1] <= triton_batch_norm.WIDEST:
             return triton_batch_norm.batch_norm(x, mask, norm)
@@ -211,7 +210,7 @@ def gate(
 ) -> Tensor:
     """around + factors · GLU(project(z))."""
     if project.bias is not None and use_triton(z, engine, dense=0, slots=0):
-        from wavessm.ops import triton_gate
+        from wavessm.ops.triton import gate as triton_gate
 
         return triton_gate.gate(F.linear(z, project.weight), project.bias, factors, around)
     y = F.glu(project(z), dim=-1)
@@ -241,7 +240,7 @@ def _triton_refuses(u: Tensor, backend: str, dense: int, slots: int) -> str | No
     if backend == "auto" and torch.compiler.is_compiling():
         return "torch.compile traces the torch backend"
     try:
-        from wavessm.ops import triton_scan
+        from wavessm.ops.triton import scan as triton_scan
     except ImportError as reason:
         return f"triton is not installed ({reason})"
     return triton_scan.available(u, dense, slots)

@@ -19,7 +19,7 @@ from wavessm.ops.scan import prepare
 from wavessm.ops.tables import Dense
 
 
-class Kept(NamedTuple):
+class StreamTables(NamedTuple):
     """As `scan.Prepared`, of one direction. The state inside has W ≥ R numbers: `turned`, then real modes with a zero
     behind each."""
 
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
     turned: int  # numbers that are halves of complex modes; all of a dense state
 
 
-def keep(system: Sampled | Dense, D: Tensor, chunk: int, dtype: torch.dtype) -> Kept:
+def keep(system: Sampled | Dense, D: Tensor, chunk: int, dtype: torch.dtype) -> StreamTables:
     """The tables of a causal system for chunks of one length; D (channels,)"""
     into, out, decay, turning = prepare(system, chunk, dtype)
     out[:, range(chunk), range(chunk)] += D[:, None].to(dtype)
@@ -41,7 +41,7 @@ def keep(system: Sampled | Dense, D: Tensor, chunk: int, dtype: torch.dtype) -> 
         states = _spread(states.transpose(1, 2), turned).transpose(1, 2)
         decay = torch.view_as_complex(decay.unflatten(-1, (-1, 2)))[:, None]
     out = F.pad(torch.cat([states, samples], dim=1), (0, 0, 0, chunk % 2))
-    return Kept(into.contiguous(), out.contiguous(), decay, turned)
+    return StreamTables(into.contiguous(), out.contiguous(), decay, turned)
 
 
 def _spread(x: Tensor, turned: int) -> Tensor:
@@ -50,7 +50,7 @@ def _spread(x: Tensor, turned: int) -> Tensor:
     return torch.cat([x[..., :turned], torch.stack([real, torch.zeros_like(real)], -1).flatten(-2)], dim=-1)
 
 
-def walk(u: Tensor, tables: Kept, state: Tensor | None) -> tuple[Tensor, Tensor]:
+def walk(u: Tensor, tables: StreamTables, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Whole chunks u (batch, chunks · M, channels) from a state (batch, channels, R): y like u, and the state after."""
     batch, length, channels = u.shape
     into, out, decay, turned = tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wavessm.record import pyplot
+from wavessm.training.record import pyplot
 
 
 def draw_curves(rows: list[dict[str, float]], score: str, path: Path) -> None:

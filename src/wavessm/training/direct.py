@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from wavessm.data import baselines
 from wavessm.data.source import DataSet, Source
-from wavessm.heads import ForecastHead
-from wavessm.models import SequenceModel
-from wavessm.training.loader import Whole
+from wavessm.nn.heads import ForecastHead
+from wavessm.nn.model import SequenceModel
+from wavessm.training.batches import EvalBatches
 
 PENALTIES = (*baselines.PENALTIES, 10.0, 100.0)
 MARK_PENALTIES = (1e-3, 0.1, 10.0)
@@ -89,7 +89,7 @@ class _Read(NamedTuple):
 def _read(model: SequenceModel, source: Source) -> Iterator[_Read]:
     path = model.direct
     assert path is not None
-    for batch in Whole(source, WINDOWS):
+    for batch in EvalBatches(source, WINDOWS):
         x, centre, scale = model.scale(batch.x)
         recent, now = path.read(x, batch.marks, None)
         y, d = batch.y, path.d_output

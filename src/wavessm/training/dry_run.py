@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from wavessm.data.source import DataSet
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import data_options, model_config
-from wavessm.training.loader import Whole, as_trained
-from wavessm.training.recipes import Recipe
+from wavessm.training.batches import EvalBatches, as_trained
+from wavessm.training.config import Recipe
 from wavessm.training.run import pick_device, require_extra
 from wavessm.training.stepper import stepper
-from wavessm.words import clock
+from wavessm.training.words import clock
 
 TIMED_STEPS = 5
 TIMED_SECONDS = 10.0
@@ -98,7 +98,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
         validations=math.ceil(plan.total_steps / plan.validate_every),
         step_seconds=step_seconds * as_trained(data, own).train.mean_length(),  # timed on the longest
         evaluation_seconds=seconds * batches / (recipe.devices * recipe.nodes),
-        test_seconds=seconds * len(Whole(data.test, own.eval_batch_size)),
+        test_seconds=seconds * len(EvalBatches(data.test, own.eval_batch_size)),
         memory=peak.read(),
         device=str(device),
     )
@@ -117,7 +117,7 @@ def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: tor
 
 def _time_evaluation(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> tuple[int, float]:
     """Batches of a validation, and the seconds of one."""
-    loader = Whole(data.val, recipe.eval_batch_size)
+    loader = EvalBatches(data.val, recipe.eval_batch_size)
     batch = next(iter(loader))
     model.eval()
 

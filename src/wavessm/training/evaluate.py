@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.checks import positive
 from wavessm.data.source import Batch, DataInfo, Source
-from wavessm.errors import OptionError
-from wavessm.models import SequenceModel
-from wavessm.registry import unknown_name
+from wavessm.errors import OptionError, check_positive, unknown_name
+from wavessm.nn.model import SequenceModel
 from wavessm.training import metrics
+from wavessm.training.batches import EvalBatches
 from wavessm.training.folder import Run
-from wavessm.training.loader import Whole
 
 SPLITS = ("train", "val", "test")
 
@@ -128,7 +126,7 @@ def intervals(kind: str, table: np.ndarray) -> dict[str, tuple[float, float]]:
 
 def _at_rate(run: Run, hz: float) -> tuple[Any, int, float]:
     """Data options if they are others, decimation and model rate for a signal at `hz`."""
-    positive(hz, "evaluate: hz")
+    check_positive(hz, "evaluate: hz")
     if run.info.rate is None:
         raise OptionError(
             "evaluate: the sampling rate of these data is not known; use --every K for every K-th sample."
@@ -182,7 +180,7 @@ def evaluate_split(
     """Scores over a whole split and the rows they come from. The model is in evaluation mode afterwards."""
     model.eval()
     parts: list[Tensor] = []
-    for batch in Whole(source, batch_size):
+    for batch in EvalBatches(source, batch_size):
         batch = thin(batch, every, antialias)
         output = model(batch.x, lengths=batch.lengths, rate=rate, marks=batch.marks)
         parts.append(metrics.rows(info.kind, output, batch.y).cpu())

@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 
 import wavessm
-from wavessm.config import ModelConfig
 from wavessm.data.source import DataInfo, DataSet
-from wavessm.models import SequenceModel
-from wavessm.record import processor, revision
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import DataOptions, data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, write_json
-from wavessm.training.recipes import Recipe
+from wavessm.training.config import Recipe
+from wavessm.training.record import processor, revision
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wavessm.heads import DirectPath
-from wavessm.layer import WaveSSM, param_groups
-from wavessm.training.recipes import Recipe
+from wavessm.nn.heads import DirectPath
+from wavessm.nn.layer import WaveSSM, param_groups
+from wavessm.training.config import Recipe
 
 
 def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:

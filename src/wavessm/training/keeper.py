@@ -21,12 +21,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint
+from wavessm.training.batches import restore_source
 from wavessm.training.checkpoint import Interrupted, RunError
 from wavessm.training.curves import draw_curves
 from wavessm.training.evaluate import evaluate_split
-from wavessm.training.loader import restore_source
 from wavessm.training.metrics import SELECTION
 from wavessm.training.module import TrainingModule
 

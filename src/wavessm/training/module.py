@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from wavessm.data.source import Batch, DataSet
 from wavessm.errors import OptionError
 from wavessm.training import metrics
+from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
+from wavessm.training.config import Plan, Recipe
+from wavessm.training.distributed import ALONE, DistInfo, seed_step
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
-from wavessm.training.loader import Stretch, Whole, as_trained
-from wavessm.training.processes import ALONE, Team, seed_step
-from wavessm.training.recipes import Plan, Recipe
 from wavessm.training.schedule import factor
-from wavessm.training.slowing import slow_down
+from wavessm.training.timescales import slow_down
 
 
 class TrainingModule(LightningModule):
@@ -31,7 +31,7 @@ class TrainingModule(LightningModule):
 
     run_model: Callable[..., Tensor]
 
-    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: Team = ALONE) -> None:
+    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: DistInfo = ALONE) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model, self.data, self.recipe, self.plan = model, as_trained(data, recipe), recipe, plan
@@ -46,13 +46,13 @@ class TrainingModule(LightningModule):
 
     # -- data ---------------------------------------------------------------------------------------------------
 
-    def train_dataloader(self) -> Stretch:
+    def train_dataloader(self) -> TrainBatches:
         stop = self.step + self.plan.stretch(self.step)
         recipe, total = self.recipe, self.plan.total_steps
-        return Stretch(self.data.train, recipe.batch_size, recipe.seed, self.step, stop, self.team, total)
+        return TrainBatches(self.data.train, recipe.batch_size, recipe.seed, self.step, stop, self.team, total)
 
-    def val_dataloader(self) -> Whole:
-        return Whole(self.data.val, self.recipe.eval_batch_size, self.team)
+    def val_dataloader(self) -> EvalBatches:
+        return EvalBatches(self.data.val, self.recipe.eval_batch_size, self.team)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         if batch.x.device == device:  # sources that live there need no help

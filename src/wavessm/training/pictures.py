@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from wavessm.data.source import DataInfo
-from wavessm.record import pyplot
 from wavessm.training.predict import names_of
+from wavessm.training.record import pyplot
 
 Row = dict[str, Any]
 

@@ -20,7 +20,7 @@ from wavessm.data.signals import Signal, read_npy, read_signal
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import read_table
 from wavessm.errors import DataError, OptionError
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.training.folder import Run
 
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from wavessm.training.keeper import Keeper
 from wavessm.training.metrics import SELECTION
-from wavessm.words import clock
+from wavessm.training.words import clock
 
 REFRESH_SECONDS = 0.5
 

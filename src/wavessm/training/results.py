@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 import wavessm
-from wavessm.config import ModelConfig
 from wavessm.errors import DataError
-from wavessm.models import SequenceModel
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.model import SequenceModel
 from wavessm.operators import CLOSED_FORMS
 from wavessm.training import checkpoint
 from wavessm.training.evaluate import Evaluation

@@ -1,6 +1,6 @@
 """Stage 8l: training from start to end: data, model, Lightning's trainer, the run folder.
 
->>> from wavessm.training.recipes import ModelOptions, Recipe
+>>> from wavessm.training.config import ModelOptions, Recipe
 >>> import tempfile
 >>> tiny = Recipe(ModelOptions(d_model=4, n_layers=1, d_state=8), batch_size=2, steps=2, device="cpu")
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -25,18 +25,18 @@ import torch
 
 from wavessm.data.source import DataSet
 from wavessm.errors import DataError, MissingExtraError, OptionError
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import data_checksum, data_options, model_config
 from wavessm.training import checkpoint
+from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import RunError
+from wavessm.training.config import Recipe
 from wavessm.training.direct import start_at_ridge
+from wavessm.training.distributed import ALONE, DistInfo, team_of
 from wavessm.training.evaluate import evaluate_split, intervals, score_parts
 from wavessm.training.folder import Run, environment, fill, held, new_folder
 from wavessm.training.launch import launch
-from wavessm.training.loader import Whole, as_trained
 from wavessm.training.metrics import SELECTION
-from wavessm.training.processes import ALONE, Team, team_of
-from wavessm.training.recipes import Recipe
 
 
 def train(
@@ -77,7 +77,7 @@ def train(
     if team.rank == 0:
         run.write()
     with held(folder) if team.rank == 0 else nullcontext():
-        _fit(run, model, data, Place(device, team, show), None)
+        _fit(run, model, data, RunContext(device, team, show), None)
     return run
 
 
@@ -106,11 +106,11 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
         launch(resume, (folder, show, recipe.devices, recipe.nodes), folder, recipe.devices)
         return run
     with held(folder) if team.rank == 0 else nullcontext():
-        _go_on(run, Place(pick_device(recipe, team), team, show))
+        _go_on(run, RunContext(pick_device(recipe, team), team, show))
     return run
 
 
-def _go_on(run: Run, place: Place) -> None:
+def _go_on(run: Run, place: RunContext) -> None:
     last = run.folder / "last.ckpt"
     start = checkpoint.load(last) if last.exists() else None
     if start is not None and "optimiser" not in start:
@@ -125,11 +125,11 @@ def _go_on(run: Run, place: Place) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """Where this process trains, among which others, and whether it shows progress."""
 
     device: torch.device
-    team: Team
+    team: DistInfo
     show: bool
 
 
@@ -143,7 +143,7 @@ def _check_data(data: DataSet, recipe: Recipe, norm: str) -> None:
         )
     if info.kind not in ("multilabel", "regression") or data.val.draws:
         return
-    y = torch.cat([batch.y for batch in Whole(data.val, recipe.eval_batch_size)])
+    y = torch.cat([batch.y for batch in EvalBatches(data.val, recipe.eval_batch_size)])
     if info.kind == "multilabel":
         same, why = (y == y[0]).all(), "no label has cases with it and cases without it"
     else:
@@ -170,7 +170,7 @@ def _check_machine(recipe: Recipe) -> None:
     pick_device(recipe)
 
 
-def pick_device(recipe: Recipe, team: Team = ALONE) -> torch.device:
+def pick_device(recipe: Recipe, team: DistInfo = ALONE) -> torch.device:
     """The device a recipe asks for; auto is the GPU where there is one; of several processes each has its own."""
     name = recipe.device
     if name == "auto":
@@ -196,7 +196,7 @@ def pick_device(recipe: Recipe, team: Team = ALONE) -> torch.device:
     return device
 
 
-def _fit(run: Run, model: SequenceModel, data: DataSet, place: Place, start: dict[str, Any] | None) -> None:
+def _fit(run: Run, model: SequenceModel, data: DataSet, place: RunContext, start: dict[str, Any] | None) -> None:
     from wavessm.training.keeper import Keeper
     from wavessm.training.module import TrainingModule
 
@@ -249,7 +249,7 @@ def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
     )
 
 
-def _trainer(run: Run, module: Any, keeper: Any, place: Place) -> Any:
+def _trainer(run: Run, module: Any, keeper: Any, place: RunContext) -> Any:
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import TensorBoardLogger

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 
 from wavessm.data.source import Arrays, DataInfo, DataSet
-from wavessm.models import SequenceModel
+from wavessm.nn.model import SequenceModel
 from wavessm.tasks import model_config
-from wavessm.training.loader import Stretch
-from wavessm.training.recipes import Recipe
+from wavessm.training.batches import TrainBatches
+from wavessm.training.config import Recipe
 from wavessm.training.run import require_extra
 
 
-def bare_module(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
+def synthetic_step(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
     """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
     require_extra()
     length, channels, classes = shape
@@ -32,7 +32,7 @@ def stepper(model: SequenceModel, data: DataSet, recipe: Recipe) -> Callable[[],
 
     module = TrainingModule(model, data, recipe, recipe.plan(len(data.train)))
     optimiser = module.configure_optimizers()
-    batches = iter(Stretch(module.data.train, recipe.batch_size, recipe.seed, 0, 10**9))
+    batches = iter(TrainBatches(module.data.train, recipe.batch_size, recipe.seed, 0, 10**9))
     device = next(model.parameters()).device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")

@@ -24,8 +24,8 @@ from wavessm.data.series import Series
 from wavessm.data.signals import UNKNOWN_SIZE
 from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError
-from wavessm.models import SequenceModel
-from wavessm.streaming import sampled
+from wavessm.nn.model import SequenceModel
+from wavessm.nn.streaming import sampled
 from wavessm.training.folder import Run
 from wavessm.training.predict import Row, check_values, forecast, judge, names_of
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wavessm.registry import unknown_name
-from wavessm.training.recipes import ModelOptions, Recipe
+from wavessm.errors import unknown_name
+from wavessm.training.config import ModelOptions, Recipe
 
 _PTBXL = Recipe(
     model=ModelOptions(

@@ -1,0 +1,94 @@
+"""`wavessm explore [FOLDERS…]`: frames, operators, memories and runs on a page in the browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from wavessm.cli.parse import parse
+from wavessm.errors import MissingExtraError, OptionError
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    folders: tuple[Path, ...] = ()
+    """Folders with runs and signals that the page may read; runs/ if there is one and none are given."""
+    port: int = 8050
+    """Port on this machine; 0 takes a free one."""
+    open: bool = False
+    """Open the page in the browser."""
+    keep: Path | None = None
+    """Folder for uploaded files, so that links to them live on; default in the user's cache."""
+
+
+ABOUT = "Frames, operators, memories and runs on a page in the browser, served to this machine alone. Ctrl-C stops it."
+
+
+def main(arguments: list[str]) -> int:
+    given = parse(Options, Options(), _named(arguments), "wavessm explore FOLDERS", ABOUT)
+    one_thread()
+    server = make_server(given)
+    address = f"http://127.0.0.1:{server.port}/"
+    print(f"wavessm explore: {address}  (Ctrl-C stops it)", flush=True)
+    if given.open:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+    return 0
+
+
+def one_thread() -> None:
+    """Products of matrices this small take twice as long on two threads that wait for each other."""
+    import torch
+
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError as reason:
+        raise MissingExtraError("the page needs threadpoolctl: pip install 'wavessm[explore]'.") from reason
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
+def make_server(given: Options):  # type: ignore[no-untyped-def]
+    """A server that listens on the loopback address, ready to serve."""
+    folders = given.folders or tuple(path for path in (Path("runs"),) if path.is_dir())
+    for folder in folders:
+        if not folder.is_dir():
+            raise OptionError(f"{folder}: no such folder; give folders with runs or signals, or none.")
+    if not 0 <= given.port <= 65535:
+        raise OptionError(f"port is {given.port}, expected 0 to 65535.")
+    from wavessm_lab.explore.allowed import AllowedFiles, default_keep
+    from wavessm_lab.explore.app import make_app  # says which extra is missing, if one is
+
+    app = make_app(AllowedFiles(folders, given.keep or default_keep()))
+    from werkzeug.serving import make_server as listen
+
+    try:
+        return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=_quiet())
+    except (OSError, SystemExit) as reason:
+        raise OptionError(f"port {given.port} is taken; choose another with --port, or 0 for a free one.") from reason
+
+
+def _quiet():  # type: ignore[no-untyped-def]
+    """A handler that logs errors only, not every request."""
+    from werkzeug.serving import WSGIRequestHandler
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"  # one connection for many requests
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            if isinstance(code, int) and code >= 500:
+                print(f"wavessm explore: {code} for {self.path}", file=sys.stderr)
+
+    return Quiet
+
+
+def _named(arguments: list[str]) -> list[str]:
+    """FOLDERS… without an option's name before them."""
+    count = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    return [*arguments[count:], "--folders", *arguments[:count]] if count else arguments

@@ -1,0 +1,327 @@
+"""Stage 13l: the callbacks of the page, and the server that runs it on this machine alone.
+
+Every change of a control sends the values of all controls; they become a `State`, and each side answers with the
+pictures of the view in front. A mistake is one line above the pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dash import Dash, Input, Output, html, no_update
+from dash import State as DashState
+from flask import Response, abort, request
+
+from wavessm.errors import DataError, WaveSSMError
+from wavessm_lab.explore import figures, page, run_figures, runs, stream_figures
+from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
+from wavessm_lab.explore.lines import lines_of
+from wavessm_lab.explore.signals import read_atoms, read_file, signal_of
+from wavessm_lab.explore.state import FILE, USUAL_SPAN, State
+from wavessm_lab.explore.stream import mask_of, stream_of
+from wavessm_lab.explore.study import choice_of, study
+
+DRAW: dict[str, dict[str, Callable]] = {
+    "frame": {"atoms": figures.atoms, "coverage": figures.coverage},
+    "operator": {
+        "matrix": figures.matrix,
+        "eigenvalues": figures.eigenvalues,
+        "kernel": figures.kernel,
+        "jacobian": figures.jacobian,
+    },
+}
+"""Pictures that the server makes for each view; those of the memory are moved by page.js."""
+EXPECTED = (WaveSSMError, OSError, MemoryError, np.linalg.LinAlgError)
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; frame-ancestors 'none'"
+)
+HOSTS = ("127.0.0.1", "localhost")
+NAMES = tuple(name for members in DRAW.values() for name in members)
+
+
+def state_of(values: Mapping[str, Any]) -> State:
+    """The state that the controls stand for; `auto` and `range` become f_min and f_max."""
+    given = {name: values[name] for name in page.CONTROLS}
+    given["other"], given["run"] = given["other"] or "", given["run"] or ""
+    if not values["auto"]:
+        given["low"], given["high"] = (float(f"{2.0**power:.6g}") for power in values["range"])
+    return State.from_values(given)
+
+
+def values_of(state: State) -> dict[str, Any]:
+    """The controls that stand for a state."""
+    given = {name: getattr(state, name) for name in page.CONTROLS}
+    given |= {"other": state.other or None, "run": state.run or None, "mask": list(state.mask), "time": state.time}
+    span = [state.low or USUAL_SPAN[0], state.high or USUAL_SPAN[1]]
+    given["auto"] = ["auto"] if state.low is None else []
+    given["range"] = [float(np.clip(np.log2(f), page.LOWEST, page.HIGHEST)) for f in span]
+    return given
+
+
+def one_line(reason: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(reason, OSError) and not isinstance(reason, WaveSSMError):
+        return f"{reason.filename or 'file'}: {reason.strerror or reason}."
+    return " ".join(str(reason).split()) or type(reason).__name__
+
+
+# -- what the callbacks answer ------------------------------------------------------------------------------------
+
+
+def draw_side(shelf: AllowedFiles, side: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Pictures, numbers and message of one side; what belongs to another view stays as it is."""
+    answer: dict[str, Any] = dict.fromkeys((*NAMES, "moving", "numbers", "title", "message", "link"), no_update)
+    try:
+        state = state_of(values)
+        if side == "left":
+            answer["link"] = State.to_link(state)
+        family = state.family if side == "left" else state.other
+        if not family or state.view == "runs":
+            return {**answer, "message": ""}
+        found = study(choice_of(state, family, shelf))
+        colour = figures.COLOURS[side]
+        with found.lock:
+            for name, draw in DRAW.get(state.view, {}).items():
+                answer[name] = draw(found, colour)
+            if state.view == "memory":
+                stream = stream_of(found.choice, signal_of(shelf, state.signal, state.channel), state.window)
+                answer["moving"] = stream_figures.moving(stream, mask_of(state, found), colour)
+            answer["numbers"] = cards(figures.numbers(found, state.view))
+        return {**answer, "title": f"{found.label}, N = {found.frame.n}, {state.measure}", "message": ""}
+    except EXPECTED as reason:
+        nothing = figures.empty("nothing to show: see the message above")
+        return {
+            **answer,
+            **dict.fromkeys((*NAMES, "moving"), nothing),
+            "numbers": [],
+            "title": "",
+            "message": one_line(reason),
+        }
+
+
+def show_lines(shelf: AllowedFiles, link: str) -> str:
+    """The lines behind a link, or a comment that says why there are none."""
+    try:
+        return lines_of(State.from_link(link)[0], shelf)
+    except EXPECTED as reason:
+        return f"# {one_line(reason)}"
+
+
+def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:
+    """Numbers with their names."""
+    return [html.Div([html.Span(name), html.B(value)], className="number") for name, value in numbers]
+
+
+def draw_run(shelf: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Pictures of the chosen run."""
+    names = ("loss", "score", "scales", "said")
+    answer: dict[str, Any] = dict.fromkeys((*names, "numbers"), no_update)
+    try:
+        state = state_of(values)
+        if state.view != "runs":
+            return {**answer, "message": ""}
+        if not state.run:
+            return {**dict.fromkeys(names, figures.empty("choose a run")), "numbers": [], "message": ""}
+        opened = runs.open_run(shelf, state.run)
+        answer |= {name: getattr(run_figures, name)(opened) for name in names[:3]}
+        answer |= {"numbers": cards(run_figures.numbers(opened)), "said": figures.empty("nothing asked for")}
+        if state.predict:
+            try:
+                answer["said"] = run_figures.predictions(runs.predict(shelf, opened, state.predict, state.signal))
+            except EXPECTED as reason:
+                return {**answer, "message": one_line(reason)}
+        return {**answer, "message": ""}
+    except EXPECTED as reason:
+        return {**dict.fromkeys(names, figures.empty()), "numbers": [], "message": one_line(reason)}
+
+
+def receive(shelf: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> tuple[str, str]:
+    """An upload: its name in the state and a message, one of them empty."""
+    try:
+        if not file or not isinstance(file.get("name"), str):
+            raise DataError("upload: no file came; try again.")
+        if not isinstance(file.get("contents"), str):
+            size = float(file.get("size") or 0) / 2**20
+            raise DataError(f"{file['name']}: {size:.1f} MiB, expected at most {LARGEST // 2**20} MiB; cut it.")
+        read: Callable[[Path], Any] = read_atoms if kind == "atoms" else read_file
+        path, _ = shelf.receive(file["name"], file["contents"], read)
+        return FILE + str(path), ""
+    except EXPECTED as reason:
+        return "", one_line(reason)
+
+
+def restore(shelf: AllowedFiles, search: str | None) -> dict[str, Any]:
+    """All controls, the names to choose from and a message, from the link of the page."""
+    state, complaint = State.from_link(search)
+    runs_found = shelf.runs()
+    listed = list(dict.fromkeys([*runs_found, *([state.run] if state.run else [])]))
+    return {
+        **values_of(state),
+        "families": page.family_options(shelf, state.family, state.other),
+        "signals": page.signal_options(shelf, state.signal),
+        "channels": channels(shelf, state.signal, state.channel),
+        "runs": [{"label": path, "value": path} for path in listed],
+        "message": complaint,
+    }
+
+
+def channels(shelf: AllowedFiles, signal: str, chosen: int) -> list[dict[str, Any]]:
+    """The channels of a signal to choose from."""
+    try:
+        names = signal_of(shelf, signal).channels or ("0",)
+    except EXPECTED:
+        names = ("0",)
+    listed = [{"label": name, "value": place} for place, name in enumerate(names[:200])]
+    return listed if chosen < len(listed) else [*listed, {"label": str(chosen), "value": chosen}]
+
+
+# -- the application ----------------------------------------------------------------------------------------------
+
+
+def make_app(shelf: AllowedFiles) -> Dash:
+    """The page over a shelf. It serves all it needs itself."""
+    app = Dash(
+        "wavessm.explore",
+        assets_folder=str(Path(__file__).parent / "assets"),
+        serve_locally=True,
+        title="wavessm explore",
+        update_title="",
+        add_log_handler=False,
+    )
+    app.layout = lambda: page.layout(shelf)
+    _guard(app)
+    _connect(app, shelf)
+    _connect_uploads(app, shelf)
+    _connect_browser(app)
+    return app
+
+
+def _guard(app: Dash) -> None:
+    """Answer only those who call this machine by its own name, and load nothing from elsewhere."""
+
+    @app.server.before_request
+    def own_name() -> None:
+        if request.host.rpartition(":")[0] not in HOSTS and request.host not in HOSTS:
+            abort(403)
+
+    @app.server.after_request
+    def policy(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+def _inputs() -> dict[str, Input]:
+    return {name: Input(name, "value") for name in (*page.CONTROLS, "auto", "range")}
+
+
+def _connect(app: Dash, shelf: AllowedFiles) -> None:
+    def connect(side: str) -> None:
+        outputs = {name: Output(f"{name}-{side}", "figure") for name in NAMES}
+        outputs |= {"moving": Output(f"moving-{side}", "data")}
+        outputs |= {name: Output(f"{name}-{side}", "children") for name in ("numbers", "title", "message")}
+        outputs["link"] = Output("link", "data") if side == "left" else Output("no-link", "data")
+
+        @app.callback(output=outputs, inputs={"values": _inputs()})
+        def draw(values: dict[str, Any]) -> dict[str, Any]:
+            return draw_side(shelf, side, values)
+
+    for side in page.SIDES:
+        connect(side)
+
+    outputs = {name: Output(f"run-{name}", "figure") for name in page.RUN_PANELS}
+    outputs |= {"numbers": Output("run-numbers", "children"), "message": Output("message-runs", "children")}
+
+    mine = ("view", "run", "predict", "signal")  # a run has nothing to do with the other controls
+    others = {name: DashState(name, "value") for name in _inputs() if name not in mine}
+
+    @app.callback(output=outputs, inputs={"values": {name: _inputs()[name] for name in mine}}, state={"others": others})
+    def run(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+        return draw_run(shelf, {**others, **values})
+
+    @app.callback(Output("lines", "children"), Input("asked", "data"), prevent_initial_call=True)
+    def lines(link: str) -> str:
+        return show_lines(shelf, link)
+
+    controls = {name: Output(name, "value") for name in (*page.CONTROLS, "auto", "range", "time")}
+    lists = {"families": Output("family", "options"), "signals": Output("signal", "options"),
+             "channels": Output("channel", "options"), "runs": Output("run", "options")}  # fmt: skip
+
+    @app.callback(output={**controls, **lists, "others": Output("other", "options"),
+                          "message": Output("message-link", "children")},
+                  inputs={"search": Input("url", "search")})  # fmt: skip
+    def bring_back(search: str | None) -> dict[str, Any]:
+        answer = restore(shelf, search)
+        return {**answer, "others": answer["families"]}
+
+
+def _connect_uploads(app: Dash, shelf: AllowedFiles) -> None:
+    @app.callback(
+        Output("family", "options", allow_duplicate=True),
+        Output("other", "options", allow_duplicate=True),
+        Output("family", "value", allow_duplicate=True),
+        Output("message-atoms", "children"),
+        Input("atoms-file", "data"),
+        DashState("other", "value"),
+        prevent_initial_call=True,
+    )
+    def atoms(file: dict[str, Any] | None, other: str | None) -> tuple[Any, ...]:
+        name, message = receive(shelf, file, "atoms")
+        if not name:
+            return no_update, no_update, no_update, message
+        options = page.family_options(shelf, name, other or "")
+        return options, options, name, ""
+
+    @app.callback(
+        Output("signal", "options", allow_duplicate=True),
+        Output("signal", "value", allow_duplicate=True),
+        Output("message-signal", "children"),
+        Input("signal-file", "data"),
+        prevent_initial_call=True,
+    )
+    def signal(file: dict[str, Any] | None) -> tuple[Any, ...]:
+        name, message = receive(shelf, file, "signal")
+        return (page.signal_options(shelf, name), name, "") if name else (no_update, no_update, message)
+
+    @app.callback(
+        Output("channel", "options", allow_duplicate=True),
+        Output("channel", "value", allow_duplicate=True),
+        Input("signal", "value"),
+        DashState("channel", "value"),
+        prevent_initial_call=True,
+    )
+    def choose_channel(name: str, chosen: int | None) -> tuple[Any, ...]:
+        options = channels(shelf, name, 0)
+        return options, chosen if chosen is not None and chosen < len(options) else 0
+
+
+def _connect_browser(app: Dash) -> None:
+    """What assets/page.js does by itself."""
+
+    def browser(name: str, *parts: Any, **more: Any) -> None:
+        app.clientside_callback(f"function() {{ return dash_clientside.explore.{name}.apply(null, arguments); }}",
+                                *parts, **more)  # fmt: skip
+
+    for side in page.SIDES:
+        graphs = [Output(f"{name}-{side}", "figure") for name in page.PANELS["memory"]]
+        browser("show", *graphs, Output(f"moment-{side}", "children"), Input(f"moving-{side}", "data"),
+                Input("time", "value"))  # fmt: skip
+    browser("play", Output("tick", "disabled"), Output("play", "children"),
+            Output("time", "value", allow_duplicate=True), Input("play", "n_clicks"), Input("tick", "n_intervals"),
+            DashState("time", "value"), DashState("tick", "disabled"), prevent_initial_call=True)  # fmt: skip
+    browser("link", Output("copy-link", "content"), Input("link", "data"), Input("time", "value"))
+    browser("ask", Output("asked", "data"), Output("lines-box", "className"), Input("lines-button", "n_clicks"),
+            Input("link", "data"), Input("time", "value"))  # fmt: skip
+    for name in ("atoms", "signal"):
+        browser("weigh", Output(f"{name}-file", "data"), Input(f"{name}-upload", "contents"),
+                DashState(f"{name}-upload", "filename"), DashState("largest", "data"),
+                prevent_initial_call=True)  # fmt: skip
+    for side in page.SIDES:
+        browser("toggle", Output("also", "value", allow_duplicate=True), Input(f"lights-{side}", "clickData"),
+                DashState("also", "value"), prevent_initial_call=True)  # fmt: skip
+    browser("arrange", Output("main", "className"), Output("range", "disabled"), Input("view", "value"),
+            Input("other", "value"), Input("measure", "value"), Input("auto", "value"))  # fmt: skip

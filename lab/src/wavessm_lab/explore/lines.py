@@ -1,0 +1,181 @@
+"""Stage 13j: the Python lines that make what the page shows. They use the public names alone, and they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wavessm_lab.explore.allowed import AllowedFiles
+from wavessm_lab.explore.runs import CASES
+from wavessm_lab.explore.signals import BUILT_IN, LONGEST, is_bare_table, signal_of
+from wavessm_lab.explore.state import FILE, State
+from wavessm_lab.explore.stream import POINTS, mask_of, moment_at, moments
+from wavessm_lab.explore.study import CELLS, HORIZON, LAGS, LENGTH, choice_of, is_tiled, study
+
+SHOW = "for figure in figures:\n    figure.show()"
+
+
+def lines_of(state: State, shelf: AllowedFiles) -> str:
+    """The lines of the page in front."""
+    make = {"frame": _frame, "operator": _operator, "memory": _memory, "runs": _run}[state.view]
+    return make(state, shelf).strip() + "\n"
+
+
+def sides(state: State) -> list[str]:
+    """The one or two families of a state."""
+    return [family for family in (state.family, state.other) if family]
+
+
+def _head(state: State) -> str:
+    """Imports and the frames."""
+    return "\n".join(
+        [
+            "import numpy as np",
+            "import plotly.graph_objects as go",
+            "import wavessm as ws",
+            "",
+            "frames = {",
+            *(f"    {_name(family)!r}: {_make(state, family)}," for family in sides(state)),
+            "}",
+            "figures = []",
+            "for name, frame in frames.items():",
+        ]
+    )
+
+
+def _name(family: str) -> str:
+    return Path(family).name if family.startswith(FILE) else family
+
+
+def _make(state: State, family: str) -> str:
+    if family.startswith(FILE):
+        path = Path(family.removeprefix(FILE))
+        if path.suffix.lower() == ".npy":
+            return f"ws.Frame(np.load({str(path)!r}))"
+        skip = "" if is_bare_table(path) else ", skiprows=1"
+        return f'ws.Frame(np.loadtxt({str(path)!r}, delimiter=","{skip}))'
+    given = [f"{family!r}", f"n={state.n}"]
+    if is_tiled(family):
+        given += [f"{name}={value!r}" for name, value in (("f_min", state.low), ("f_max", state.high)) if value]
+    return f"ws.make_frame({', '.join(given)})"
+
+
+def _frame(state: State, shelf: AllowedFiles) -> str:
+    times, count = CELLS
+    return f"""{_head(state)}
+    tight = frame.tighten()
+    print(name, "κ before and after tightening:", frame.condition_number(), tight.condition_number())
+    s = (np.arange({times}) + 0.5) / {times}
+    top = min(max(4.0, 1.6 * tight.frequencies.max()), len(tight.grid) / 4)
+    f = np.geomspace(0.25, top, {count})
+    waves = np.exp(-2j * np.pi * np.outer(tight.grid, f))
+    power = np.abs((tight.atoms * tight.weights) @ waves) ** 2          # (atoms, frequencies)
+    coverage = power.T @ tight.evaluate(s) ** 2                         # (frequencies, times)
+    few = np.argsort(tight.frequencies)[:: max(1, frame.n // 7)]
+    figures.append(go.Figure([go.Scatter(x=tight.grid, y=tight.atoms[k], name=f"atom {{k}}") for k in few]))
+    figures.append(go.Figure(go.Heatmap(x=s, y=f, z=coverage)).update_yaxes(type="log"))
+{SHOW}"""
+
+
+def _operator(state: State, shelf: AllowedFiles) -> str:
+    window = "" if state.measure == "scaled" else f", window={LENGTH}"
+    horizon = HORIZON[state.measure]
+    return f"""{_head(state)}
+    tight = frame.tighten()
+    op = ws.make_operator(tight, measure={state.measure!r})
+    modes = op.to_diagonal(max_condition=float("inf"))                  # eigenvalues of −A
+    step = ws.zoh(op.system, {horizon / LAGS!r})
+    h, kernel = step.B, []
+    for _ in range({LAGS}):
+        kernel.append(h)
+        h = step.apply(h)
+    kernel = np.stack(kernel, axis=1) / {horizon / LAGS!r}              # (coordinates, lags)
+    J = ws.OnlineMemory(op{window}).jacobian({LENGTH}).numpy()          # (coordinates, samples)
+    print(name, "κ of the eigenvectors:", modes.condition_number, "identity residual:", op.identity_residual())
+    order = np.argsort(tight.centres)
+    figures.append(go.Figure(go.Heatmap(z=op.A, colorscale="RdBu", zmid=0)))
+    figures.append(go.Figure(go.Scatter(x=modes.lam.real, y=modes.lam.imag / (2 * np.pi), mode="markers")))
+    figures.append(go.Figure([go.Scatter(y=kernel[k], name=f"coordinate {{k}}") for k in order[:: len(order) // 4]]))
+    figures.append(go.Figure(go.Heatmap(z=(np.abs(J) / np.abs(J).max(axis=1, keepdims=True))[order])))
+{SHOW}"""
+
+
+def _memory(state: State, shelf: AllowedFiles) -> str:
+    length = len(signal_of(shelf, state.signal, state.channel).values)
+    heard = int(moments(length)[moment_at(state.time, length)])
+    masked = {}
+    for family in sides(state):
+        found = study(choice_of(state, family, shelf))
+        masked[_name(family)] = [int(k) for k in mask_of(state, found).nonzero()[0]]
+    window = "" if state.measure == "scaled" else f", window={state.window!r} * len(x)"
+    head = _head(state).replace("frames = {", f"{_signal(state)}\nmasked = {masked!r}\nframes = {{", 1)
+    return f"""{head}
+    memory = ws.OnlineMemory(ws.make_operator(frame.tighten(), measure={state.measure!r}){window})
+    memory.push(x[:{heard}])
+    h = memory.state.numpy()
+    recalled = memory.reconstruct(h, grid={POINTS}).numpy()
+    left = h.copy()
+    left[masked[name]] = 0
+    without = memory.reconstruct(left, grid={POINTS}).numpy()
+    span = {heard} if memory.window is None else memory.window
+    t = {heard} - span + span * (np.arange({POINTS}) + 0.5) / {POINTS}
+    curves = [go.Scatter(y=x, name="signal"), go.Scatter(x=t, y=recalled, name="held by the memory")]
+    figures.append(go.Figure([*curves, go.Scatter(x=t, y=without, name="without the masked")]))
+    figures.append(go.Figure(go.Bar(y=np.abs(h))))
+{SHOW}"""
+
+
+def _signal(state: State) -> str:
+    if state.signal in BUILT_IN:
+        if state.signal == "ecg":
+            return "from wavessm_lab.studies.signals import ecg\n\nx = ecg().values"
+        found = f"next(s.values for s in classical({LONGEST}) if s.name == {state.signal!r})"
+        return f"from wavessm_lab.studies.signals import classical\n\nx = {found}"
+    path = Path(state.signal.removeprefix(FILE))
+    if is_bare_table(path):
+        read = f'x = np.loadtxt({str(path)!r}, delimiter=",", ndmin=2)[:, {state.channel}]'
+    else:
+        read = (
+            "from wavessm.data.signals import read_signal\n\n"
+            f"x = read_signal({str(path)!r}).values[:, {state.channel}].astype(float)"
+        )
+    average = f"block = -(-len(x) // {LONGEST})\nx = x[: len(x) // block * block].reshape(-1, block).mean(axis=1)"
+    return f"{read}\n{average}"
+
+
+def _run(state: State, shelf: AllowedFiles) -> str:
+    if not state.run:
+        return "# choose a run first"
+    said = ""
+    if state.predict == "signal" and state.signal.startswith(FILE):
+        path = state.signal.removeprefix(FILE)
+        said = f"\nfrom wavessm.training.predict import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
+    elif state.predict == "test":
+        said = f"""
+import torch
+
+source = run.options.load(run.recipe.seed).test
+batch = source.take(torch.linspace(0, len(source) - 1, min({CASES}, len(source))).long())
+with torch.no_grad():
+    output = run.load_model()(batch.x, lengths=batch.lengths, marks=batch.marks)
+"""
+    return f"""from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from wavessm.training import checkpoint
+from wavessm.training.folder import Run
+from wavessm.training.metrics import SELECTION
+
+run = Run.read(Path({state.run!r}))
+metrics = pd.read_csv(run.folder / "metrics.csv")
+score = "val_" + SELECTION[run.info.kind].name
+weights = checkpoint.load(run.folder / "best.ckpt")["model"]
+scales = {{name: np.exp(-weights[name].double().numpy()) for name in weights if name.endswith("log_dt")}}  # 1/Δ
+{said}
+figures = [
+    go.Figure(go.Scatter(x=metrics["step"], y=metrics["train_loss"])),
+    go.Figure(go.Scatter(x=metrics["step"], y=metrics[score])),
+    go.Figure([go.Box(y=values, name=name) for name, values in scales.items()]).update_yaxes(type="log"),
+]
+{SHOW}"""

@@ -1,0 +1,203 @@
+"""Stage 13f: what a run folder has to show: its curves, the time scales it learned, what it predicts.
+
+Only files inside the folders of the command are read, the data of a run included.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavessm.errors import DataError, OptionError
+from wavessm.frames.quadrature import Array
+from wavessm.nn.model import SequenceModel
+from wavessm.tasks import TASKS, data_root
+from wavessm.training import checkpoint
+from wavessm.training.folder import Run
+from wavessm.training.metrics import SELECTION
+from wavessm.training.predict import predict_files
+from wavessm_lab.explore.allowed import AllowedFiles
+from wavessm_lab.explore.state import FILE
+
+FILES = ("run.json", "metrics.csv", "result.json", "best.ckpt")
+LARGEST = 2**31
+CASES = 24
+"""Cases of the test split that are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """One layer: its steps Δ (channels,) and the samples its modes remember, 1 / (Δ·decay) (channels · modes,)."""
+
+    layer: str
+    dt: Array
+    memory: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A run folder, read."""
+
+    run: Run
+    metrics: list[dict[str, float]]
+    result: dict[str, Any]
+    scales: tuple[Scales, ...]
+
+    @property
+    def score(self) -> str:
+        """The score that selected the model."""
+        return SELECTION[self.run.info.kind].name
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says beside what is true.
+
+    kind     as in `DataInfo`; names: classes or columns
+    said     (cases, classes) chances, (cases, columns) numbers, or (horizon, columns) of one forecast
+    true     the same of the truth, None where it is not known
+    context  (steps, columns) before a forecast, else None
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    said: Array
+    true: Array | None
+    context: Array | None = None
+
+
+def open_run(shelf: AllowedFiles, folder: str) -> Opened:
+    """The run of a folder; every file of it is checked before it is read."""
+    path = shelf.inside(folder)
+    stamps = []
+    for name in FILES:
+        if (path / name).exists() or (path / name).is_symlink():
+            stamps.append(shelf.file(path / name, LARGEST).stat().st_mtime_ns)
+    return _read(path, tuple(stamps))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamps: tuple[int, ...]) -> Opened:
+    run = Run.read(path)
+    return Opened(run, _metrics(path / "metrics.csv"), _json(path / "result.json"), _scales(path / "best.ckpt"))
+
+
+def _metrics(path: Path) -> list[dict[str, float]]:
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except (TypeError, ValueError, UnicodeDecodeError, csv.Error) as reason:
+        raise DataError(f"{path}: not a table of scores ({' '.join(str(reason).split())}).") from reason
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as reason:
+        raise DataError(f"{path}: not readable ({' '.join(str(reason).split())}).") from reason
+    return found if isinstance(found, dict) else {}
+
+
+def _scales(path: Path) -> tuple[Scales, ...]:
+    """From the weights alone, without making the model."""
+    if not path.exists():
+        return ()
+    weights = checkpoint.load(path)["model"]
+    found: list[Scales] = []
+    for name in weights:
+        if name.endswith("log_dt"):
+            place = name.removesuffix("log_dt")
+            dt, decay = weights[name].double().exp(), weights[place + "log_decay"].double().exp()  # (H,), (copies, K)
+            per_copy = dt.reshape(len(decay), -1, 1) * decay[:, None]
+            found.append(Scales(f"layer {len(found) + 1}", dt.numpy(), (1 / per_copy).flatten().numpy()))
+    return tuple(found)
+
+
+# -- predictions --------------------------------------------------------------------------------------------------
+
+
+def predict(shelf: AllowedFiles, opened: Opened, what: str, signal: str) -> Predictions:
+    """For cases of the test split ("test"), or for the chosen signal ("signal")."""
+    if not (opened.run.folder / "best.ckpt").exists():
+        raise DataError(f"{opened.run.folder}: no best.ckpt yet; the run has had no validation.")
+    stamp = (opened.run.folder / "best.ckpt").stat().st_mtime_ns
+    if what == "test":
+        _check_data(shelf, opened.run)
+        return _on_test(opened.run.folder, stamp)
+    if not signal.startswith(FILE):
+        raise OptionError(f"predictions: {signal!r} is a built-in signal; choose or upload a file on the page Memory.")
+    return _on_file(opened.run, shelf.file(signal.removeprefix(FILE)))
+
+
+def _check_data(shelf: AllowedFiles, run: Run) -> None:
+    """The data of a run are read only where they lie inside the given folders."""
+    task, options = TASKS[run.task], run.options
+    if task.where is not None:
+        given = str(getattr(options, task.where))
+        shelf.tree(data_root(given) if task.where == "root" else given)
+    labels = getattr(options, "labels", None)
+    if task.name == "wfdb" and labels:
+        shelf.file(labels)
+
+
+@lru_cache(maxsize=8)
+def _on_test(folder: Path, stamp: int) -> Predictions:
+    run = Run.read(folder)
+    source = run.options.load(run.recipe.seed).test
+    if not len(source):
+        raise DataError(f"{folder}: the data have no test split.")
+    batch = source.take(torch.linspace(0, len(source) - 1, min(CASES, len(source))).long())
+    with torch.no_grad():
+        output = _model(folder, stamp)(batch.x, lengths=batch.lengths, marks=batch.marks)
+    info = run.info
+    if info.kind == "forecast":
+        columns = _columns(run)
+        context = batch.x[0][:, columns] if max(columns) < batch.x.shape[-1] else None
+        before = None if context is None else info.restore(context).double().numpy()
+        said, true = info.restore(output[0]), info.restore(batch.y[0])
+        return Predictions(info.kind, info.columns, said.double().numpy(), true.double().numpy(), before)
+    if info.kind == "regression":
+        names = info.columns or tuple(f"y{k}" for k in range(output.shape[1]))
+        said, true = info.restore(output), info.restore(batch.y)
+        return Predictions(info.kind, names, said.double().numpy(), true.double().numpy())
+    return Predictions(info.kind, info.classes, _chances(info.kind, output), _truth(info.kind, batch.y, output))
+
+
+def _on_file(run: Run, path: Path) -> Predictions:
+    rows = predict_files(run, [path])
+    info = run.info
+    names = info.columns if info.kind == "forecast" else info.classes
+    names = names or tuple(name for name in rows[0] if name not in ("file", "case", "prediction"))
+    said = np.array([[row[name] for name in names] for row in rows])
+    return Predictions(info.kind, tuple(names), said, None)
+
+
+@lru_cache(maxsize=4)
+def _model(folder: Path, stamp: int) -> SequenceModel:
+    return Run.read(folder).load_model()
+
+
+def _columns(run: Run) -> list[int]:
+    """Where the outputs of a forecast stand among its inputs."""
+    named = list(run.info.channels)
+    return [named.index(name) if name in named else place for place, name in enumerate(run.info.columns)]
+
+
+def _chances(kind: str, output: Tensor) -> Array:
+    return (torch.sigmoid(output) if kind == "multilabel" else torch.softmax(output, dim=1)).double().numpy()
+
+
+def _truth(kind: str, y: Tensor, output: Tensor) -> Array:
+    """(cases, classes) of 0 and 1."""
+    labels = y if kind == "multilabel" else torch.nn.functional.one_hot(y.long(), output.shape[1])
+    return labels.double().numpy()

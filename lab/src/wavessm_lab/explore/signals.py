@@ -1,0 +1,126 @@
+"""Stage 13c: the signals and atoms a page works with: built in, uploaded, or from a given folder.
+
+A memory of N numbers holds a few hundred features at most, so a signal longer than `LONGEST` is averaged over blocks
+first; the page says so, and the lines it prints do the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from wavessm.data.signals import read_signal
+from wavessm.data.tables import first_line, is_number
+from wavessm.errors import DataError, NotFiniteError, ShapeError, WaveSSMError, unknown_name
+from wavessm.frames import Frame
+from wavessm.frames.quadrature import Array
+from wavessm_lab.explore.allowed import AllowedFiles
+from wavessm_lab.explore.state import FILE, MOST_ATOMS
+from wavessm_lab.studies.signals import classical, ecg
+
+LONGEST = 1024
+SHORTEST = 16
+BUILT_IN = ("ecg", "blocks", "bumps", "heavisine", "doppler", "piecewise", "spikes")
+MOST_POINTS = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """values (length,); block samples were averaged into one; seconds between values, None if not known."""
+
+    name: str
+    values: Array
+    block: int = 1
+    seconds: float | None = None
+    channels: tuple[str, ...] = ()
+
+
+def signal_of(shelf: AllowedFiles, name: str, channel: int = 0) -> Heard:
+    """A signal by its name in the state."""
+    if name.startswith(FILE):
+        path = shelf.file(name.removeprefix(FILE))
+        return _from_file(path, channel, path.stat().st_mtime_ns)
+    if name not in BUILT_IN:
+        raise unknown_name("signal", name, BUILT_IN)
+    return _built_in(name)
+
+
+@lru_cache(maxsize=16)
+def _built_in(name: str) -> Heard:
+    """The electrocardiogram of PyWavelets, or a classical test signal: 1,024 samples."""
+    return Heard(name, ecg().values if name == "ecg" else next(s.values for s in classical(LONGEST) if s.name == name))
+
+
+@lru_cache(maxsize=16)
+def _from_file(path: Path, channel: int, time: int) -> Heard:
+    values, rate, names = read_file(path)
+    if channel >= values.shape[1]:
+        raise DataError(f"{path}: channel is {channel}, expected 0 to {values.shape[1] - 1}.")
+    block = -(-len(values) // LONGEST)
+    kept = values[: len(values) // block * block, channel].reshape(-1, block).mean(axis=1)
+    return Heard(path.name, kept, block, None if rate is None else block / rate, names)
+
+
+def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
+    """A recording (length, channels), its rate and the names of its channels; finite and long enough."""
+    if is_bare_table(path):
+        values, rate = _numbers(path), None
+        names: tuple[str, ...] = ()
+    else:
+        if path.suffix.lower() == ".npy":
+            _check_npy(path)
+        recording, rate, names = read_signal(path)
+        values = recording.astype(np.float64)
+    if len(values) < SHORTEST or not values.shape[1]:
+        raise ShapeError(f"{path}: {len(values)} samples of {values.shape[1]} channels, expected at least {SHORTEST}.")
+    broken = np.argwhere(~np.isfinite(values))
+    if len(broken):
+        raise NotFiniteError(f"{path}: NaN or infinity at sample {broken[0][0]} ({len(broken)} in all); fill the gap.")
+    return values, rate, names or tuple(str(k) for k in range(values.shape[1]))
+
+
+def read_atoms(path: Path) -> Frame:
+    """A frame from .npy or .csv: one atom a row, sampled evenly over [0, 1] with 1 as now."""
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        _check_npy(path)
+        atoms = np.load(path, allow_pickle=False)
+    elif suffix == ".csv":
+        atoms = _numbers(path)
+    else:
+        raise DataError(f"{path}: atoms come as .npy or .csv, one atom a row.")
+    if atoms.ndim == 2 and (len(atoms) > MOST_ATOMS or atoms.shape[1] > MOST_POINTS):
+        raise ShapeError(f"{path}: shape {atoms.shape}, expected at most {MOST_ATOMS} atoms of {MOST_POINTS} points.")
+    try:
+        frame = Frame(atoms, name=path.name)
+        frame.require_full_rank()
+    except WaveSSMError as reason:
+        raise DataError(f"{path}: {reason}") from reason
+    return frame
+
+
+def _check_npy(path: Path) -> None:
+    """Refuse what is no array of numbers before memory is set aside for it."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as reason:  # numpy raises a dozen types on damaged headers
+        raise DataError(f"{path}: not a readable .npy file ({' '.join(str(reason).split())[:120]}).") from reason
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif":
+        raise DataError(f"{path}: holds no array of real numbers; save one with numpy.save.")
+
+
+def _numbers(path: Path) -> Array:
+    """The rows of a table of numbers, a header skipped. (rows, columns)"""
+    try:
+        return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=0 if is_bare_table(path) else 1, encoding="utf-8-sig")
+    except (ValueError, UnicodeDecodeError, StopIteration) as reason:
+        raise DataError(f"{path}: not a table of numbers ({' '.join(str(reason).split())}).") from reason
+
+
+def is_bare_table(path: Path) -> bool:
+    """Whether a CSV file begins with numbers instead of a header."""
+    row = first_line(path) if path.suffix.lower() == ".csv" else []
+    return bool(row) and all(map(is_number, row))

@@ -1,0 +1,1 @@
+"""Generators of synthetic data sets: ListOps, Pathfinder, Path-X."""

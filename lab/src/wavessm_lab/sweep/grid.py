@@ -1,0 +1,196 @@
+"""Stage 8t: a grid of runs: tasks × horizons × variables × recipes × variants × seeds, as a list of jobs.
+
+A job is one `wavessm train` command in the form that a process can run; its command is its name in the table of runs.
+An axis that a task does not have (the horizon of a classification) adds nothing to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wavessm.data.datasets.forecast import ALIASES, SETS
+from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.initial import STRUCTURES, check_family
+from wavessm.operators import MEASURES
+from wavessm.tasks import TASKS
+from wavessm.training.config import ModelOptions, Recipe, changed_name
+
+_BACKBONES = ("lstm", "transformer")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The axes. A task may carry its data set, `forecast:ETTh1`; a variant is `family[:measure[:structure]]`, or lstm
+    or transformer; `vary` holds any other options, `windows=2,4,8`."""
+
+    tasks: tuple[str, ...] = ()
+    """Tasks, as in forecast:ETTh1,forecast:WTH,window-copy."""
+    variants: tuple[str, ...] = ("morlet",)
+    """Models: family, family:measure, family:measure:structure, lstm or transformer."""
+    horizons: tuple[int, ...] = ()
+    """Horizons of forecasts; none takes the task's own."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds."""
+    recipes: tuple[str, ...] = ("best",)
+    """Recipes: best, paper."""
+    variables: tuple[str, ...] = ()
+    """Forecasts: uni, multi; none takes the task's own."""
+    vary: tuple[str, ...] = ()
+    """Other options with their values, as in windows=2,4,8."""
+    options: tuple[str, ...] = ()
+    """Options of wavessm train for every run; on the command line, what follows --."""
+
+    def check(self) -> Grid:
+        """The grid itself, or an `OptionError`."""
+        if not self.tasks:
+            raise OptionError("no tasks; give --tasks, as in --tasks window-copy,forecast:ETTh1.")
+        for name in ("variants", "seeds", "recipes"):
+            if not getattr(self, name):
+                raise OptionError(f"no {name}; give at least one.")
+        for entry in self.vary:
+            if "=" not in entry:
+                raise OptionError(f"vary has {entry!r}, expected an option and its values, as in windows=2,4.")
+        decided = self._decided()
+        typed = [word.removeprefix("--").partition("=")[0] for word in self.options if word.startswith("--")]
+        for name in (*typed, *(entry.partition("=")[0].strip() for entry in self.vary)):
+            if name in decided:
+                raise OptionError(f"--{name} is decided by --{decided[name]}; give it there.")
+        return self
+
+    def _decided(self) -> dict[str, str]:
+        """Options of a run, and the axes that decide them."""
+        axes = {"recipe": "recipes", "seed": "seeds"}
+        axes |= {name: "variants" for variant in self.variants for name in variant_fields(variant)}
+        axes |= {"horizon": "horizons"} if self.horizons else {}
+        axes |= {"variables": "variables"} if self.variables else {}
+        return axes | ({"dataset": "tasks"} if any(":" in task for task in self.tasks) else {})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Grid:
+        """The grid of a file; an unknown field is refused."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown_name("field of a sweep", name, known)
+        return cls(**{name: _several(value, name) for name, value in values.items()}).check()
+
+
+def _several(value: Any, name: str) -> tuple[Any, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if name in ("horizons", "seeds") and not all(isinstance(v, int) for v in values):
+        raise OptionError(f"{name} has {value!r}, expected whole numbers.")
+    return values if name in ("horizons", "seeds") else tuple(str(v) for v in values)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    task: str
+    options: dict[str, Any]
+    recipe_name: str
+    recipe: Recipe
+    command: str
+
+    @property
+    def name(self) -> str:
+        """Readable, and of this command only: the name of its folder."""
+        model = self.recipe.model
+        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(model),
+                 self.recipe_name.partition("+")[0], f"s{self.recipe.seed}",
+                 hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
+        return "-".join(str(part) for part in parts if part)
+
+    @property
+    def shape(self) -> str:
+        """What its memory depends on: everything but the seed."""
+        return repr((self.task, sorted(self.options.items()), replace(self.recipe, seed=0)))
+
+
+def label(model: ModelOptions) -> str:
+    """
+    >>> label(ModelOptions(family="db6", measure="translated")), label(ModelOptions(backbone="lstm"))
+    ('db6-translated', 'lstm')
+    """
+    if model.backbone != "wavessm":
+        return model.backbone
+    return "-".join(part for part in (model.family, model.measure, model.structure) if part)
+
+
+Base = Callable[[list[str]], tuple[dict[str, Any], Recipe]]
+"""Reads the arguments of `wavessm train` into data options and recipe."""
+
+
+def expand(grid: Grid, base: Base) -> list[Job]:
+    """All jobs, each once, in the order of the axes with the seeds innermost."""
+    grid.check()
+    for axis, name in (("horizons", "horizon"), ("variables", "variables")):
+        tasks = [place.partition(":")[0] for place in grid.tasks]
+        if getattr(grid, axis) and not any(name in _fields(task) for task in tasks):
+            raise OptionError(f"{axis} are given, but {', '.join(tasks)} has none to choose from.")
+    jobs: dict[str, Job] = {}
+    varied = [
+        [["--" + k.strip(), v] for v in values.split(",")] for k, _, values in (e.partition("=") for e in grid.vary)
+    ]
+    for place, recipe_name, extra in itertools.product(grid.tasks, grid.recipes, itertools.product(*varied)):
+        task, _, dataset = place.partition(":")
+        arguments = [task, "--recipe", recipe_name, *grid.options, *itertools.chain(*extra)]
+        for chosen in _data_axes(grid, task, dataset):
+            placed = [*arguments, *_words(chosen)]
+            options, recipe = base(placed)  # which may start elsewhere for every data set and horizon
+            own = base([task, "--recipe", recipe_name, *_words(chosen)])
+            called = changed_name(recipe_name, own, (options, recipe))
+            for variant, seed in itertools.product(grid.variants, grid.seeds):
+                model: dict[str, Any] = variant_fields(variant)
+                command = shlex.join(["wavessm", "train", *placed, *_words({**model, "seed": seed})])
+                changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
+                jobs[command] = Job(task, options, called, changed, command)
+    return list(jobs.values())
+
+
+def _words(values: dict[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _fields(task: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
+
+
+def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
+    """Every choice of data set, horizon and variables that the task has."""
+    known = _fields(task)
+    if dataset and "dataset" not in known:
+        raise OptionError(f"{task} has no data sets to choose from, got {task}:{dataset}.")
+    dataset = ALIASES.get(dataset.lower(), dataset)
+    if dataset and dataset not in SETS:
+        raise unknown_name("forecasting set", dataset, SETS)
+    axes: list[tuple[str, Sequence[Any]]] = [
+        ("dataset", [dataset] if dataset else []),
+        ("horizon", grid.horizons),
+        ("variables", grid.variables),
+    ]
+    there = [(name, values) for name, values in axes if values and name in known]
+    return [dict(zip([n for n, _ in there], c, strict=True)) for c in itertools.product(*(v for _, v in there))]
+
+
+def variant_fields(variant: str) -> dict[str, str]:
+    """
+    >>> variant_fields("db6:translated"), variant_fields("lstm")
+    ({'family': 'db6', 'measure': 'translated'}, {'backbone': 'lstm'})
+    """
+    if variant in _BACKBONES:
+        return {"backbone": variant}
+    parts = variant.split(":")
+    if len(parts) > 3 or not all(parts):
+        raise OptionError(f"variant {variant!r}, expected family, family:measure or family:measure:structure.")
+    check_family(parts[0])
+    for kind, name, known in zip(("measure", "structure"), parts[1:], (MEASURES, STRUCTURES), strict=False):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return dict(zip(("family", "measure", "structure"), parts, strict=False))

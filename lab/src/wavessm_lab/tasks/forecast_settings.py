@@ -1,0 +1,155 @@
+"""Stage 8a½: what the `best` recipe of a forecast chooses for a data set and horizon, for one column or all.
+
+`SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
+`CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
+stands as it is. `benchmarks/tune_start.py` compares where training starts, `benchmarks/tune_forecast.py` where it ends;
+the test split plays no part in the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from wavessm.errors import OptionError, unknown_name
+from wavessm.training.config import ModelOptions, Recipe, fields_of
+
+Setting = Mapping[str, Any]
+"""Options by name: fields of the data options, the recipe or its model."""
+Data = TypeVar("Data")
+
+COMMON: dict[str, Any] = {
+    "instance_norm": "last",
+    "direct": True,
+    "direct_start": "ridge",
+    "timeenc": 2,
+    "eval_stamp": True,
+    "horizon_mask": True,
+    "seq_len": None,
+    "d_model": 128,
+    "dropout": 0.25,
+    "lr": 5e-4,
+    "lr_ssm": 5e-4,
+    "lr_direct": 1e-4,
+    "weight_decay": 0.01,
+    "schedule": "one-cycle",
+    "warmup": 0.3,
+    "epochs": 5,
+    "batch_size": 50,
+    "validations": 5,
+    "patience": 0,
+    "eval_batch_size": 512,
+}
+"""Every option that some setting may change, so that a setting is complete."""
+
+_LEVELS: dict[str, dict[str, Any]] = {
+    "level": {},
+    "raw": {"instance_norm": "none"},
+    "mean": {"instance_norm": "mean"},
+    "scaled": {"instance_norm": "mean_std"},
+}
+_CALENDARS: dict[str, dict[str, Any]] = {"": {}, "-year": {"timeenc": 3}}
+_CONTEXTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "-week": {"seq_len": 168},
+    "-fortnight": {"seq_len": 336},
+    "-long": {"seq_len": 720},
+}
+STARTS: dict[str, dict[str, Any]] = {
+    "".join(names): _LEVELS[names[0]] | _CALENDARS[names[1]] | _CONTEXTS[names[2]]
+    for names in itertools.product(_LEVELS, _CALENDARS, _CONTEXTS)
+}
+"""Settings with a ridge start. level: the last value is taken off; raw: nothing is; mean: the mean of the context is;
+scaled: also divided by its deviation; year: the calendar knows the season; week, fortnight, long: 168, 336 or 720 steps
+of context instead of Informer's."""
+
+SETTINGS: dict[str, dict[str, Any]] = {**STARTS, "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3}}
+"""Named settings: those, and blocks without a direct path."""
+
+CHOSEN: dict[str, dict[tuple[str, int], str]] = {
+    "uni": {
+        **{("ETTh1", horizon): "level-year" for horizon in (24, 48, 168, 336, 720)},
+        **{("ETTh2", horizon): "raw-year" for horizon in (24, 48)},
+        **{("ETTh2", horizon): "raw-year-week" for horizon in (168, 336, 720)},
+        **{("ETTm1", horizon): "level-year-long" for horizon in (24, 48, 96, 288, 672)},
+        ("WTH", 24): "level-year",
+        **{("WTH", horizon): "raw-year" for horizon in (48, 168, 336, 720)},
+        **{("ECL", horizon): "level-long" for horizon in (48, 960)},
+        **{("ECL", horizon): "level-year-long" for horizon in (168, 336, 720)},
+    },
+    "multi": {
+        ("ETTh1", 24): "scaled-fortnight",
+        **{("ETTh1", horizon): "raw" for horizon in (48, 720)},
+        **{("ETTh1", horizon): "raw-fortnight" for horizon in (168, 336)},
+        ("ETTh2", 24): "mean-fortnight",
+        **{("ETTh2", horizon): "mean-year-week" for horizon in (48, 168, 336, 720)},
+        ("ETTm1", 24): "level-long",
+        ("ETTm1", 48): "raw-long",
+        ("ETTm1", 96): "scaled-fortnight",
+        ("ETTm1", 288): "raw-fortnight",
+        ("ETTm1", 672): "raw-week",
+        **{("WTH", horizon): "raw-year" for horizon in (24, 168)},
+        **{("WTH", horizon): "raw-year-fortnight" for horizon in (48, 336)},
+        ("WTH", 720): "raw-year-week",
+    },
+}
+"""Variables, then data set and horizon → setting, by the validation error of where its training starts."""
+
+
+def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
+    """All options of a named setting.
+
+    >>> complete("raw")["instance_norm"], complete("raw")["timeenc"]
+    ('none', 2)
+    """
+    if name not in settings:
+        raise unknown_name("setting", name, settings)
+    return {**COMMON, **settings[name]}
+
+
+def settle(data: Data, recipe: Recipe, setting: Setting) -> tuple[Data, Recipe]:
+    """Data options and recipe with the options of a setting; one that neither has is refused."""
+    of_data = [f.name for f in dataclasses.fields(data)]  # type: ignore[arg-type]
+    own, model = fields_of(Recipe), fields_of(ModelOptions)
+    for name in setting:
+        if name == "model" or name not in (*of_data, *own, *model):
+            raise unknown_name("option of a setting", name, [*of_data, *own, *model])
+
+    def of(names: list[str]) -> dict[str, Any]:
+        return {name: value for name, value in setting.items() if name in names}
+
+    recipe = dataclasses.replace(recipe, **of(own), model=dataclasses.replace(recipe.model, **of(model)))
+    return dataclasses.replace(data, **of(of_data)), recipe  # type: ignore[type-var]
+
+
+def tuned(data: Data, recipe: Recipe) -> tuple[Data, Recipe]:
+    """The same for the setting chosen for these data; unchanged where none is (other tasks, other horizons)."""
+    dataset, horizon, variables = (getattr(data, field, None) for field in ("dataset", "horizon", "variables"))
+    chosen: Mapping[Any, str] = CHOSEN.get(str(variables), {})
+    if (dataset, horizon) not in chosen:
+        return data, recipe
+    name = chosen[dataset, horizon]
+    data, recipe = settle(data, recipe, complete(name))
+    note = (
+        f"setting {name} of {variables}variate forecasts, chosen in validation: a linear path from context and "
+        "calendar that starts at the ridge regression; waves for the calendar, that of the horizon too; dropout, "
+        "rates, one cycle of five epochs without early stopping"
+    )
+    return data, dataclasses.replace(recipe, note=note)
+
+
+def arguments(setting: Setting) -> list[str]:
+    """A setting as options of `wavessm train`.
+
+    >>> arguments({"direct": True, "eval_stamp": False, "lr": 0.001, "seq_len": None})
+    ['--direct', '--no-eval-stamp', '--lr', '0.001', '--seq-len', 'None']
+    """
+    words: list[str] = []
+    for name, value in setting.items():
+        if not isinstance(value, bool | int | float | str | None):
+            raise OptionError(f"setting: {name} is {value!r}, expected a number, a word, true or false.")
+        option = name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+    return words

@@ -1,9 +1,0 @@
-"""`wavessm figures`: the figures and studies of the paper from our own code."""
-
-from __future__ import annotations
-
-
-def main(arguments: list[str]) -> int:
-    from wavessm.lab.figures import main as draw
-
-    return draw(arguments)

@@ -1,0 +1,1 @@
+"""Published data sets, one file each, and your own files."""

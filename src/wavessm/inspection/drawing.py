@@ -1,0 +1,82 @@
+"""What every figure shares: the thing a study returns, and the names, colours and type it is drawn in.
+
+A study is a function without required arguments that returns a `Drawing`; `lab/figures.py` saves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wavessm.training.record import pyplot
+
+LABELS = {
+    "morlet": "Morlet",
+    "gauss": "Gauss",
+    "mexhat": "Mexican hat",
+    "dpss": "DPSS",
+    "db6": "db6",
+    "legendre": "Legendre",
+    "fourier": "Fourier",
+}
+"""The paper's five families in its order, then the two baselines."""
+
+COLOURS = {
+    "morlet": "#1f6fb4",
+    "gauss": "#e07b00",
+    "mexhat": "#2a9d3c",
+    "dpss": "#8b5fbf",
+    "db6": "#00a3a3",
+    "legendre": "#c8102e",
+    "fourier": "#5b5b5b",
+}
+
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "lines.linewidth": 1.3,
+    "image.interpolation": "nearest",
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure, the numbers it shows (one dictionary a row) and one line that says what is to be seen."""
+
+    figure: Any
+    rows: list[dict[str, Any]]
+    caption: str
+
+
+@contextmanager
+def canvas() -> Iterator[Any]:
+    """Matplotlib's pyplot in the style of the figures."""
+    plt = pyplot()
+    with plt.rc_context(STYLE):
+        yield plt
+
+
+def fitted_slope(x: Any, y: Any) -> float:
+    """The exponent p of y ∝ xᵖ by least squares on logarithms.
+
+    >>> round(fitted_slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def wide_rows(matrix: np.ndarray, prefix: str, **labels: Any) -> Iterator[dict[str, Any]]:
+    """A matrix as rows of a table: the labels, the row's number, then its entries as prefix0, prefix1, …"""
+    for index, values in enumerate(matrix):
+        yield {**labels, "row": index, **{f"{prefix}{k}": float(value) for k, value in enumerate(values)}}

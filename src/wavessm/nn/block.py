@@ -1,0 +1,173 @@
+"""Stage 6a: the residual block that models stack.
+
+    z = norm(x)                                     pre-norm; post-norm normalises after the addition instead
+    z = dropout(GLU(Linear(dropout(GELU(dropout(ssm(z)))))))
+    y = x + z
+
+All of it streams: a causal block takes a state, chunks of any size and single steps, batch norm in eval mode included.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.layer import WaveSSM, time_mask
+from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
+
+NORMS = ("layer", "batch", "none")
+
+
+class TiedDropout(nn.Module):
+    """Dropout whose mask is one number for each sample and feature, constant over time."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise OptionError(f"TiedDropout: p is {p}, expected 0 ≤ p < 1.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_model)
+        factors = self.factors(x)
+        return x if factors is None else x * factors
+
+    def factors(self, x: Tensor) -> Tensor | None:
+        """What x is multiplied by: 0 or 1/(1 − p) in shape (batch, 1, d_model), or None for nothing."""
+        if not self.training or self.p == 0:
+            return None
+        return F.dropout(torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device), self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class SequenceNorm(nn.Module):
+    """Layer norm over features, batch norm over batch and time that never sees padding, or none."""
+
+    def __init__(self, d_model: int, kind: str) -> None:
+        super().__init__()
+        if kind not in NORMS:
+            raise unknown_name("norm", kind, NORMS)
+        self.kind = kind
+        self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        mask: Tensor | None = None,  # (batch, length, 1)
+        engine: Engine = Engine(),  # noqa: B008  (immutable)
+    ) -> Tensor:
+        if self.kind == "none":
+            return x
+        if self.kind == "layer":
+            return layer_norm(x, cast(nn.LayerNorm, self.norm), engine)
+        norm = cast(nn.BatchNorm1d, self.norm)
+        if self.training and (y := batch_norm(x, norm, mask, engine)) is not None:
+            return y
+        if mask is None or not self.training:
+            return norm(x.flatten(0, 1)).view_as(x)
+        return masked_batch_norm(x, mask, norm)
+
+
+def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """What `norm` would make of the samples under the mask alone, zero elsewhere; its statistics move as they would.
+
+    No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
+    """
+    dtype = x.dtype
+    x = x.masked_fill(~mask, 0).to(torch.promote_types(dtype, torch.float32))
+    weight = mask.to(x.dtype)
+    count = weight.sum()
+    mean = x.sum((0, 1)) / count
+    centred = (x - mean) * weight
+    variance = centred.square().sum((0, 1)) / count
+    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            cast(Tensor, norm.num_batches_tracked).add_(1)
+            step = cast(float, norm.momentum)
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), step)
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), step)
+    return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
+
+
+class ResidualBlock(nn.Module):
+    """A `WaveSSM` with norm, gated projection and a path around it.
+
+    layer    the sequence layer inside
+    norm     "layer", "batch" or "none"
+    prenorm  normalise before the layer (True) or after the addition (False)
+    dropout  probability of the tied dropout
+
+    >>> block = ResidualBlock(WaveSSM(8, 16), norm="batch").eval()
+    >>> x = torch.randn(2, 30, 8)
+    >>> state, outputs = block.initial_state(2), []
+    >>> for x_t in x.unbind(1):
+    ...     y_t, state = block.step(x_t, state)
+    ...     outputs.append(y_t)
+    >>> torch.allclose(torch.stack(outputs, 1), block(x), atol=1e-5)
+    True
+    """
+
+    def __init__(self, layer: WaveSSM, norm: str = "layer", prenorm: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.prenorm = layer, prenorm
+        self.norm = SequenceNorm(layer.d_model, norm)
+        self.project = nn.Linear(layer.d_model, 2 * layer.d_model)
+        self.dropout = TiedDropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+        tail: int | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """y like x, or its last `tail` steps, and the layer's state if asked for."""
+        if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
+            raise OptionError(
+                f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, the length, and no lengths beside it."
+            )
+        mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
+        z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
+        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail)
+        y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
+        return (y, after) if after is not None else y
+
+    def mix(
+        self,
+        z: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+        around: Tensor | None = None,  # (batch, length, d_model)
+        tail: int | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
+        if tail is not None:  # behind the layer every step is by itself
+            z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer gives it
+            around = None if around is None else around[:, -tail:]
+        z = activate(z, self.dropout.factors(z), self.dropout.factors(z), self.layer.engine)
+        return gate(z, self.project, self.dropout.factors(z), around, self.layer.engine), after
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+        """One sample (batch, d_model) from a state."""
+        if self.training and self.norm.kind == "batch":
+            raise OptionError(
+                "ResidualBlock.step: batch norm has no statistics of one sample; call model.eval() first."
+            )
+        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
+        return y[:, 0], state
+
+    def initial_state(self, batch: int) -> Tensor:
+        """As in `WaveSSM`."""
+        return self.layer.initial_state(batch)

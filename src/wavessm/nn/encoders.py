@@ -1,0 +1,206 @@
+"""Stage 6c: encoders, from what a data set holds to (batch, length, d_model), and instance normalisation.
+
+An encoder works step by step: what it makes of one sample depends on no other, so padding and streaming need no care
+here. Values are checked only on the CPU: on a GPU it would make the host wait for the device.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.errors import OptionError, ShapeError, can_sync
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.layer import time_mask
+
+
+def make_encoder(config: ModelConfig) -> nn.Module:
+    """The encoder a config asks for; all are called as encoder(x, marks, ahead)."""
+    if config.encoder == "embedding":
+        assert config.vocabulary is not None
+        return EmbeddingEncoder(config.vocabulary, config.d_model)
+    if config.encoder == "calendar":
+        return CalendarEncoder(config)
+    return LinearEncoder(config.d_input, config.d_model)
+
+
+def check_range(x: Tensor, what: str, size: int, advice: str) -> None:
+    """Whole numbers of any type from 0 to size − 1, or `OptionError`; looked at on the CPU only."""
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise OptionError(f"SequenceModel: {what} are {x.dtype}, expected whole numbers; use .long().")
+    if not can_sync(x) or not x.numel():
+        return
+    least, most = (int(value) for value in x.long().aminmax())  # not every integer type has a minimum
+    if least < 0 or most >= size:
+        raise OptionError(f"SequenceModel: {what} run from {least} to {most}, expected 0 to {size - 1}; {advice}.")
+
+
+class LinearEncoder(nn.Module):
+    """Channels of a signal through a Linear. (batch, length, d_input) → (batch, length, d_model)"""
+
+    def __init__(self, d_input: int, d_model: int) -> None:
+        super().__init__()
+        self.d_input = d_input
+        self.linear = nn.Linear(d_input, d_model)
+
+    def check(self, x: Tensor) -> None:
+        """Rank, width and kind of the input."""
+        if x.dim() != 3 or x.shape[2] != self.d_input or not x.shape[0] or not x.shape[1]:
+            raise ShapeError(
+                f"SequenceModel: x has shape {tuple(x.shape)}, expected (batch, length, d_input) = "
+                f"(≥ 1, ≥ 1, {self.d_input})."
+            )
+        if not x.is_floating_point():
+            raise OptionError(f"SequenceModel: x is {x.dtype}, expected real numbers; use x.float().")
+
+    def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        return self.linear(x.to(self.linear.weight.dtype))
+
+
+class EmbeddingEncoder(nn.Module):
+    """A learned vector for each token. (batch, length) whole numbers → (batch, length, d_model)"""
+
+    def __init__(self, vocabulary: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, d_model)
+
+    def check(self, x: Tensor) -> None:
+        """Rank and range of the tokens."""
+        if x.dim() != 2 or not x.shape[0] or not x.shape[1]:
+            raise ShapeError(
+                f"SequenceModel: x has shape {tuple(x.shape)}, expected tokens (batch, length) = (≥ 1, ≥ 1)."
+            )
+        check_range(x, "tokens", self.table.num_embeddings, "set vocabulary to one more than the largest token")
+
+    def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        return self.table(x.long())
+
+
+class CalendarEncoder(LinearEncoder):
+    """Values through a Linear, plus marks of the calendar, plus a mark for steps of the horizon.
+
+    x      (batch, length, d_input)
+    marks  (batch, length, k): whole numbers, one table each, summed; or real numbers through a Linear. Where they end
+           with the context, those of the horizon are zero
+    ahead  (batch or 1, length, 1) True at steps of the horizon, which have a row of their own if the config says
+           horizon_mask
+    """
+
+    starts: Tensor  # of each table among the rows of all
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.d_input, config.d_model)
+        self.horizon_mask = config.horizon_mask
+        self.width = len(config.mark_sizes) or config.mark_width
+        if config.mark_sizes:
+            self.tables = nn.ModuleList(nn.Embedding(size, config.d_model) for size in config.mark_sizes)
+            starts = torch.tensor([0, *config.mark_sizes[:-1]]).cumsum(0)
+            self.register_buffer("starts", starts, persistent=False)
+        else:
+            self.marks = nn.Linear(config.mark_width, config.d_model)
+        if config.head == "forecast":
+            self.horizon = nn.Embedding(2, config.d_model)
+
+    def check_marks(self, marks: Tensor | None, batch: int, length: int, horizon: int) -> None:
+        """Rank, width, length and range of the marks of `length` steps, with or without `horizon` more."""
+        lengths = [length, length + horizon] if horizon else [length]
+        expected = f"(batch, length, marks) = ({batch}, {' or '.join(map(str, lengths))}, {self.width})"
+        if not isinstance(marks, Tensor):
+            came = "no marks came" if marks is None else f"marks is a {type(marks).__name__}"
+            raise ShapeError(f"SequenceModel: {came}; encoder='calendar' expected a tensor {expected}.")
+        fits = marks.dim() == 3 and marks.shape[0] == batch and marks.shape[1] in lengths
+        if not fits or marks.shape[2] != self.width:
+            raise ShapeError(f"SequenceModel: marks have shape {tuple(marks.shape)}, expected {expected}.")
+        if hasattr(self, "tables"):
+            for column, table in enumerate(self.tables):
+                size = cast(nn.Embedding, table).num_embeddings
+                check_range(marks[..., column], f"marks of column {column}", size, "see mark_sizes")
+
+    def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        assert marks is not None
+        missing = x.shape[1] - marks.shape[1]
+        marks = F.pad(marks, (0, 0, 0, max(0, missing)))[:, : x.shape[1]]
+        if missing > 0 and ahead is not None:
+            marks = marks.masked_fill(ahead, 0)  # a padded context ends before the others do
+        # All of it is linear, so it is one product: values, marks and the mark of the horizon beside each other.
+        columns, weights = [x], [self.linear.weight]
+        bias: Tensor = self.linear.bias
+        if hasattr(self, "tables"):
+            columns.append(self._indicators(marks))
+            weights += [cast(nn.Embedding, table).weight.mT for table in self.tables]
+        else:
+            columns.append(marks)
+            weights, bias = [*weights, self.marks.weight], bias + self.marks.bias
+        if ahead is not None and hasattr(self, "horizon"):
+            here, there = self.horizon.weight
+            bias = bias + here
+            if self.horizon_mask:
+                columns.append(ahead.expand(x.shape[0], -1, -1))
+                weights.append((there - here)[:, None])
+        joined = torch.cat([column.to(bias.dtype) for column in columns], dim=-1)
+        spare = -joined.shape[-1] % 8  # products of other widths are slow on GPUs
+        return F.linear(F.pad(joined, (0, spare)), F.pad(torch.cat(weights, dim=1), (0, spare)), bias)
+
+    def _indicators(self, marks: Tensor) -> Tensor:
+        """A one for each mark at its row of its table, the tables after each other. (batch, length, rows of all)"""
+        rows = sum(cast(nn.Embedding, table).num_embeddings for table in self.tables)
+        zeros = self.linear.weight.new_zeros(marks.shape[0], marks.shape[1], rows)
+        return zeros.scatter(-1, marks + self.starts, 1.0)
+
+
+class InstanceNorm(nn.Module):
+    """What a forecasting model takes off each context, column by column, and puts back on its predictions.
+
+    kind  "none", "last" (value), "mean", or "mean_std" (also divides by the standard deviation, at least `FLOOR`)
+
+    >>> x = torch.tensor([[[1.0], [3.0]]])
+    >>> scaled, centre, scale = InstanceNorm("last")(x)
+    >>> scaled.flatten().tolist(), centre.item(), scale
+    ([-2.0, 0.0], 3.0, None)
+    """
+
+    FLOOR = 1e-5
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, columns)
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The contexts, zero where padded; centre and scale (batch, 1, columns), None where not used."""
+        mask = None if lengths is None else time_mask(lengths, x.shape[1])
+        centre, scale = None, None
+        if self.kind == "last":
+            centre = x[:, -1:] if lengths is None else take_steps(x, lengths[:, None] - 1)
+        elif self.kind != "none":
+            centre = _mean(x, mask, lengths)
+        if centre is not None:
+            x = x - centre
+        if self.kind == "mean_std":
+            scale = _mean(x.square(), mask, lengths).clamp(min=self.FLOOR**2).sqrt()
+            x = x / scale
+        return x if mask is None else x.masked_fill(~mask, 0), centre, scale
+
+    def undo(self, y: Tensor, centre: Tensor | None, scale: Tensor | None) -> Tensor:
+        """Predictions (batch, horizon, d_output) back at the level of the last d_output columns."""
+        if scale is not None:
+            y = y * scale[..., -y.shape[-1] :]
+        return y if centre is None else y + centre[..., -y.shape[-1] :]
+
+
+def _mean(x: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Mean over time without padding. (batch, length, columns) → (batch, 1, columns)"""
+    if mask is None or lengths is None:
+        return x.mean(1, keepdim=True)
+    return x.masked_fill(~mask, 0).sum(1, keepdim=True) / lengths[:, None, None]
+
+
+def take_steps(x: Tensor, steps: Tensor) -> Tensor:
+    """Steps of each sequence by index. (batch, length, d), (batch, k) → (batch, k, d)"""
+    return x.gather(1, steps[..., None].expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,164 @@
+"""Stage 6e: heads, from features (batch, length, d_model) to what a task asks for.
+
+pool      (batch, d_output)           mean over the true length, then Linear
+last      (batch, d_output)           the last true step
+sequence  (batch, length, d_output)   every step; zero where padded
+forecast  (batch, horizon, d_output)  the steps after the context
+pair      (batch, d_output)           two sequences, pooled to a and b; [a, b, a − b, a · b] through two Linears
+
+A forecast may have a second way to it, `DirectPath`, which goes round encoder and backbone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.encoders import take_steps
+from wavessm.nn.layer import time_mask
+
+
+class Heard(NamedTuple):
+    """What a stream has heard so far, for the pooled head."""
+
+    mean: Tensor  # (batch, d_model)
+    steps: Tensor  # (batch, 1)
+
+
+def make_head(config: ModelConfig) -> nn.Module:
+    """The head a config asks for; all are called as head(h, lengths), lengths those of the context."""
+    if config.head == "pair":
+        return PairHead(config.d_model, config.d_output)
+    if config.head == "forecast":
+        assert config.horizon is not None
+        return ForecastHead(config.d_model, config.d_output, config.horizon)
+    return {"pool": PoolHead, "last": LastHead, "sequence": SequenceHead}[config.head](config.d_model, config.d_output)
+
+
+def pool(h: Tensor, lengths: Tensor | None) -> Tensor:
+    """Mean over the true length, at least in float32. (batch, length, d_model) → (batch, d_model)"""
+    dtype = torch.promote_types(h.dtype, torch.float32)
+    if lengths is None:
+        return h.mean(1, dtype=dtype)
+    return h.masked_fill(~time_mask(lengths, h.shape[1]), 0).sum(1, dtype=dtype) / lengths[:, None]
+
+
+class LastHead(nn.Module):
+    """The last true step through a Linear."""
+
+    def __init__(self, d_model: int, d_output: int) -> None:
+        super().__init__()
+        self.decoder = nn.Linear(d_model, d_output)
+
+    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        last = h[:, -1] if lengths is None else take_steps(h, lengths[:, None] - 1)[:, 0]
+        return self.decoder(last)
+
+    def stream(self, h: Tensor, heard: Heard) -> tuple[Tensor, Heard]:
+        """What `forward` would say after all that was heard; `sequence` speaks of the new steps."""
+        return self(h), heard
+
+
+class SequenceHead(LastHead):
+    """Every step through a Linear."""
+
+    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        y = self.decoder(h)
+        return y if lengths is None else y.masked_fill(~time_mask(lengths, h.shape[1]), 0)
+
+
+class PoolHead(LastHead):
+    """The mean over time through a Linear; in a stream, the mean of what was heard."""
+
+    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.decoder(pool(h, lengths).to(self.decoder.weight.dtype))
+
+    def stream(self, h: Tensor, heard: Heard) -> tuple[Tensor, Heard]:
+        steps = heard.steps + h.shape[1]
+        mean = heard.mean + (pool(h, None) - heard.mean) * (h.shape[1] / steps)
+        return self.decoder(mean.to(self.decoder.weight.dtype)), Heard(mean, steps)
+
+
+class ForecastHead(nn.Module):
+    """The `horizon` steps that follow each context, through a Linear."""
+
+    def __init__(self, d_model: int, d_output: int, horizon: int) -> None:
+        super().__init__()
+        self.horizon = horizon
+        self.decoder = nn.Linear(d_model, d_output)
+
+    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if lengths is None:
+            return self.decoder(h[:, -self.horizon :])
+        steps = lengths[:, None] + torch.arange(self.horizon, device=h.device)
+        return self.decoder(take_steps(h, steps))
+
+
+class DirectPath(nn.Module):
+    """A forecast straight from the context: y = Wᵀ x + Uᵀ m, zero at the start.
+
+    x  the last `context` values of a column (nothing before the first of a shorter one), W the same for all columns
+    m  the real-valued marks of the last step, where there are any; U has weights for every column
+
+    W is kept √context times as large, so that a step of Adam moves the forecast by about its rate for any context.
+
+    >>> config = ModelConfig(head="forecast", horizon=2, direct=True, context=3)
+    >>> path = DirectPath(config).set(torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    >>> path(torch.tensor([5.0, 6.0, 7.0, 8.0])[None, :, None]).flatten().tolist()     # the last, the third from it
+    [8.0, 6.0]
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.context, self.d_output = cast(int, config.context), config.d_output
+        horizon = cast(int, config.horizon)
+        self.W = nn.Parameter(torch.zeros(self.context, horizon))
+        self.U = nn.Parameter(torch.zeros(config.mark_width, horizon, self.d_output)) if config.mark_width else None
+
+    @torch.no_grad()
+    def set(self, W: Tensor, U: Tensor | None = None) -> DirectPath:
+        """Put a map there. W: (context, horizon); U: (marks, horizon, d_output)"""
+        self.W.copy_(W * math.sqrt(self.context))
+        if self.U is not None and U is not None:
+            self.U.copy_(U)
+        return self
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, columns), zero where padded
+        marks: Tensor | None = None,  # (batch, length or more, k)
+        lengths: Tensor | None = None,  # (batch,)
+    ) -> Tensor:
+        """→ (batch, horizon, d_output)"""
+        recent, now = self.read(x, marks, lengths)
+        y = torch.einsum("bsc,sh->bhc", recent, self.W / math.sqrt(self.context))
+        return y if now is None or self.U is None else y + torch.einsum("bk,khc->bhc", now, self.U)
+
+    def read(self, x: Tensor, marks: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the maps are applied to: values (batch, context, d_output), marks (batch, k) or None."""
+        padded = F.pad(x[..., -self.d_output :], (0, 0, self.context, 0))
+        if lengths is None:
+            recent = padded[:, x.shape[1] :]
+        else:
+            recent = take_steps(padded, lengths[:, None] + torch.arange(self.context, device=x.device))
+        if self.U is None or marks is None:
+            return recent, None
+        now = marks[:, x.shape[1] - 1] if lengths is None else take_steps(marks, lengths[:, None] - 1)[:, 0]
+        return recent, now.to(x.dtype)
+
+
+class PairHead(nn.Module):
+    """Whether two sequences belong together: h (2 · batch, length, d_model), the partners next to each other."""
+
+    def __init__(self, d_model: int, d_output: int) -> None:
+        super().__init__()
+        self.compare, self.decoder = nn.Linear(4 * d_model, d_model), nn.Linear(d_model, d_output)
+
+    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        a, b = pool(h, lengths).to(self.decoder.weight.dtype).unflatten(0, (-1, 2)).unbind(1)
+        return self.decoder(F.gelu(self.compare(torch.cat([a, b, a - b, a * b], dim=-1))))

@@ -1,0 +1,225 @@
+"""Stage 6: `SequenceModel`: encoder → backbone → head, whole or as a stream.
+
+    x (batch, length, d_input), or tokens (batch, length)   → see `heads.py` for what comes out
+
+Nothing in the forward pass waits for a GPU beyond what the layers do: shapes are checked everywhere, values on the CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.errors import OptionError, ShapeError, check_int
+from wavessm.nn.backbones import Stack, States, make_backbone
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, make_encoder
+from wavessm.nn.heads import DirectPath, Heard, LastHead, make_head
+from wavessm.nn.layer import time_mask, whole_lengths
+
+if TYPE_CHECKING:
+    from wavessm.nn.pretrained import Card
+
+
+class ModelState(NamedTuple):
+    """All a stream needs to go on: one state a layer, and what the pooled head has heard."""
+
+    layers: States
+    heard: Heard
+
+
+class SequenceModel(nn.Module):
+    """A model of sequences, as its config says.
+
+    >>> model = SequenceModel(ModelConfig(d_input=3, d_output=5, d_model=16, n_layers=2, d_state=16)).eval()
+    >>> x = torch.randn(2, 100, 3)
+    >>> y = model(x)                                      # pooled: one row a sequence
+    >>> state = model.initial_state(batch=2)
+    >>> _, state = model.stream(x[:, :70], state)         # chunks of any size
+    >>> now, state = model.stream(x[:, 70:], state)       # what it says of all it has heard
+    >>> torch.allclose(now, y, atol=1e-5)
+    True
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if not isinstance(config, ModelConfig):
+            raise OptionError(f"SequenceModel: config is a {type(config).__name__}, expected a ModelConfig.")
+        self.config = config
+        self.encoder = make_encoder(config)
+        self.scale = InstanceNorm(config.instance_norm)
+        self.backbone = make_backbone(config)
+        self.head = make_head(config)
+        self.direct = DirectPath(config) if config.direct else None
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_input) or tokens (batch, length); pairs have (batch, 2, ...)
+        lengths: Tensor | None = None,  # (batch,), pairs (batch, 2): true lengths of padded sequences
+        rate: float = 1.0,
+        marks: Tensor | None = None,  # (batch, length [+ horizon], k); read by the calendar encoder only
+    ) -> Tensor:
+        """Logits or predictions, of the shape the head gives."""
+        if self.config.head == "pair":
+            x, lengths = self._unpair(x, lengths)
+        self._check_input(x, marks, rate)
+        lengths = None if lengths is None else whole_lengths(lengths, x, "SequenceModel")
+        if lengths is not None and x.is_floating_point():
+            x = x.masked_fill(~time_mask(lengths, x.shape[1]), 0)  # NaN there would reach the gradients
+        if self.config.head == "forecast":
+            return self._forecast(x, lengths, rate, marks)
+        h = self.encoder(x, marks, None)
+        return self.head(self.backbone(h, lengths, rate, 1 if self.config.head == "last" else None), lengths)
+
+    def _forecast(self, x: Tensor, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
+        """Context, then `horizon` zeros; padding moves behind both."""
+        horizon = cast(int, self.config.horizon)
+        x, centre, scale = self.scale(x.to(next(self.parameters()).dtype), lengths)
+        t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
+        ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
+        h = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead)
+        h = self.backbone(h, None if lengths is None else lengths + horizon, rate, horizon)
+        y = self.head(h, lengths)
+        return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch: int) -> ModelState:
+        """The state before the first sample of `batch` streams."""
+        self._check_streams("initial_state")
+        batch = check_int(batch, "SequenceModel.initial_state: batch", least=1)
+        weight = next(self.head.parameters())
+        dtype = torch.promote_types(weight.dtype, torch.float32)  # bfloat16 counts up to 256
+        mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))
+        return ModelState(cast(Stack, self.backbone).initial_state(batch), Heard(mean, steps))
+
+    def stream(
+        self,
+        x: Tensor,  # (batch, length, d_input) or tokens (batch, length)
+        state: ModelState,
+        rate: float = 1.0,
+        marks: Tensor | None = None,  # (batch, length [+ horizon], k)
+    ) -> tuple[Tensor, ModelState]:
+        """What `forward` would give for all that was heard, after this chunk; the new steps for head="sequence"."""
+        self._check_running("stream")
+        self._check_input(x, marks, rate)
+        self._check_state(state, x)
+        ahead = None
+        if self.config.head == "forecast":
+            ahead = torch.zeros(1, x.shape[1], 1, dtype=torch.bool, device=x.device)
+        h, layers = cast(Stack, self.backbone).stream(self.encoder(x, marks, ahead), state.layers, rate)
+        if self.config.head == "forecast":
+            return self._look_ahead(x, layers, rate, marks), ModelState(layers, state.heard)
+        y, heard = cast(LastHead, self.head).stream(h, state.heard)
+        return y, ModelState(layers, heard)
+
+    def _look_ahead(self, x: Tensor, layers: States, rate: float, marks: Tensor | None) -> Tensor:
+        """The forecast from a state: `horizon` zeros run from it, and the state they lead to is dropped."""
+        horizon = cast(int, self.config.horizon)
+        zeros = x.new_zeros(x.shape[0], horizon, x.shape[2])
+        ahead = torch.ones(1, horizon, 1, dtype=torch.bool, device=x.device)
+        future = None if marks is None else F.pad(marks, (0, 0, 0, horizon))[:, x.shape[1] : x.shape[1] + horizon]
+        h, _ = cast(Stack, self.backbone).stream(self.encoder(zeros, future, ahead), layers, rate)
+        return self.head(h)
+
+    def step(
+        self,
+        x_t: Tensor,  # (batch, d_input) or tokens (batch,)
+        state: ModelState,
+        rate: float = 1.0,
+        marks: Tensor | None = None,  # (batch, 1 [+ horizon], k)
+    ) -> tuple[Tensor, ModelState]:
+        """One sample; as `stream`, without the axis of time."""
+        self._check_running("step")
+        if not isinstance(x_t, Tensor):
+            raise ShapeError(f"SequenceModel.step: x_t is a {type(x_t).__name__}, expected a tensor (batch, d_input).")
+        if self.config.head == "forecast":
+            return self.stream(x_t[:, None], state, rate, marks)
+        self._check_input(x_t[:, None], marks, rate)
+        self._check_state(state, x_t)
+        h = self.encoder(x_t[:, None], marks, None)
+        h_t, layers = cast(Stack, self.backbone).step(h[:, 0], state.layers, rate)
+        y, heard = cast(LastHead, self.head).stream(h_t[:, None], state.heard)
+        return (y[:, 0] if self.config.head == "sequence" else y), ModelState(layers, heard)
+
+    # -- folders ------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
+        """Write config, weights (safetensors) and a model card to a folder; see `hub.py`."""
+        from wavessm.nn.pretrained import save_model
+
+        return save_model(self, folder, card)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, revision: str | None = None, local_files_only: bool = False
+    ) -> SequenceModel:
+        """The model of such a folder, or of a repository "owner/name"; in evaluation mode."""
+        from wavessm.nn.pretrained import from_pretrained
+
+        return from_pretrained(source, revision, local_files_only)
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def _unpair(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Pairs as a batch twice as long, partners next to each other."""
+        rank = 3 if self.config.encoder == "embedding" else 4
+        if not isinstance(x, Tensor) or x.dim() != rank or x.shape[1] != 2:
+            came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(
+                f"SequenceModel: x is {came}, head='pair' expected (batch, 2, length{', d_input' * (rank == 4)})."
+            )
+        if isinstance(lengths, Tensor):
+            if lengths.shape != x.shape[:2]:
+                raise ShapeError(f"SequenceModel: lengths have shape {tuple(lengths.shape)}, expected (batch, 2).")
+            lengths = lengths.flatten()
+        return x.flatten(0, 1), lengths
+
+    def _check_input(self, x: Tensor, marks: Tensor | None, rate: float) -> None:
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"SequenceModel: x is a {type(x).__name__}, expected a tensor (batch, length, d_input).")
+        cast(LinearEncoder, self.encoder).check(x)
+        if isinstance(self.encoder, CalendarEncoder):
+            self.encoder.check_marks(marks, x.shape[0], x.shape[1], self.config.horizon or 0)
+        if rate != 1 and self.config.backbone != "wavessm":
+            raise OptionError(
+                f"SequenceModel: rate is {rate}, but backbone='{self.config.backbone}' has no step to rescale; use 1."
+            )
+
+    def _check_streams(self, call: str) -> None:
+        config = self.config
+        if config.backbone == "transformer":
+            reason = "a Transformer attends to all steps and has no state; use backbone='wavessm'"
+        elif config.bidirectional:
+            reason = "a bidirectional model reads the future; use bidirectional=False"
+        elif config.head == "pair":
+            reason = "head='pair' compares whole sequences; use 'pool', 'last', 'sequence' or 'forecast'"
+        elif config.instance_norm != "none":
+            reason = "instance_norm needs the whole context; use 'none', or call the model on the latest window"
+        elif config.direct:
+            reason = "direct reads the whole context; use direct=False, or call the model on the latest window"
+        else:
+            return
+        raise OptionError(f"SequenceModel.{call}: {reason}.")
+
+    def _check_running(self, call: str) -> None:
+        """As above, and that statistics are those of training, not of the chunk at hand."""
+        self._check_streams(call)
+        if self.training and self.config.norm == "batch":
+            raise OptionError(
+                f"SequenceModel.{call}: batch norm in training takes its statistics from whole sequences; "
+                "call model.eval() first."
+            )
+
+    def _check_state(self, state: ModelState, x: Tensor) -> None:
+        if not isinstance(state, ModelState) or state.heard.steps.shape[0] != x.shape[0]:
+            came = type(state).__name__
+            came = f"a state of {state.heard.steps.shape[0]} streams" if isinstance(state, ModelState) else f"a {came}"
+            raise ShapeError(
+                f"SequenceModel: state is {came}, expected one of {x.shape[0]} streams. "
+                f"Call model.initial_state(batch={x.shape[0]})."
+            )

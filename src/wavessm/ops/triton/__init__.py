@@ -1,0 +1,1 @@
+"""Triton kernels of the engine; `wavessm.ops` decides when they run."""

@@ -1,0 +1,158 @@
+"""Between a scan, whose signals lie channels first, and what is around it, where they lie channels last.
+
+`turn` only turns them over, at the speed of memory; `activate` applies GELU on the way to the projection:
+
+    z[b, l, h] = after[b, h] · GELU(before[b, h] · x[b, h, l])
+
+Into a causal scan signals go through `heard`. NaN or infinity in a chunk's product would reach the chunk's first
+sample; so it is zeroed on the way in, with its first place noted, and `spoil` makes the outputs NaN from there on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wavessm.ops.derivatives import first_only
+from wavessm.ops.triton.language import jit, missing
+
+if missing is None:
+    import triton.language as tl  # type: ignore
+
+BLOCK, WARPS = 64, 4
+BACK_BLOCK, BACK_WARPS = 32, 2
+"""Of the gradient of `activate`, which reads twice as much."""
+
+
+def turn(x: Tensor) -> Tensor:
+    """(batch, rows, columns) contiguous → (batch, columns, rows) contiguous"""
+    batch, rows, columns = x.shape
+    out = torch.empty(batch, columns, rows, dtype=x.dtype, device=x.device)
+    grid = -(-columns // BLOCK), -(-rows // BLOCK), batch
+    turn_kernel[grid](x, out, rows, columns, BLOCK=BLOCK, num_warps=WARPS)
+    return out
+
+
+def heard(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (batch, channels, length) of any strides, contiguous and finite; and the index of the first sample of each
+    signal that was not, or the length. (batch, channels) int32"""
+    batch, channels, length = x.shape
+    out = torch.empty(batch, channels, length, dtype=x.dtype, device=x.device)
+    broken = torch.full((batch, channels), length, dtype=torch.int32, device=x.device)
+    grid = -(-length // BLOCK), -(-channels // BLOCK), batch
+    heard_kernel[grid](x, out, broken, channels, length, *x.stride(), BLOCK=BLOCK, num_warps=WARPS)
+    return out, broken
+
+
+def spoil(y: Tensor, last: Tensor, broken: Tensor) -> None:
+    """NaN into y (batch, channels, length) from `broken` on, and into the states `last` (batch, channels, …)."""
+    batch, channels, length = y.shape
+    width = last[0, 0].numel()
+    spoil_kernel[(channels, batch)](y, last, broken, channels, length, *last.stride()[:2], width, BLOCK=1024)
+
+
+def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+    """x (batch, channels, length) contiguous → (batch, length, channels) contiguous; factors (batch, 1, channels)."""
+    factors = [None if factor is None else factor.contiguous() for factor in (before, after)]
+    return _Activate.apply(x, *factors)
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, before, after)
+        batch, channels, length = x.shape
+        out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
+        _launch(x, before, after, None, out)
+        return out
+
+    @staticmethod
+    @first_only
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
+        x, before, after = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        _launch(x, before, after, dz.contiguous(), dx)
+        return dx, None, None
+
+
+def _launch(x: Tensor, before: Tensor | None, after: Tensor | None, dz: Tensor | None, out: Tensor) -> None:
+    batch, channels, length = x.shape
+    block, warps = (BLOCK, WARPS) if dz is None else (BACK_BLOCK, BACK_WARPS)
+    grid = -(-length // block), -(-channels // block), batch
+    gelu_kernel[grid](x, before, after, dz, out, channels, length, BLOCK=block, num_warps=warps)
+
+
+@jit
+def turn_kernel(x: tl.tensor, out: tl.tensor, rows: tl.tensor, columns: tl.tensor, BLOCK: tl.constexpr) -> None:
+    b = tl.program_id(2).to(tl.int64)
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = (r < rows)[:, None] & (c < columns)[None, :]
+    tile = tl.load(x + (b * rows + r[:, None]) * columns + c[None, :], mask=ok, other=0.0)
+    tl.store(out + (b * columns + c[:, None]) * rows + r[None, :], tl.trans(tile), mask=tl.trans(ok))
+
+
+@jit
+def heard_kernel(
+    x: tl.tensor, out: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
+    x_batch: tl.tensor, x_channel: tl.tensor, x_sample: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = (l < length)[:, None] & (h < channels)[None, :]
+    at = b * x_batch + l.to(tl.int64)[:, None] * x_sample + h.to(tl.int64)[None, :] * x_channel
+    tile = tl.load(x + at, mask=ok, other=0.0)
+    finite = tl.abs(tile.to(tl.float32)) < float("inf")
+    first = tl.min(tl.where(finite, length, l[:, None]), 0)
+    tl.atomic_min(broken + b * channels + h, first, mask=(h < channels) & (first < length))
+    at_out = (b * channels + h[:, None]) * length + l[None, :]
+    tl.store(out + at_out, tl.trans(tl.where(finite, tile, 0.0)), mask=tl.trans(ok))
+
+
+@jit
+def spoil_kernel(
+    y: tl.tensor, last: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
+    last_batch: tl.tensor, last_channel: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    stop = tl.load(broken + b * channels + h)
+    if stop < length:
+        for start in range(0, length, BLOCK):
+            l = start + tl.arange(0, BLOCK)
+            tl.store(y + (b * channels + h) * length + l, float("nan"), mask=(l >= stop) & (l < length))
+        n = tl.arange(0, BLOCK)
+        tl.store(last + b * last_batch + h * last_channel + n, float("nan"), mask=n < width)
+
+
+@jit
+def gelu_kernel(
+    x: tl.tensor, before: tl.tensor, after: tl.tensor, dz: tl.tensor, out: tl.tensor,
+    channels: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """z from x, or with dz given its gradient back to x; GELU(v) = v Φ(v), with derivative Φ(v) + v φ(v)."""
+    b = tl.program_id(2).to(tl.int64)
+    l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at_x = (b * channels + h[:, None]) * length + l[None, :]
+    at_z = (b * length + l[:, None]) * channels + h[None, :]
+    ok = (h < channels)[:, None] & (l < length)[None, :]
+    v = tl.load(x + at_x, mask=ok, other=0.0).to(tl.float32)
+    scale = tl.zeros((BLOCK,), tl.float32) + 1.0
+    if before is not None:
+        inner = tl.load(before + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+        v *= inner[:, None]
+    if after is not None:
+        scale = tl.load(after + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+    half = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
+    if dz is None:
+        z = tl.trans(v * half * scale[:, None])
+        tl.store(out + at_z, z.to(out.dtype.element_ty), mask=tl.trans(ok))
+    else:
+        slope = half + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
+        if before is not None:
+            scale *= inner
+        g = tl.trans(tl.load(dz + at_z, mask=tl.trans(ok), other=0.0)).to(tl.float32)
+        tl.store(out + at_x, (g * slope * scale[:, None]).to(out.dtype.element_ty), mask=ok)

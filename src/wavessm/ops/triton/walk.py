@@ -1,0 +1,217 @@
+"""Triton kernels of the chunked scan; `triton_plan` launches them and explains the cut into rows.
+
+A state has N pairs of reals, split into two planes; in the DENSE variant it has N reals and one plane. Tables as in
+`tables`, with planes: E (channels, planes, M, N), C (channels, planes, N, M), and the decay of a chunk either three
+numbers a slot, d = (d₀, d₁, d₂), or a matrix:
+
+    s₀' = d₀ s₀ − d₁ s₁ + u E₀        s₁' = d₂ s₁ + d₁ s₀ + u E₁            (d₁ = 0 for a slot of two real modes)
+
+Every sum over samples runs on tensor cores. Backwards in time (REVERSE) the transposes of the tables change places:
+Tᵀ for T, Cᵀ for E, Eᵀ for C, the transpose of d for d. Length and strides of signals come in units of EVEN, a power of
+two, so that the compiler sees what divides them and moves several samples at a time.
+"""
+
+from __future__ import annotations
+
+from wavessm.ops.triton.language import dot, jit, missing
+
+if missing is None:
+    import triton.language as tl  # type: ignore
+
+
+@jit
+def _table(pointer: tl.tensor, mask: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """A table in the type it is multiplied in, zero outside the mask."""
+    values = tl.load(pointer, mask=mask, other=0.0)
+    return values.to(tl.bfloat16) if PRECISION == "bf16" else values
+
+
+@jit
+def _in_and_out(
+    E: tl.tensor, C: tl.tensor, h: tl.tensor, modes: tl.tensor, plane: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What turns samples into state (M, N) and state into samples (N, M), of one plane."""
+    i, n = tl.arange(0, M), tl.arange(0, N)
+    planes = 1 if DENSE else 2
+    at = (h * planes + plane) * M * modes
+    if REVERSE:
+        into = _table(C + at + i[:, None] + n[None, :] * M, (n < modes)[None, :], PRECISION)
+        out = _table(E + at + i[None, :] * modes + n[:, None], (n < modes)[:, None], PRECISION)
+    else:
+        into = _table(E + at + i[:, None] * modes + n[None, :], (n < modes)[None, :], PRECISION)
+        out = _table(C + at + i[None, :] + n[:, None] * M, (n < modes)[:, None], PRECISION)
+    return into, out
+
+
+@jit
+def _decays(
+    decay: tl.tensor, h: tl.tensor, modes: tl.tensor,
+    N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """d₀, d₁, d₂ as (1, N); or the matrix that rows of states are multiplied by from the right, twice nothing."""
+    n = tl.arange(0, N)
+    if DENSE:
+        ok = (n < modes)[None, :] & (n < modes)[:, None]
+        step = (modes, 1) if REVERSE else (1, modes)
+        d_0 = tl.load(decay + h * modes * modes + n[:, None] * step[0] + n[None, :] * step[1], mask=ok, other=0.0)
+        return d_0, d_0, d_0
+    else:
+        at, ok = decay + h * 3 * modes + n[None, :], (n < modes)[None, :]
+        d_0 = tl.load(at, mask=ok, other=0.0)
+        d_1 = tl.load(at + modes, mask=ok, other=0.0)
+        d_2 = tl.load(at + 2 * modes, mask=ok, other=0.0)
+        if REVERSE:
+            d_1 = -d_1
+        return d_0, d_1, d_2
+
+
+@jit
+def _within(
+    K: tl.tensor, across: tl.tensor, h: tl.tensor, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr
+) -> tl.tensor:
+    """What a chunk says to itself (M, M): the Toeplitz matrix of K, and of the other direction's kernel if given."""
+    i = tl.arange(0, M)
+    lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
+    T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
+    if across is not None:
+        T += tl.load(across + h * M - lag, mask=lag <= 0, other=0.0)
+    return T.to(tl.bfloat16) if PRECISION == "bf16" else T
+
+
+@jit
+def _edge(begin: tl.tensor, at: tl.tensor, ok: tl.tensor, R: tl.constexpr, N: tl.constexpr) -> tl.tensor:
+    """The states that rows begin with, zero if none are given. (R, N)"""
+    state = tl.zeros((R, N), tl.float32)
+    if begin is not None:
+        state += tl.load(begin + at, mask=ok, other=0.0)
+    return state
+
+
+@jit
+def _heard(
+    state: tl.tensor, decayed: tl.tensor, chunk: tl.tensor, into: tl.tensor, whole: tl.tensor,
+    REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """A plane of the state after a chunk. One cut short passes none on: forward nothing follows it, backward nothing
+    came from beyond it."""
+    after = tl.where(whole, decayed, state) if REVERSE else decayed
+    after = dot(chunk, into, after, PRECISION)
+    return after if REVERSE else tl.where(whole, after, state)
+
+
+@jit
+def walk_kernel(
+    x: tl.tensor, K: tl.tensor, across: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
+    begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor,
+    x_batch: tl.tensor, x_channel: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
+    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
+) -> None:  # fmt: skip
+    """R rows of one channel from `begin` to `ends`: y and the states met, or neither. N is a power of two here.
+
+    ADD adds to the y that is there. Where there are two directions, the first walk takes what a chunk says to itself in
+    both, the other's kernel from `across`, and the second has no K.
+    """
+    length *= EVEN
+    h = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * R + tl.arange(0, R)
+    signal, segment = (row // segments).to(tl.int64), row % segments
+    i, n = tl.arange(0, M), tl.arange(0, N)
+    row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
+    planes = 1 if DENSE else 2
+
+    in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
+    d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
+    if K is not None:
+        T = _within(K, across, h, M, REVERSE, PRECISION)
+    at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
+    s_0 = _edge(begin, at_edge, row_ok & n_ok, R, N)
+    if not DENSE:
+        in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
+        s_1 = _edge(begin, at_edge + modes, row_ok & n_ok, R, N)
+
+    start = segment * (steps * M)
+    at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
+    at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
+    at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
+    for k in range(steps):
+        step = steps - 1 - k if REVERSE else k
+        ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
+        chunk = tl.load(at_x + step * M, mask=ok, other=0.0)
+        whole = (start + step * M + M <= length)[:, None]
+        seen_0 = tl.where(whole, s_0, 0.0) if REVERSE else s_0
+        if not DENSE:
+            seen_1 = tl.where(whole, s_1, 0.0) if REVERSE else s_1
+        if y is not None:
+            out = dot(seen_0, out_0, tl.zeros((R, M), tl.float32), PRECISION)
+            if not DENSE:
+                out = dot(seen_1, out_1, out, PRECISION)
+            if K is not None:
+                out = dot(chunk, T, out, PRECISION)
+            if ADD:
+                out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
+            tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
+        if states is not None:
+            to = states + at_states + step * planes * modes
+            tl.store(to, seen_0.to(states.dtype.element_ty), mask=row_ok & n_ok)
+            if not DENSE:
+                tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=row_ok & n_ok)
+        if DENSE:
+            decayed = dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
+        else:
+            decayed = d_0 * s_0 - d_1 * s_1
+            s_1 = _heard(s_1, d_2 * s_1 + d_1 * s_0, chunk, in_1, whole, REVERSE, PRECISION)
+        s_0 = _heard(s_0, decayed, chunk, in_0, whole, REVERSE, PRECISION)
+    tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
+    if not DENSE:
+        tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
+
+
+@jit
+def _power(d_0: tl.tensor, d_1: tl.tensor, d_2: tl.tensor, steps: tl.tensor, N: tl.constexpr) -> tl.tensor:
+    """D^steps by squaring, in float64 because each square doubles the relative error. (N,) each"""
+    d_0, d_1, d_2 = d_0.to(tl.float64), d_1.to(tl.float64), d_2.to(tl.float64)
+    one, none = tl.zeros((N,), tl.float64) + 1.0, tl.zeros((N,), tl.float64)
+    over_0, over_1, over_2 = one, none, one
+    left = steps
+    while left > 0:
+        if left % 2 == 1:
+            turned = over_1 * d_1
+            over_0, over_1, over_2 = over_0 * d_0 - turned, over_0 * d_1 + over_1 * d_2, over_2 * d_2 - turned
+        d_0, d_1, d_2 = d_0 * d_0 - d_1 * d_1, d_1 * (d_0 + d_2), d_2 * d_2 - d_1 * d_1
+        left = left // 2
+    return over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
+
+
+@jit
+def bridge_kernel(
+    begin: tl.tensor, ends: tl.tensor, decay: tl.tensor,
+    channels: tl.tensor, modes: tl.tensor, segments: tl.tensor, steps: tl.tensor,
+    N: tl.constexpr, REVERSE: tl.constexpr,
+) -> None:  # fmt: skip
+    """begin[k + 1] = ends[k] + D^steps begin[k] along one signal's segments (k − 1 and Dᵀ in reverse).
+
+    The first walk began at the true state in the first segment and at zero in the others, so the sum starts at zero.
+    """
+    h, signal = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    n = tl.arange(0, N)
+    ok = n < modes
+    decay += h * 3 * modes + n
+    d_0, d_1 = tl.load(decay, mask=ok, other=0.0), tl.load(decay + modes, mask=ok, other=0.0)
+    d_2 = tl.load(decay + 2 * modes, mask=ok, other=0.0)
+    if REVERSE:
+        d_1 = -d_1
+    over_0, over_1, over_2 = _power(d_0, d_1, d_2, steps, N)
+    s_0, s_1 = tl.zeros((N,), tl.float32), tl.zeros((N,), tl.float32)
+    for k in range(segments - 1):
+        source = segments - 1 - k if REVERSE else k
+        target = source - 1 if REVERSE else source + 1
+        at = ((signal * segments + source) * channels + h) * 2 * modes + n
+        to = ((signal * segments + target) * channels + h) * 2 * modes + n
+        next_0 = tl.load(ends + at, mask=ok, other=0.0) + over_0 * s_0 - over_1 * s_1
+        next_1 = tl.load(ends + at + modes, mask=ok, other=0.0) + over_2 * s_1 + over_1 * s_0
+        s_0, s_1 = next_0, next_1
+        tl.store(begin + to, s_0, mask=ok)
+        tl.store(begin + to + modes, s_1, mask=ok)

@@ -1,0 +1,124 @@
+"""Stage 8c: batches of a `Source` in an order that is a pure function of seed and epoch.
+
+Several processes take parts of the same batches. A run that goes on at step s asks for the batches from s on and gets
+what an unbroken run would have got. A source that draws its cases (window copying) has a generator; its state is saved
+with the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wavessm.data.crops import cropped
+from wavessm.data.source import Batch, DataSet, Source
+from wavessm.data.tokens import Tokens
+from wavessm.errors import OptionError
+from wavessm.training.config import Recipe
+from wavessm.training.distributed import ALONE, DistInfo
+
+
+def order(cases: int, seed: int, epoch: int) -> Tensor:
+    """The permutation of one epoch. (cases,) long
+
+    >>> bool((order(5, seed=0, epoch=1) == order(5, seed=0, epoch=1)).all()), order(5, 0, 1).sort().values.tolist()
+    (True, [0, 1, 2, 3, 4])
+    """
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(cases, generator=generator)
+
+
+@dataclass
+class TrainBatches:
+    """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning.
+
+    total: steps of the run, by which a source with stages knows where it stands; 0 is the end.
+    """
+
+    source: Source
+    batch_size: int
+    seed: int
+    start: int
+    stop: int
+    team: DistInfo = ALONE
+    total: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __iter__(self) -> Iterator[Batch]:
+        cases = len(self.source)
+        in_epoch = max(1, -(-cases // self.batch_size))
+        epoch, permutation = -1, torch.empty(0, dtype=torch.long)
+        for step in range(self.start, self.stop):
+            if step // in_epoch != epoch:
+                epoch = step // in_epoch
+                permutation = self.source.arrange(order(cases, self.seed, epoch), self.batch_size)
+                # Every batch has the same size: a captured step has fixed shapes.
+                permutation = torch.cat(
+                    [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
+                )
+            self.source.at(step / self.total if self.total else 1.0)
+            at = (step % in_epoch) * self.batch_size
+            yield self._part(permutation[at : at + self.batch_size])
+
+    def _part(self, index: Tensor) -> Batch:
+        """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
+        piece = self.team.part(len(index))
+        if self.source.draws:
+            whole = self.source.take(index)
+            return whole if self.team.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
+        return self.source.take(index[piece])
+
+
+@dataclass
+class EvalBatches:
+    """A split from first case to last, once; the last batch may be smaller.
+
+    Of several processes each has its part; one without cases runs the first case, which `cases` does not count.
+    """
+
+    source: Source
+    batch_size: int
+    team: DistInfo = ALONE
+
+    @property
+    def cases(self) -> int:
+        """Cases of this process."""
+        piece = self.team.part(len(self.source))
+        return piece.stop - piece.start
+
+    def __len__(self) -> int:
+        return -(-max(1, self.cases) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        index = torch.arange(len(self.source), device=self.source.device)
+        own = index[self.team.part(len(index))]
+        for part in (own if len(own) else index[:1]).split(self.batch_size):
+            yield self.source.take(part)
+
+
+def as_trained(data: DataSet, recipe: Recipe) -> DataSet:
+    """A set whose training part comes as a recipe wants it: recordings cut to stretches, tokens in buckets of length.
+
+    A captured step needs fixed shapes, so there tokens have a bucket even if it is the only one.
+    """
+    if recipe.crop:
+        data = cropped(data, recipe.crop, recipe.seed)
+    if isinstance(data.train, Tokens) and (recipe.cuda_graphs or recipe.buckets > 1):
+        data = replace(data, train=data.train.in_buckets(recipe.buckets))
+    return data
+
+
+def restore_source(source: Source, state: Tensor | None) -> None:
+    """Let a source that draws go on where its state was taken."""
+    if state is not None:
+        try:
+            source.set_state(state)
+        except RuntimeError as reason:
+            raise OptionError(
+                f"the run began on another kind of device than {source.device}; go on there, its cases are drawn there."
+            ) from reason
