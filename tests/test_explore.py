@@ -569,11 +569,11 @@ def test_it_listens_on_the_loopback_address_and_says_when_a_port_is_taken(tmp_pa
 
 
 def test_without_dash_the_command_names_the_extra(monkeypatch, capsys):
-    for name in [name for name in sys.modules if name.startswith("wavessm.explore")]:
+    for name in [name for name in sys.modules if name.startswith("wavessm_lab.explore")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dash", None)
     assert main(["explore"]) == 2
-    assert capsys.readouterr().err == "wavessm explore: the page needs Dash: pip install 'wavessm[explore]'.\n"
+    assert capsys.readouterr().err == "wavessm explore: the page needs Dash: pip install 'wavessm-lab'.\n"
 
 
 def test_empty_pictures_say_why():

@@ -11,4 +11,4 @@ from wavessm.errors import MissingExtraError
 try:
     import dash  # noqa: F401
 except ImportError as reason:
-    raise MissingExtraError("the page needs Dash: pip install 'wavessm[explore]'.") from reason
+    raise MissingExtraError("the page needs Dash: pip install 'wavessm-lab'.") from reason
