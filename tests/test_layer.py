@@ -92,16 +92,18 @@ def test_diagonal_and_dplr_start_as_the_same_continuous_system(family, measure):
 
 def test_diagonal_layers_are_sampled_by_zero_order_hold():
     layer = make("morlet", d_model=1, d_state=8)
-    dt, turning = float(layer.log_dt.detach().exp()), layer.frequency.shape[1]
+    dt, n_complex = float(layer.log_dt.detach().exp()), layer.frequency.shape[1]
     decay, B, C = -layer.log_decay[0].detach().exp(), layer.B[0].detach(), layer.C[0, 0].detach()
-    assert 0 < turning < len(decay), "complex and real modes"
+    assert 0 < n_complex < len(decay), "complex and real modes"
 
     def complex_slots(values):
-        return torch.view_as_complex(values[:turning].contiguous())
+        return torch.view_as_complex(values[:n_complex].contiguous())
 
-    lam = torch.cat([torch.complex(decay[:turning], layer.frequency[0].detach()), decay[turning:].to(torch.complex128)])
-    B = torch.cat([complex_slots(B), B[turning:].flatten().to(torch.complex128)])
-    C = torch.cat([2 * complex_slots(C), C[turning:].flatten().to(torch.complex128)])
+    lam = torch.cat(
+        [torch.complex(decay[:n_complex], layer.frequency[0].detach()), decay[n_complex:].to(torch.complex128)]
+    )
+    B = torch.cat([complex_slots(B), B[n_complex:].flatten().to(torch.complex128)])
+    C = torch.cat([2 * complex_slots(C), C[n_complex:].flatten().to(torch.complex128)])
     held = (torch.exp(dt * lam) - 1) / lam * B
     expected = torch.stack([(C * torch.exp(dt * lam * l) * held).sum().real for l in range(20)])
     torch.testing.assert_close(layer.kernel(20)[0, 0], expected, atol=1e-12, rtol=1e-9)
@@ -202,9 +204,9 @@ def test_modes_cannot_start_to_grow(kind):
                 if name in SSM_PARAMETERS and name != "log_dt":
                     parameter.add_(torch.randn_like(parameter) * parameter.abs().mean().clamp(min=1))
     if layer.structure == "diagonal":
-        log_lam, _, turning = modes.sample(layer._modes(), 1.0)
+        log_lam, _, n_complex = modes.sample(layer._modes(), 1.0)
         assert log_lam[..., 0].max() < 0
-        assert turning == log_lam.shape[1] or log_lam[:, turning:].max() < 0
+        assert n_complex == log_lam.shape[1] or log_lam[:, n_complex:].max() < 0
     else:
         assert torch.linalg.eigvals(dplr.sample(layer._low_rank(), 1.0).A).abs().max() < 1 + 1e-12
 
@@ -421,21 +423,21 @@ def test_compiles_without_graph_breaks(kind):
 def test_white_noise_moves_every_mode_alike(family, measure):
     layer = ws.WaveSSM(1, 32, family=family, measure=measure, structure="diagonal")
     decay = layer.log_decay[0].exp()
-    turning = layer.frequency.shape[1]
-    real = layer.B[0, turning:].flatten()[: len(decay) - turning]
-    variance = torch.cat([layer.B[0, :turning].square().sum(-1), real.square()]) / (2 * decay)
+    n_complex = layer.frequency.shape[1]
+    real = layer.B[0, n_complex:].flatten()[: len(decay) - n_complex]
+    variance = torch.cat([layer.B[0, :n_complex].square().sum(-1), real.square()]) / (2 * decay)
     driven = variance > 0.1  # translated frames can have a mode that no input reaches
     assert driven.sum() >= len(decay) - 1
     torch.testing.assert_close(variance[driven], torch.full_like(variance[driven], 0.5))
 
 
-def test_slow_modes_can_speak_louder():
-    layer = ws.WaveSSM(1, 32, family="db6", drive="slow")
+def test_slow_modes_can_have_larger_input_weights():
+    layer = ws.WaveSSM(1, 32, family="db6", b_init="slow-modes")
     size = layer.B[0].square().sum(-1).sqrt()[: layer.frequency.shape[1]]
     torch.testing.assert_close(size, size[:1].expand_as(size))
     assert not torch.allclose(layer.B, ws.WaveSSM(1, 32, family="db6").B)
-    with pytest.raises(ws.UnknownNameError, match="even"):
-        ws.WaveSSM(1, 32, drive="evn")
+    with pytest.raises(ws.UnknownNameError, match="equal"):
+        ws.WaveSSM(1, 32, b_init="eqal")
 
 
 def test_the_tail_of_a_block_is_the_end_of_all_of_it():

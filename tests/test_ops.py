@@ -21,16 +21,16 @@ def draws(seed, dtype=torch.float64):
     return lambda *shape: torch.randn(*shape, generator=generator, dtype=dtype)
 
 
-def problem(batch, channels, turning, real, length, directions=1, copies=1, dtype=torch.float64):
+def problem(batch, channels, n_complex, real, length, directions=1, copies=1, dtype=torch.float64):
     """u, the modes' parameters, D and a state: slow modes, so that the state matters far beyond a chunk."""
-    draw, slots = draws(length, dtype), turning + (real + 1) // 2
+    draw, slots = draws(length, dtype), n_complex + (real + 1) // 2
     state = draw(batch, channels, slots, 2)
     if real % 2:
         state[:, :, -1, 1] = 0
     parameters = [
         -1 + 0.3 * draw(channels),
-        -2 + draw(copies, turning + real),
-        5 * draw(copies, turning),
+        -2 + draw(copies, n_complex + real),
+        5 * draw(copies, n_complex),
         draw(copies, slots, 2),
         draw(directions, channels, slots, 2) / slots**0.5,
     ]
@@ -134,9 +134,9 @@ def test_single_precision_keeps_five_digits(shape):
 
 
 @given(st.integers(1, 3), st.integers(0, 5), st.integers(0, 4), st.integers(2, 200), st.integers(1, 199))
-def test_any_split_is_the_whole(batch, turning, real, length, cut):
-    real += turning + real == 0
-    u, parameters, D, state = problem(batch, 2, turning, real, length)
+def test_any_split_is_the_whole(batch, n_complex, real, length, cut):
+    real += n_complex + real == 0
+    u, parameters, D, state = problem(batch, 2, n_complex, real, length)
     modes, cut = Modes(*parameters), min(cut, length - 1)
     whole, last = run_modes(u, modes, D, 1.0, state, True)
     first, middle = run_modes(u[..., :cut], modes, D, 1.0, state, True)
@@ -213,8 +213,8 @@ def test_gradients_of_tables_by_finite_differences(chunk):
     assert torch.autograd.gradcheck(lambda *p: tuple(diagonal_tables(sample(Modes(*p), 1.0), chunk)), modal_parameters)
 
 
-def low_rank(rank, turning=2, real=1, channels=4, copies=2):
-    _, parameters, _, _ = problem(1, channels, turning, real, 9, copies=copies)
+def low_rank(rank, n_complex=2, real=1, channels=4, copies=2):
+    _, parameters, _, _ = problem(1, channels, n_complex, real, 9, copies=copies)
     slots = parameters[3].shape[1]
     P = draws(3)(copies, rank, slots, 2)
     if real % 2:

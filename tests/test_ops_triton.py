@@ -111,9 +111,9 @@ def test_segments_equal_the_reference(segments, length, directions):
     check((3, 2, 2, 1, length), directions, settings=settings)
 
 
-def low_rank_inputs(batch, channels, turning, real, length, rank, directions, copies=1):
+def low_rank_inputs(batch, channels, n_complex, real, length, rank, directions, copies=1):
     """u, a DPLR layer's parameters, D, and the first state of a causal one."""
-    shape = batch, channels, turning, real, length
+    shape = batch, channels, n_complex, real, length
     u, parameters, D, state = problem(*shape, copies=copies, directions=directions)
     P = 0.5 * draws(3)(copies, rank, *parameters[3].shape[1:])
     if real % 2:
@@ -238,15 +238,15 @@ def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
     assert "triton is not installed" in alone.available(torch.zeros(1, 1, 1))
 
 
-@pytest.mark.parametrize(("turning", "real"), [(11, 0), (4, 5), (0, 2)])
-def test_tables_equal_those_of_the_torch_path(turning, real):
-    _, parameters, D, _ = problem(1, 3, turning, real, 5, directions=2)
+@pytest.mark.parametrize(("n_complex", "real"), [(11, 0), (4, 5), (0, 2)])
+def test_tables_equal_those_of_the_torch_path(n_complex, real):
+    _, parameters, D, _ = problem(1, 3, n_complex, real, 5, directions=2)
     modes = Modes(*on_device(parameters))
     want = diagonal_tables(sample(modes, 1.5), 32)
     K, E, C, decay, _ = triton_tables.make_tables(modes, D.float().to(DEVICE), 1.5, 32)
     direct = torch.zeros_like(want.K)
     direct[0, :, 0] = D
-    c, (first, second) = flags(turning, decay.shape[-1], want.decay), want.decay.unbind(-1)
+    c, (first, second) = flags(n_complex, decay.shape[-1], want.decay), want.decay.unbind(-1)
     pairs = {
         "K": (K, want.K + direct),
         "E": (E, want.E.unflatten(2, (-1, 2)).permute(0, 3, 1, 2)),

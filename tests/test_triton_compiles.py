@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 KINDS = {
-    "i32": "blocks channels columns length modes per_copy programs rows segments slots steps tiles turning width "
+    "i32": "blocks channels columns length modes per_copy programs rows segments slots steps tiles n_complex width "
            "g_batch g_channel last_batch last_channel u_batch u_channel x_batch x_channel x_sample",
     "fp32": "rate eps momentum",
     "*fp64": "system sampled chains over parts",

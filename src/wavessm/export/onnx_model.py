@@ -77,7 +77,7 @@ def _put_scan(g: Graph, heard: str, s: str, tables: Prepared, back: bool) -> tup
     decay = tables.decay
     if decay.dim() == 2:  # pairs: D s = kept · s + crossed · (s with each pair swapped)
         first, second = decay.unflatten(1, (-1, 2)).unbind(-1)
-        c = flags(tables.turning, first.shape[1], decay)
+        c = flags(tables.n_complex, first.shape[1], decay)
         cross = c * second * (-1 if back else 1)
         kept, crossed = (torch.stack(pair, -1).flatten(1)[:, None] for pair in (
             (first, c * first + (1 - c) * second), (-cross, cross)

@@ -65,15 +65,15 @@ def mode_times(layer: WaveSSM, rate: float = 1.0) -> ModeTimes:
     if isinstance(system, Dense):
         log_lam = np.log(np.linalg.eigvals(system.A[:, : layer.d_state, : layer.d_state].cpu().numpy()))
     else:
-        log_lam = complex_modes(system.log_lam.cpu().numpy(), system.turning, layer.log_decay.shape[1])
+        log_lam = complex_modes(system.log_lam.cpu().numpy(), system.n_complex, layer.log_decay.shape[1])
     with np.errstate(divide="ignore"):
         return ModeTimes(-1 / log_lam.real, 2 * np.pi / np.abs(log_lam.imag))
 
 
-def complex_modes(slots: np.ndarray, turning: int, modes: int) -> np.ndarray:
-    """Numbers kept in pairs, turning ones first, as complex numbers of all modes. (..., slots, 2) → (..., modes)"""
-    first = slots[..., :turning, 0] + 1j * slots[..., :turning, 1]
-    rest = slots[..., turning:, :].reshape(*slots.shape[:-2], -1)[..., : modes - turning]
+def complex_modes(slots: np.ndarray, n_complex: int, modes: int) -> np.ndarray:
+    """Numbers in slots, complex modes first, as complex numbers of all modes. (..., slots, 2) → (..., modes)"""
+    first = slots[..., :n_complex, 0] + 1j * slots[..., :n_complex, 1]
+    rest = slots[..., n_complex:, :].reshape(*slots.shape[:-2], -1)[..., : modes - n_complex]
     return np.concatenate([first, rest.astype(complex)], axis=-1)
 
 

@@ -37,17 +37,17 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     length, channel = check_int(length, "length", least=1), check_int(channel, "channel", least=0)
     if channel >= layer.d_model:
         raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
-    start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.drive)
+    start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.b_init)
     system = layer.discrete(rate)
     if isinstance(system, Dense):
         states = repeated(system.A[channel : channel + 1], system.B[channel : channel + 1, :, None], length)[0]
-        x = complex_modes(states.T.unflatten(1, (-1, 2)).cpu().numpy(), start.turning, len(start.weight)).T
+        x = complex_modes(states.T.unflatten(1, (-1, 2)).cpu().numpy(), start.n_complex, len(start.weight)).T
     else:
         modes = len(start.weight)
-        z = complex_modes(system.log_lam[channel].cpu().numpy(), system.turning, modes)
+        z = complex_modes(system.log_lam[channel].cpu().numpy(), system.n_complex, modes)
         B = layer.B[channel * layer.n_ssm // layer.d_model].double().cpu().numpy()
         dt = float(layer.log_dt[channel].double().exp()) * rate
-        held = dt * complex_modes(B, system.turning, modes) * (np.expm1(z) / z)
+        held = dt * complex_modes(B, system.n_complex, modes) * (np.expm1(z) / z)
         x = held[:, None] * np.exp(np.outer(z, np.arange(length)))  # (modes, ages)
     return ((start.weight[:, None] * start.readout).T @ x).real[:, ::-1]
 

@@ -51,7 +51,7 @@ def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
         n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
         backend=config.backend,
         precision=config.precision,
-        drive=config.drive,
+        b_init=config.b_init,
     )
     return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
 

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.config import NORMS
 from wavessm.nn.layer import WaveSSM, time_mask
 from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
-
-NORMS = ("layer", "batch", "none")
 
 
 class TiedDropout(nn.Module):

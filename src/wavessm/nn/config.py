@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from numbers import Real
+from typing import Any, Literal
 
 from wavessm.errors import OptionError, check_int, check_positive, unknown_name
-from wavessm.nn.block import NORMS
 
+NORMS = ("layer", "batch", "none")
 ENCODERS = ("linear", "embedding", "calendar")
 HEADS = ("pool", "last", "sequence", "forecast", "pair")
+B_INITS = ("equal", "slow-modes")
 BACKBONES = ("wavessm", "lstm", "transformer")
 INSTANCE_NORMS = ("none", "last", "mean", "mean_std")
 
@@ -25,6 +25,10 @@ _CHOICES = {
 }  # fmt: skip
 _SWITCHES = ("bidirectional", "prenorm", "horizon_mask", "direct")
 _COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads", "d_state")
+
+
+_OLD_FIELDS = {"drive": "b_init"}
+_OLD_B_INITS = {"even": None, "slow": "slow-modes"}  # even was the default and its effect is that of None
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class ModelConfig:
     dt_min_first: float | None = None
     dt_max_first: float | None = None
     n_ssm: int | None = 1
-    drive: str = "even"
+    b_init: Literal["equal", "slow-modes"] | None = None
     backend: str = "auto"
     precision: str = "fp32"
 
@@ -91,7 +95,7 @@ class ModelConfig:
                 raise OptionError(f"ModelConfig: {name} is {getattr(self, name)!r}, expected True or False.")
         for name in _COUNTS:
             self._count(name)
-        if not isinstance(self.dropout, int | float | np.floating) or not 0 <= self.dropout < 1:
+        if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise OptionError(f"ModelConfig: dropout is {self.dropout!r}, expected 0 ≤ dropout < 1.")
         object.__setattr__(self, "dropout", float(self.dropout))
         for name in ("dt_min", "dt_max", "dt_min_first", "dt_max_first"):
@@ -180,8 +184,21 @@ class ModelConfig:
         Traceback (most recent call last):
         wavessm.errors.UnknownNameError: unknown field of ModelConfig 'd_modle': did you mean 'd_model'? Known: ...
         """
+        values = rename_fields(values)
         check_fields(values)
         return cls(**values)
+
+
+def rename_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `values` with fields and values of older files under their present names.
+
+    >>> rename_fields({"d_model": 8, "drive": "slow"})
+    {'d_model': 8, 'b_init': 'slow-modes'}
+    """
+    renamed = {_OLD_FIELDS.get(name, name): value for name, value in values.items()}
+    if "drive" in values:
+        renamed["b_init"] = _OLD_B_INITS.get(values["drive"], values["drive"])
+    return renamed
 
 
 def check_fields(values: Mapping[str, Any]) -> None:

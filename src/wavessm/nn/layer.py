@@ -32,7 +32,7 @@ class WaveSSM(nn.Module):
     structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR
     bidirectional  also read the sequence backwards, with a readout of its own, and add
     dt_min, dt_max range of the initial steps, log-uniform over channels
-    drive          diagonal frames: modes start "even" in variance, or with "slow" ones louder, to remember long
+    b_init         diagonal frames: "equal" variance of all modes (default), or larger input weights of "slow-modes"
     n_ssm          independent copies of (λ, B, P), shared over d_model / n_ssm channels each
     backend        "auto", "torch", "triton" or "reference"
     precision      arithmetic inside the triton backend: "fp32", "tf32" or "bf16"
@@ -59,7 +59,7 @@ class WaveSSM(nn.Module):
         n_ssm: int = 1,
         backend: str = "auto",
         precision: str = "fp32",
-        drive: str = "even",
+        b_init: str | None = None,
     ) -> None:
         super().__init__()
         self.backend, self.precision = Engine(backend, precision).checked()
@@ -72,8 +72,8 @@ class WaveSSM(nn.Module):
         if not isinstance(bidirectional, bool):
             raise OptionError(f"WaveSSM: bidirectional is {bidirectional!r}, expected True or False.")
         d_state = check_int(d_state, "WaveSSM: d_state", least=2)
-        start = initial_modes(family, measure, d_state, structure, drive)
-        self.d_model, self.d_state, self.family, self.measure, self.drive = d_model, d_state, family, measure, drive
+        start = initial_modes(family, measure, d_state, structure, b_init)
+        self.d_model, self.d_state, self.family, self.measure, self.b_init = d_model, d_state, family, measure, b_init
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
         span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
         self.log_dt = nn.Parameter(span)
@@ -91,7 +91,7 @@ class WaveSSM(nn.Module):
             return nn.Parameter(tensor.expand(self.n_ssm, *tensor.shape).clone())
 
         self.log_decay = copies(np.log(-start.lam.real))
-        self.frequency = copies(start.lam.imag[: start.turning])
+        self.frequency = copies(start.lam.imag[: start.n_complex])
         self.B = copies(start.slots(start.B))
         self.n_slots = self.B.shape[1]
         if start.structure == "dplr":

@@ -156,8 +156,8 @@ class ModalStepper(Stepper):
     """x ← λ̄ x + u, y = trace(w x)."""
 
     def __init__(self, layer: WaveSSM, rate: float, dtype: torch.dtype) -> None:
-        log_lam, w, turning = modes.sample(layer._modes(), rate)
-        c = modes.flags(turning, log_lam.shape[1], log_lam)
+        log_lam, w, n_complex = modes.sample(layer._modes(), rate)
+        c = modes.flags(n_complex, log_lam.shape[1], log_lam)
         first, second = modes.exponential(log_lam, c).unbind(-1)
         self.same = torch.stack([first, c * first + (1 - c) * second], -1).to(dtype)
         self.across = torch.stack([-c * second, c * second], -1).to(dtype)

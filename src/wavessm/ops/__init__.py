@@ -148,7 +148,7 @@ def _reference(u: Tensor, system: Sampled | Dense, direction: int, state: Tensor
         y, last = reference.dense_scan(u, system.A, system.B, system.C[direction], zero)
     else:
         zero = u.new_zeros(u.shape[0], *system.log_lam.shape) if state is None else state.unflatten(-1, (-1, 2))
-        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.turning, zero)
+        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.n_complex, zero)
         last = last.flatten(2)
     return y.to(u.dtype), last.to(u.dtype)
 

@@ -24,7 +24,7 @@ class LowRank(NamedTuple):
 
     log_dt: Tensor  # (channels,)
     log_decay: Tensor  # (copies, modes)
-    frequency: Tensor  # (copies, turning)
+    frequency: Tensor  # (copies, n_complex)
     B: Tensor  # (copies, slots, 2)
     C: Tensor  # (directions, channels, slots, 2)
     P: Tensor  # (copies, rank, slots, 2)
@@ -46,22 +46,22 @@ def sample(layer: LowRank, rate: float) -> Dense:
 
 def signs(layer: LowRank) -> Tensor:
     """What turns C into the readout of R reals: weights, and a minus for imaginary parts. (slots, 2) float64"""
-    turning, modes = layer.frequency.shape[1], layer.log_decay.shape[1]
-    weight = weights(modes, turning, layer.C.new_empty((), dtype=torch.float64))
-    weight[:turning, 1].neg_()
+    n_complex, modes = layer.frequency.shape[1], layer.log_decay.shape[1]
+    weight = weights(modes, n_complex, layer.C.new_empty((), dtype=torch.float64))
+    weight[:n_complex, 1].neg_()
     return weight
 
 
-def resolvent(lam: Tensor, P: Tensor, dt: Tensor, turning: int, modes: int) -> Resolvent:
+def resolvent(lam: Tensor, P: Tensor, dt: Tensor, n_complex: int, modes: int) -> Resolvent:
     """See the module's docstring. lam (channels, slots, 2), P (channels, rank, slots, 2), dt (channels,)"""
-    c = flags(turning, lam.shape[1], lam)
+    c = flags(n_complex, lam.shape[1], lam)
     unit = torch.stack([torch.ones_like(c), 1 - c], -1)
     z = unit - 0.5 * dt[:, None, None] * lam
     square = z.square()
     size = torch.stack([square[..., 0] + c * square[..., 1], square[..., 1] + c * square[..., 0]], -1)
     mirror = torch.stack([torch.ones_like(c), 1 - 2 * c], -1)
     e = z * mirror / size
-    Q = P * weights(modes, turning, lam)
+    Q = P * weights(modes, n_complex, lam)
     eP = multiply(e[:, None], P, c).flatten(2)  # (channels, rank, R)
     V = multiply((e * mirror)[:, None], Q, c).flatten(2)
     small = Q.flatten(2) @ eP.transpose(1, 2) + torch.diag_embed((2 / dt)[:, None].expand(-1, P.shape[1]))
@@ -70,10 +70,10 @@ def resolvent(lam: Tensor, P: Tensor, dt: Tensor, turning: int, modes: int) -> R
 
 def resolvent_of(layer: LowRank, rate: float) -> Resolvent:
     """The same from what a layer learns."""
-    channels, turning = len(layer.log_dt), layer.frequency.shape[1]
+    channels, n_complex = len(layer.log_dt), layer.frequency.shape[1]
     lam = per_channel(continuous(layer.log_decay, layer.frequency), channels)
     dt = torch.exp(layer.log_dt.double()) * rate
-    return resolvent(lam, per_channel(layer.P.double(), channels), dt, turning, layer.log_decay.shape[1])
+    return resolvent(lam, per_channel(layer.P.double(), channels), dt, n_complex, layer.log_decay.shape[1])
 
 
 def _inverse(small: Tensor) -> Tensor:
@@ -101,13 +101,13 @@ class _Bilinear(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *parameters, rate = arguments
         layer = LowRank(*parameters)
-        turning, modes, channels = layer.frequency.shape[1], layer.log_decay.shape[1], len(layer.log_dt)
+        n_complex, modes, channels = layer.frequency.shape[1], layer.log_decay.shape[1], len(layer.log_dt)
         lam = continuous(layer.log_decay, layer.frequency)
         dt = torch.exp(layer.log_dt.double()) * rate
         P, B = per_channel(layer.P.double(), channels), per_channel(layer.B.double(), channels).flatten(1)
-        G = dense(resolvent(per_channel(lam, channels), P, dt, turning, modes))
+        G = dense(resolvent(per_channel(lam, channels), P, dt, n_complex, modes))
         ctx.save_for_backward(G, P, B, dt, lam)
-        ctx.layer = layer.P.shape, turning, modes
+        ctx.layer = layer.P.shape, n_complex, modes
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         A_bar = 2 * G
         A_bar.diagonal(dim1=1, dim2=2).sub_(1)
@@ -118,8 +118,8 @@ class _Bilinear(torch.autograd.Function):
     @first_only
     def backward(ctx: Any, dA_bar: Tensor, dB_bar: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         G, P, B, dt, lam = ctx.saved_tensors
-        (copies, _, slots, _), turning, modes = ctx.layer
-        c, weight = flags(turning, slots, P), weights(modes, turning, P)
+        (copies, _, slots, _), n_complex, modes = ctx.layer
+        c, weight = flags(n_complex, slots, P), weights(modes, n_complex, P)
         dG = torch.baddbmm(dA_bar, dB_bar[..., None], (dt[:, None] * B)[:, None], beta=2)
         G_t = G.transpose(1, 2)
         F = torch.bmm(torch.bmm(G_t, dG), G_t)
@@ -138,8 +138,8 @@ class _Bilinear(torch.autograd.Function):
             return values.unflatten(0, (copies, -1)).sum(1)
 
         dlam = gathered(torch.stack([first, second], -1))
-        dlog_decay, dfrequency = _mode_gradients(dlam, lam, turning, modes)
-        weight[:turning, 1].neg_()
+        dlog_decay, dfrequency = _mode_gradients(dlam, lam, n_complex, modes)
+        weight[:n_complex, 1].neg_()
         gradients = (
             ddt * dt,
             dlog_decay,
@@ -151,10 +151,10 @@ class _Bilinear(torch.autograd.Function):
         return *(gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)), None
 
 
-def _mode_gradients(dlam: Tensor, lam: Tensor, turning: int, modes: int) -> tuple[Tensor, Tensor]:
+def _mode_gradients(dlam: Tensor, lam: Tensor, n_complex: int, modes: int) -> tuple[Tensor, Tensor]:
     """Of log(−Re λ) and Im λ, from those of the slots (copies, slots, 2)."""
     scaled = dlam * lam
-    real = scaled[:, turning:].flatten(1)
-    if (modes - turning) % 2:  # the empty half decays like its neighbour
+    real = scaled[:, n_complex:].flatten(1)
+    if (modes - n_complex) % 2:  # the empty half decays like its neighbour
         real = torch.cat([real[:, :-2], real[:, -2:].sum(1, keepdim=True)], dim=1)
-    return torch.cat([scaled[:, :turning, 0], real], dim=1), dlam[:, :turning, 1]
+    return torch.cat([scaled[:, :n_complex, 0], real], dim=1), dlam[:, :n_complex, 1]

@@ -31,9 +31,9 @@ class StreamTables(NamedTuple):
 
 def keep(system: Sampled | Dense, D: Tensor, chunk: int, dtype: torch.dtype) -> StreamTables:
     """The tables of a causal system for chunks of one length; D (channels,)"""
-    into, out, decay, turning = prepare(system, chunk, dtype)
+    into, out, decay, n_complex = prepare(system, chunk, dtype)
     out[:, range(chunk), range(chunk)] += D[:, None].to(dtype)
-    samples, states, turned = out[:, :chunk], out[:, chunk:], 2 * turning
+    samples, states, turned = out[:, :chunk], out[:, chunk:], 2 * n_complex
     if isinstance(system, Dense):
         decay, turned = decay.transpose(1, 2).contiguous(), decay.shape[-1]
     else:

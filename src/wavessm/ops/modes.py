@@ -1,10 +1,10 @@
 """Slots: how N real state variables sit in pairs, and the modes of a layer sampled in time.
 
-A slot is a pair of reals. *Turning* slots, which come first, are one complex number of a conjugate pair; the others are
+A slot is a pair of reals. Complex slots, which come first, are one complex number of a conjugate pair; the others are
 two real modes side by side. Both multiply in an algebra of their own, complex numbers or pairs, so one set of formulas
-serves: `turning` is 1 or 0 for each slot, the unit is (1, 1 − turning), and a system reads
+serves: c is 1 for a complex slot and 0 for two real modes, the unit is (1, 1 − c), and a system reads
 
-    x[l] = λ̄ x[l−1] + u[l] · unit        y[l] = trace(w x[l])        trace(z) = z₀ + (1 − turning) z₁
+    x[l] = λ̄ x[l−1] + u[l] · unit        y[l] = trace(w x[l])        trace(z) = z₀ + (1 − c) z₁
 
 Where the number of real modes is odd, the last half slot is empty: its weight is zero.
 """
@@ -20,17 +20,17 @@ from torch import Tensor
 class Modes(NamedTuple):
     """What a diagonal layer learns; `copies` divides `channels`.
 
-    modes counts complex and real modes, turning the complex ones; slots = turning + ⌈(modes − turning) / 2⌉
+    modes counts complex and real modes, n_complex the complex ones; slots = n_complex + ⌈(modes − n_complex) / 2⌉
     """
 
     log_dt: Tensor  # (channels,)
     log_decay: Tensor  # (copies, modes): log(−Re λ)
-    frequency: Tensor  # (copies, turning): Im λ
+    frequency: Tensor  # (copies, n_complex): Im λ
     B: Tensor  # (copies, slots, 2)
     C: Tensor  # (directions, channels, slots, 2)
 
     @property
-    def turning(self) -> int:
+    def n_complex(self) -> int:
         return self.frequency.shape[1]
 
 
@@ -39,12 +39,12 @@ class Sampled(NamedTuple):
 
     log_lam: Tensor  # (channels, slots, 2)
     w: Tensor  # (directions, channels, slots, 2)
-    turning: int
+    n_complex: int
 
 
-def flags(turning: int, slots: int, like: Tensor) -> Tensor:
+def flags(n_complex: int, slots: int, like: Tensor) -> Tensor:
     """1 for slots that turn, 0 for the others. (slots,)"""
-    return (torch.arange(slots, device=like.device) < turning).to(like.dtype)
+    return (torch.arange(slots, device=like.device) < n_complex).to(like.dtype)
 
 
 def multiply(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -66,24 +66,24 @@ def exponential(z: Tensor, c: Tensor) -> Tensor:
     return torch.stack([size * torch.cos(angle), c * size * torch.sin(angle) + (1 - c) * torch.exp(second - angle)], -1)
 
 
-def weights(modes: int, turning: int, like: Tensor) -> Tensor:
+def weights(modes: int, n_complex: int, like: Tensor) -> Tensor:
     """2 for one of a conjugate pair, 1 for a real mode, 0 for an empty half. (slots, 2)"""
-    slots = turning + (modes - turning + 1) // 2
+    slots = n_complex + (modes - n_complex + 1) // 2
     weight = like.new_full((slots, 2), 1.0)
-    weight[:turning] = 2.0
-    if (modes - turning) % 2:
+    weight[:n_complex] = 2.0
+    if (modes - n_complex) % 2:
         weight[-1, 1] = 0.0
     return weight
 
 
 def continuous(log_decay: Tensor, frequency: Tensor) -> Tensor:
-    """λ as slots, float64. (copies, modes), (copies, turning) → (copies, slots, 2)"""
+    """λ as slots, float64. (copies, modes), (copies, n_complex) → (copies, slots, 2)"""
     decay = -torch.exp(log_decay.double())
-    turning = frequency.shape[1]
-    real = decay[:, turning:]
+    n_complex = frequency.shape[1]
+    real = decay[:, n_complex:]
     if real.shape[1] % 2:
         real = torch.cat([real, real[:, -1:]], dim=1)  # an empty half decays like its neighbour
-    return torch.cat([torch.stack([decay[:, :turning], frequency.double()], -1), real.unflatten(1, (-1, 2))], dim=1)
+    return torch.cat([torch.stack([decay[:, :n_complex], frequency.double()], -1), real.unflatten(1, (-1, 2))], dim=1)
 
 
 def per_channel(values: Tensor, channels: int) -> Tensor:
@@ -95,12 +95,12 @@ def sample(modes: Modes, rate: float) -> Sampled:
     """Zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
     channels = len(modes.log_dt)
     lam = continuous(modes.log_decay, modes.frequency)
-    c = flags(modes.turning, lam.shape[1], lam)
+    c = flags(modes.n_complex, lam.shape[1], lam)
     dt = (torch.exp(modes.log_dt.double()) * rate)[:, None, None]
     z = dt * per_channel(lam, channels)
-    weight = weights(modes.log_decay.shape[1], modes.turning, lam)
+    weight = weights(modes.log_decay.shape[1], modes.n_complex, lam)
     held = multiply(dt * phi(z, c), per_channel(modes.B.double(), channels), c)
-    return Sampled(z, multiply(modes.C.double() * weight, held, c), modes.turning)
+    return Sampled(z, multiply(modes.C.double() * weight, held, c), modes.n_complex)
 
 
 def phi(z: Tensor, c: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
     x[l] = λ̄ x[l−1] + u[l]          λ̄ = exp(log_lam), one x for each mode
     y[l] = Re Σ_n w_n x_n[l]
 
-The first `turning` slots are complex modes, real and imaginary part; the others hold two real modes each.
+The first `n_complex` slots are complex modes, real and imaginary part; the others hold two real modes each.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ def diagonal_scan(
     u: Tensor,  # (batch, channels, length)
     log_lam: Tensor,  # (channels, slots, 2)
     w: Tensor,  # (channels, slots, 2)
-    turning: int,
+    n_complex: int,
     state: Tensor,  # (batch, channels, slots, 2)
 ) -> tuple[Tensor, Tensor]:
     """y (batch, channels, length) and the state after the last sample, in float64, differentiable."""
     log_lam, w, state = log_lam.double(), w.double(), state.double()
-    lam = torch.exp(torch.view_as_complex(log_lam[:, :turning].contiguous()))
-    weight = torch.view_as_complex(w[:, :turning].contiguous())
-    x = torch.view_as_complex(state[:, :, :turning].contiguous())
-    plain_lam, plain_weight, plain = torch.exp(log_lam[:, turning:]), w[:, turning:], state[:, :, turning:]
+    lam = torch.exp(torch.view_as_complex(log_lam[:, :n_complex].contiguous()))
+    weight = torch.view_as_complex(w[:, :n_complex].contiguous())
+    x = torch.view_as_complex(state[:, :, :n_complex].contiguous())
+    plain_lam, plain_weight, plain = torch.exp(log_lam[:, n_complex:]), w[:, n_complex:], state[:, :, n_complex:]
     out = []
     for u_l in u.double().unbind(-1):
         x = lam * x + u_l[..., None]

@@ -30,22 +30,22 @@ class Prepared(NamedTuple):
     into: Tensor  # (channels, M, directions · R)
     out: Tensor  # (channels, M + directions · R, M): what samples and states add to outputs
     decay: Tensor  # (channels, R) by slots, or (channels, R, R) of a dense state
-    turning: int  # slots that are complex numbers; none of a dense state
+    n_complex: int  # slots that are complex numbers; none of a dense state
 
 
 def prepare(system: Sampled | Dense, chunk: int, dtype: torch.dtype) -> Prepared:
     """Tables in float64, arranged and cast once."""
     if isinstance(system, Dense):
-        turning, (K, E, C, decay) = 0, dense_tables(system, chunk)
+        n_complex, (K, E, C, decay) = 0, dense_tables(system, chunk)
     else:
-        turning, (K, E, C, decay) = system.turning, diagonal_tables(system, chunk)
+        n_complex, (K, E, C, decay) = system.n_complex, diagonal_tables(system, chunk)
         decay = decay.flatten(1)
     T, into, out = toeplitz(K[0]), E, C[0]
     if len(K) == 2:
         T = T + toeplitz(K[1]).transpose(1, 2)
         into, out = torch.cat([E, C[1].transpose(1, 2)], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
     into, out, decay = (table.to(dtype).contiguous() for table in (into, torch.cat([T, out], dim=1), decay))
-    return Prepared(into, out, decay, turning)
+    return Prepared(into, out, decay, n_complex)
 
 
 def tables_of(system: Sampled | Dense, dtype: torch.dtype) -> Callable[[int], Prepared]:
@@ -80,20 +80,20 @@ def scan(
 def _rows(u: Tensor, tables: Prepared, s: Tensor | None) -> tuple[Tensor, Tensor]:
     """u (batch, channels, chunks · M), s (channels, batch, R)"""
     batch, channels, length = u.shape
-    into, out, decay, turning = tables
+    into, out, decay, n_complex = tables
     rows = u.transpose(0, 1).reshape(channels, -1, into.shape[1]).contiguous()  # batched products are slow on views
     ahead, *behind = (rows @ into).unflatten(1, (batch, -1)).split(decay.shape[1], dim=-1)
-    states, last = _Carry.apply(ahead, decay, turning, s, False)
+    states, last = _Carry.apply(ahead, decay, n_complex, s, False)
     parts = [rows, states.flatten(1, 2)]
     if behind:
-        parts.append(_Carry.apply(behind[0], decay, turning, None, True)[0].flatten(1, 2))
+        parts.append(_Carry.apply(behind[0], decay, n_complex, None, True)[0].flatten(1, 2))
     return (torch.cat(parts, dim=-1) @ out).view(channels, batch, length).transpose(0, 1), last
 
 
-def carry(heard: Tensor, decay: Tensor, turning: int, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
+def carry(heard: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
     """States before each chunk and after the last, s_{k+1} = D s_k + heard_k; backwards in time Dᵀ takes D's place.
 
-    heard (channels, batch, chunks, R), s (channels, batch, R); see `Prepared` for decay and turning
+    heard (channels, batch, chunks, R), s (channels, batch, R); see `Prepared` for decay and n_complex
     """
     channels, batch, chunks, R = heard.shape
     states = heard.new_empty(channels, batch, chunks + 1, R)
@@ -104,17 +104,17 @@ def carry(heard: Tensor, decay: Tensor, turning: int, s: Tensor | None, back: bo
         for k, here, there in order:
             states[:, :, there] = torch.baddbmm(heard[:, :, k], states[:, :, here], across)
     else:
-        for h, x, d in zip(*(lanes(t, turning) for t in (heard, states, decay[:, None])), strict=True):
+        for h, x, d in zip(*(lanes(t, n_complex) for t in (heard, states, decay[:, None])), strict=True):
             d = d.conj() if back else d
             for k, here, there in order:
                 x[:, :, there] = torch.addcmul(h[:, :, k], d, x[:, :, here])
     return (states[:, :, 1:], states[:, :, 0]) if back else (states[:, :, :-1], states[:, :, -1])
 
 
-def lanes(x: Tensor, turning: int) -> list[Tensor]:
+def lanes(x: Tensor, n_complex: int) -> list[Tensor]:
     """Views of x (..., R): the slots that turn as complex numbers, and the others; of which there is at least one."""
-    split = 2 * turning
-    views = [torch.view_as_complex(x[..., :split].unflatten(-1, (-1, 2)))] if turning else []
+    split = 2 * n_complex
+    views = [torch.view_as_complex(x[..., :split].unflatten(-1, (-1, 2)))] if n_complex else []
     return [*views, x[..., split:]] if x.shape[-1] > split else views
 
 
@@ -123,11 +123,11 @@ class _Carry(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, heard: Tensor, decay: Tensor, turning: int, s: Tensor | None, back: bool
+        ctx: Any, heard: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool
     ) -> tuple[Tensor, Tensor]:
-        states, last = carry(heard, decay, turning, s, back)
+        states, last = carry(heard, decay, n_complex, s, back)
         ctx.save_for_backward(states, decay)
-        ctx.turning, ctx.back, ctx.has_first = turning, back, s is not None
+        ctx.n_complex, ctx.back, ctx.has_first = n_complex, back, s is not None
         return states, last.clone()
 
     @staticmethod
@@ -135,12 +135,12 @@ class _Carry(torch.autograd.Function):
     def backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         states, decay = ctx.saved_tensors
         dstates = dstates.clone(memory_format=torch.contiguous_format)  # complex views want their own storage
-        dheard, dfirst = carry(dstates, decay, ctx.turning, dlast, not ctx.back)
+        dheard, dfirst = carry(dstates, decay, ctx.n_complex, dlast, not ctx.back)
         a, s = (states, dheard) if ctx.back else (dheard, states)
         if decay.dim() == 3:
             ddecay = a.flatten(1, 2).transpose(1, 2) @ s.flatten(1, 2)
         else:
-            pairs = zip(lanes(s, ctx.turning), lanes(a, ctx.turning), strict=True)
+            pairs = zip(lanes(s, ctx.n_complex), lanes(a, ctx.n_complex), strict=True)
             sums = [(x.conj() * y).sum((1, 2)) for x, y in pairs]
             ddecay = torch.cat([torch.view_as_real(g).flatten(1) if g.is_complex() else g for g in sums], dim=1)
         return dheard, ddecay, None, dfirst if ctx.has_first else None, None

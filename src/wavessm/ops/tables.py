@@ -40,8 +40,8 @@ class Tables(NamedTuple):
 
 def diagonal_tables(system: Sampled, chunk: int) -> Tables:
     """The tables of one chunk length, float64."""
-    log_lam, w, turning = system
-    c = flags(turning, log_lam.shape[1], log_lam)
+    log_lam, w, n_complex = system
+    c = flags(n_complex, log_lam.shape[1], log_lam)
     exponents = torch.arange(chunk + 1, dtype=log_lam.dtype, device=log_lam.device)
     lam = exponential(log_lam[:, :, None] * exponents[:, None], c[:, None])  # (channels, slots, M + 1, 2)
     weighted = multiply(w[..., None, :], lam, c[:, None])  # (directions, channels, slots, M + 1, 2)
@@ -137,15 +137,15 @@ def toeplitz(kernel: Tensor) -> Tensor:
 
 def diagonal_kernel(system: Sampled, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """K[l] = Σ trace(w λ̄^l) for l < length. (directions, channels, length)"""
-    log_lam, w, turning = system
-    return _Kernel.apply(_apart(log_lam, turning), _apart(w, turning), length, dtype)
+    log_lam, w, n_complex = system
+    return _Kernel.apply(_apart(log_lam, n_complex), _apart(w, n_complex), length, dtype)
 
 
-def _apart(x: Tensor, turning: int) -> Tensor:
-    """Slots as complex numbers, a real mode by itself. (..., slots, 2) → (..., turning + 2 (slots − turning))"""
+def _apart(x: Tensor, n_complex: int) -> Tensor:
+    """Slots as complex numbers, a real mode by itself. (..., slots, 2) → (..., n_complex + 2 (slots − n_complex))"""
     first, second = x.unbind(-1)
-    real = x[..., turning:, :].flatten(-2)
-    complex_ = torch.complex(first[..., :turning], second[..., :turning])
+    real = x[..., n_complex:, :].flatten(-2)
+    complex_ = torch.complex(first[..., :n_complex], second[..., :n_complex])
     return torch.cat([complex_, torch.complex(real, torch.zeros_like(real))], dim=-1)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.config import rename_fields
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class ModelOptions:
     """Largest initial step of the first layer; None: as the others."""
     n_ssm: int | None = 1
     """Independent copies of the dynamics, shared over the channels; None gives every channel its own."""
-    drive: str = "even"
-    """Start of diagonal frames: even, or slow, which lets slow modes speak louder, for tasks that are all memory."""
+    b_init: Literal["equal", "slow-modes"] | None = None
+    """Input weights of diagonal frames: equal variance of all modes (default), or larger for slow modes."""
     n_heads: int = 4
     """Heads of a Transformer."""
     horizon_mask: bool = False
@@ -173,7 +174,7 @@ class Recipe:
         for name in values:
             if name not in fields_of(cls):
                 raise unknown_name("field of a recipe", name, fields_of(cls))
-        model = values.get("model", {})
+        model = rename_fields(values.get("model", {}))
         for name in model:
             if name not in fields_of(ModelOptions):
                 raise unknown_name("field of a model", name, fields_of(ModelOptions))

@@ -33,7 +33,7 @@ _FORECAST = Recipe(
     precision="tf32",
 )
 _WINDOW_COPY = Recipe(
-    model=ModelOptions(family="morlet", d_model=128, n_layers=2, d_state=64, drive="slow"),
+    model=ModelOptions(family="morlet", d_model=128, n_layers=2, d_state=64, b_init="slow-modes"),
     lr=5e-3,
     batch_size=64,
     epochs=31.25,  # 8,000 steps

@@ -18,12 +18,12 @@ if missing is None:
 def chain_gradient_kernel(
     system: tl.tensor, chains: tl.tensor, dK: tl.tensor, dE: tl.tensor, dout: tl.tensor, dq: tl.tensor, dp: tl.tensor,
     ddecay: tl.tensor, parts: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, BITS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
 ) -> None:  # fmt: skip
     """What a, the start, B̄, L and R get from one chain of one channel; μ runs back along it."""
     h, k, n, R = tl.program_id(0).to(tl.int64), tl.arange(0, RANK)[:, None], tl.arange(0, N)[None, :], 2 * slots
-    ok, chain, c = n < slots, tl.program_id(1) + n * 0, (n < turning).to(tl.float64)
+    ok, chain, c = n < slots, tl.program_id(1) + n * 0, (n < n_complex).to(tl.float64)
     a_0, a_1, L_0, L_1, R_0, R_1 = links(system, h, chain, n, c, ok, slots, DIRECTIONS, RANK)
     B_0, B_1 = pair(system + (h * (2 + 2 * RANK) + 1) * R, n, ok)
     first, read, low = chain == 0, (chain >= 1) & (chain <= DIRECTIONS), chain - 1 - DIRECTIONS
@@ -73,11 +73,11 @@ def chain_gradient_kernel(
 @jit
 def _gathered(
     parts: tl.tensor, dC: tl.tensor, h: tl.tensor, channels: tl.tensor, n: tl.tensor, modes: tl.tensor,
-    turning: tl.tensor, slots: tl.tensor, DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
+    n_complex: tl.tensor, slots: tl.tensor, DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """What all chains gave to e, U, V and B̄; what they gave to C is stored."""
     i, ok, R = tl.arange(0, RANK)[:, None], n < slots, 2 * slots
-    w_0, w_1, c = flags(n, modes, turning)
+    w_0, w_1, c = flags(n, modes, n_complex)
     height = 3 + 2 * RANK
     CHAINS: tl.constexpr = 1 + DIRECTIONS + 2 * RANK
     at = parts + h * CHAINS * height * R
@@ -162,7 +162,7 @@ def _of_low_rank(
 def resolve_gradient_kernel(
     log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, P: tl.tensor, system: tl.tensor,
     parts: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor,
-    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
 ) -> None:  # fmt: skip
     """From what the chains gave to what the parameters of one channel get."""
@@ -170,11 +170,11 @@ def resolve_gradient_kernel(
     copy, R = h // per_copy, 2 * slots
     i, n = tl.arange(0, RANK)[:, None], tl.arange(0, N)[None, :]
     ok = n < slots
-    w_0, w_1, c = flags(n, modes, turning)
+    w_0, w_1, c = flags(n, modes, n_complex)
     de_0, de_1, dU_0, dU_1, dV_0, dV_1, g_0, g_1 = _gathered(
-        parts, dC, h, channels, n, modes, turning, slots, DIRECTIONS, RANK, N
+        parts, dC, h, channels, n, modes, n_complex, slots, DIRECTIONS, RANK, N
     )
-    dt, lam_0, lam_1, e_0, e_1 = resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, turning)
+    dt, lam_0, lam_1, e_0, e_1 = resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, n_complex)
     own = system + h * (2 + 2 * RANK) * R
     held_0, held_1 = pair(own + R, n, ok)
     U_0, U_1 = pair(own + (2 + i) * R, n, ok)
@@ -194,8 +194,8 @@ def resolve_gradient_kernel(
     dz_0, dz_1 = back(square_0, square_1, -de_0, -de_1, c)
     step += more - 0.5 * tl.sum(tl.sum(tl.where(ok, lam_0 * dz_0 + lam_1 * dz_1, 0.0), 1), 0)
     tl.store(ddt + h, (step * dt).to(tl.float32))
-    to = rows + h * (modes + turning + 2 * slots * (1 + RANK))
-    put_rates(to, n, lam_0, lam_1, -0.5 * dt * dz_0, -0.5 * dt * dz_1, ok, modes, turning)
-    to += modes + turning
+    to = rows + h * (modes + n_complex + 2 * slots * (1 + RANK))
+    put_rates(to, n, lam_0, lam_1, -0.5 * dt * dz_0, -0.5 * dt * dz_1, ok, modes, n_complex)
+    to += modes + n_complex
     put(to, n, dB_0, dB_1, ok)
     put(to + (1 + i) * R, n, dP_0, dP_1, ok)

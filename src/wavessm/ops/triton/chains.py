@@ -46,12 +46,12 @@ def over_ranks(factors: tl.tensor, rows: tl.tensor) -> tl.tensor:
 @jit
 def resolvent(
     log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, rate: tl.tensor, h: tl.tensor, copy: tl.tensor,
-    n: tl.tensor, ok: tl.tensor, modes: tl.tensor, turning: tl.tensor,
+    n: tl.tensor, ok: tl.tensor, modes: tl.tensor, n_complex: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
     """Δ, λ and e = (1 − Δλ/2)⁻¹ of slots n."""
-    c = (n < turning).to(tl.float64)
+    c = (n < n_complex).to(tl.float64)
     dt = tl.exp(tl.load(log_dt + h).to(tl.float64)) * rate
-    lam_0, lam_1 = continuous(log_decay, frequency, copy, n, ok, modes, turning)
+    lam_0, lam_1 = continuous(log_decay, frequency, copy, n, ok, modes, n_complex)
     z_0, z_1 = 1.0 - 0.5 * dt * lam_0, (1.0 - c) - 0.5 * dt * lam_1
     e_0 = z_0 / (z_0 * z_0 + c * z_1 * z_1)
     e_1 = (1.0 - 2.0 * c) * z_1 / (z_1 * z_1 + c * z_0 * z_0)
@@ -85,7 +85,7 @@ def small(
 @jit
 def resolve_kernel(
     log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, P: tl.tensor, system: tl.tensor,
-    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     RANK: tl.constexpr, N: tl.constexpr,
 ) -> None:  # fmt: skip
     """a = 2e − 1, B̄ = Δ G B, 2U and V of one channel, for G = e − U Vᵀ."""
@@ -93,8 +93,8 @@ def resolve_kernel(
     copy = h // per_copy
     k, n = tl.arange(0, RANK)[:, None], tl.arange(0, N)[None, :]
     ok = n < slots
-    w_0, w_1, c = flags(n, modes, turning)
-    dt, _, _, e_0, e_1 = resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, turning)
+    w_0, w_1, c = flags(n, modes, n_complex)
+    dt, _, _, e_0, e_1 = resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, n_complex)
     P_0, P_1 = pair(P + (copy * RANK + k) * 2 * slots, n, ok)
     Y_0, Y_1 = mul(e_0, e_1, P_0, P_1, c)
     inverse = small(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK)
@@ -132,13 +132,13 @@ def links(
 @jit
 def chain_kernel(
     system: tl.tensor, C: tl.tensor, K: tl.tensor, E: tl.tensor, out: tl.tensor, chains: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chain of one channel, and what the tables take from it."""
     h, n, R = tl.program_id(0).to(tl.int64), tl.arange(0, N)[None, :], 2 * slots
     ok, chain = n < slots, tl.program_id(1) + n * 0
-    w_0, w_1, c = flags(n, modes, turning)
+    w_0, w_1, c = flags(n, modes, n_complex)
     a_0, a_1, L_0, L_1, R_0, R_1 = links(system, h, chain, n, c, ok, slots, DIRECTIONS, RANK)
     own = system + h * (2 + 2 * RANK) * R
     B_0, B_1 = pair(own + R, n, ok)
@@ -168,13 +168,13 @@ def chain_kernel(
 @jit
 def decay_kernel(
     system: tl.tensor, over: tl.tensor, decay: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     RANK: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """a^M − over, some rows of it."""
     h, R = tl.program_id(0).to(tl.int64), 2 * slots
     i, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, W)[None, :]
-    c = (i // 2 < turning).to(tl.float64)
+    c = (i // 2 < n_complex).to(tl.float64)
     a_0, a_1 = pair(system + h * (2 + 2 * RANK) * R, i // 2, i < R)
     _, _, o_0, o_1 = powers(a_0, a_1, i * 0, c, BITS)
     here = tl.where(k == i, tl.where(i % 2 == 0, o_0, c * o_0 + (1.0 - c) * o_1), 0.0)

@@ -62,7 +62,7 @@ class _LowRankTables(torch.autograd.Function):
         log_dt, log_decay, frequency, B, C, P = layer
         (directions, channels, slots, _), rank = C.shape, P.shape[1]
         copies, count = log_decay.shape
-        M, turning, sizes = dK.shape[-1], frequency.shape[1], _sizes(layer)
+        M, n_complex, sizes = dK.shape[-1], frequency.shape[1], _sizes(layer)
         q, p = _low(chains, directions, rank)
         ddecay = ddecay.contiguous()
         over = ddecay.double()
@@ -73,13 +73,13 @@ class _LowRankTables(torch.autograd.Function):
             system, chains, dK.contiguous(), dE.contiguous(), dout.transpose(-1, -2).contiguous(), dq, dp, ddecay,
             parts, *sizes, DIRECTIONS=directions, M=M, BITS=M.bit_length() - 1, **options,
         )  # fmt: skip
-        rows = empty(channels, count + turning + 2 * slots * (1 + rank))
+        rows = empty(channels, count + n_complex + 2 * slots * (1 + rank))
         ddt, dC = empty(channels), empty(C.shape)
         resolve_gradient_kernel[(channels,)](
             log_dt, log_decay, frequency, B, P, system, parts, ddt, rows, dC, ctx.rate, *sizes,
             DIRECTIONS=directions, **options,
         )  # fmt: skip
-        widths = (count, turning, 2 * slots, 2 * slots * rank)
+        widths = (count, n_complex, 2 * slots, 2 * slots * rank)
         ddecay, dfrequency, dB, dP = rows.view(copies, -1, rows.shape[1]).sum(1).split(widths, dim=1)
         gradients = (ddt, ddecay, dfrequency, dB.view_as(B), dC, dP.reshape(P.shape))
         return *(g.to(parameter.dtype) for g, parameter in zip(gradients, layer, strict=True)), None, None
@@ -92,7 +92,7 @@ def _low(chains: Tensor, directions: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _sizes(layer: LowRank) -> tuple[int, int, int, int, int]:
-    """channels, channels in a copy, modes, turning, slots"""
+    """channels, channels in a copy, modes, n_complex, slots"""
     _, channels, slots, _ = layer.C.shape
     copies, count = layer.log_decay.shape
     return channels, channels // copies, count, layer.frequency.shape[1], slots

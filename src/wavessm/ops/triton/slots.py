@@ -45,38 +45,38 @@ def double(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 @jit
 def flags(
-    n: tl.tensor, modes: tl.tensor, turning: tl.tensor,
+    n: tl.tensor, modes: tl.tensor, n_complex: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
     """The weights of both halves of slots n, and c."""
-    c = (n < turning).to(tl.float64)
-    beside = 2 * n - turning + 1 < modes
-    return 1.0 + c, tl.where(n < turning, 2.0, tl.where(beside, 1.0, 0.0)).to(tl.float64), c
+    c = (n < n_complex).to(tl.float64)
+    beside = 2 * n - n_complex + 1 < modes
+    return 1.0 + c, tl.where(n < n_complex, 2.0, tl.where(beside, 1.0, 0.0)).to(tl.float64), c
 
 
 @jit
 def continuous(
     log_decay: tl.tensor, frequency: tl.tensor, copy: tl.tensor, n: tl.tensor, ok: tl.tensor,
-    modes: tl.tensor, turning: tl.tensor,
+    modes: tl.tensor, n_complex: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
     """λ of slots n; an empty half decays like its neighbour."""
-    turns = n < turning
-    mode = tl.where(turns, n, 2 * n - turning)
+    turns = n < n_complex
+    mode = tl.where(turns, n, 2 * n - n_complex)
     lam_0 = -tl.exp(double(log_decay + copy * modes + mode, ok))
     beside = tl.minimum(mode + 1, modes - 1)
-    other = -tl.exp(double(log_decay + copy * modes + beside, ok & (n >= turning)))
-    return lam_0, tl.where(turns, double(frequency + copy * turning + n, ok & turns), other)
+    other = -tl.exp(double(log_decay + copy * modes + beside, ok & (n >= n_complex)))
+    return lam_0, tl.where(turns, double(frequency + copy * n_complex + n, ok & turns), other)
 
 
 @jit
 def put_rates(
     to: tl.tensor, n: tl.tensor, lam_0: tl.tensor, lam_1: tl.tensor, g_0: tl.tensor, g_1: tl.tensor, ok: tl.tensor,
-    modes: tl.tensor, turning: tl.tensor,
+    modes: tl.tensor, n_complex: tl.tensor,
 ) -> None:  # fmt: skip
     """Gradients of log(−Re λ) and, behind them, of Im λ, from those of λ."""
-    turns = n < turning
-    mode = tl.where(turns, n, 2 * n - turning)
-    empty = (n >= turning) & (mode + 1 >= modes)
+    turns = n < n_complex
+    mode = tl.where(turns, n, 2 * n - n_complex)
+    empty = (n >= n_complex) & (mode + 1 >= modes)
     to_decay = g_0 * lam_0 + tl.where(empty, g_1 * lam_1, 0.0)
     tl.store(to + mode, to_decay.to(tl.float32), mask=ok)
-    tl.store(to + mode + 1, (g_1 * lam_1).to(tl.float32), mask=ok & (n >= turning) & (mode + 1 < modes))
+    tl.store(to + mode + 1, (g_1 * lam_1).to(tl.float32), mask=ok & (n >= n_complex) & (mode + 1 < modes))
     tl.store(to + modes + n, g_1.to(tl.float32), mask=ok & turns)

@@ -19,16 +19,16 @@ def gradients(modes: Modes, sampled: Tensor, sums: Tensor, chunk: int) -> tuple[
     """Of log_dt, log_decay, frequency, B, C and D, from the sums (directions, splits, channels, …) of a backward."""
     directions, channels, slots, _ = modes.C.shape
     copies, count = modes.log_decay.shape
-    turning = modes.turning
+    n_complex = modes.n_complex
     blocks = -(-slots // SLOTS)
-    rows = torch.empty(channels, count + turning + 2 * slots, device=sums.device)  # decays, frequencies, B
+    rows = torch.empty(channels, count + n_complex + 2 * slots, device=sums.device)  # decays, frequencies, B
     dC, dD = torch.empty(modes.C.shape, device=sums.device), torch.empty(channels, device=sums.device)
     ddt = torch.empty(channels, blocks, device=sums.device)
     table_gradient_kernel[(channels, blocks)](
         modes.B.contiguous(), modes.C.contiguous(), sampled, sums, ddt, rows, dC, dD, *sizes_of(modes), sums.shape[1],
         DIRECTIONS=directions, **options_of(chunk),
     )  # fmt: skip
-    ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, turning, 2 * slots), dim=1)
+    ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, n_complex, 2 * slots), dim=1)
     return ddt.sum(1), ddecay, dfrequency, dB.unflatten(1, (slots, 2)), dC, dD
 
 
@@ -63,15 +63,15 @@ def _gathered(
 def table_gradient_kernel(
     B: tl.tensor, C: tl.tensor, sampled: tl.tensor,
     sums: tl.tensor, ddt: tl.tensor, rows: tl.tensor, dC: tl.tensor, dD: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, tiles: tl.tensor,
-    DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
+    tiles: tl.tensor, DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gradients of N slots of one channel. p = λ̄^l has gradient g; v = w λ̄ and C = conj(v p); k and q are those of K
     and of v p; f of the product B φ Δ; o of λ̄^M."""
     h, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, l = block * N + tl.arange(0, N)[:, None], tl.arange(0, M)[None, :]
     ok = n < slots
-    weight_0, weight_1, c = flags(n, modes, turning)
+    weight_0, weight_1, c = flags(n, modes, n_complex)
     at_n, stride = sampled + h * slots + n, channels * slots
     dt, lam_0, lam_1 = double(at_n, ok), double(at_n + stride, ok), double(at_n + 2 * stride, ok)
     a_0, a_1 = double(at_n + 3 * stride, ok), double(at_n + 4 * stride, ok)
@@ -117,13 +117,13 @@ def table_gradient_kernel(
     add_0, add_1 = back(over_0, over_1, o_0, o_1, c)
     z_0 += tl.sum(l * pg_0, 1)[:, None] + M * add_0
     z_1 += tl.sum(l * pg_1, 1)[:, None] + M * add_1
-    to = rows + h * (modes + turning + 2 * slots)
+    to = rows + h * (modes + n_complex + 2 * slots)
     dB_0, dB_1 = back(phi_0, phi_1, f_0, f_1, c)
-    tl.store(to + modes + turning + 2 * n, dB_0.to(tl.float32), mask=ok)
-    tl.store(to + modes + turning + 2 * n + 1, dB_1.to(tl.float32), mask=ok)
+    tl.store(to + modes + n_complex + 2 * n, dB_0.to(tl.float32), mask=ok)
+    tl.store(to + modes + n_complex + 2 * n + 1, dB_1.to(tl.float32), mask=ok)
     f_0, f_1 = back(B_0, B_1, f_0, f_1, c)
     # Δφ(Δλ) has derivative e^z by Δ and Δ² φ′(z) by λ
     step = lam_0 * z_0 + lam_1 * z_1 + a_0 * f_0 + a_1 * f_1
     tl.store(ddt + h * tl.num_programs(1) + block, tl.sum(tl.where(ok, dt * step, 0.0)).to(tl.float32))
     add_0, add_1 = back(slope_0, slope_1, f_0, f_1, c)
-    put_rates(to, n, lam_0, lam_1, dt * z_0 + add_0, dt * z_1 + add_1, ok, modes, turning)
+    put_rates(to, n, lam_0, lam_1, dt * z_0 + add_0, dt * z_1 + add_1, ok, modes, n_complex)

@@ -38,10 +38,10 @@ def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tenso
 
 
 def sizes_of(modes: Modes) -> tuple[int, int, int, int, int]:
-    """channels, channels in a copy, modes, turning, slots"""
+    """channels, channels in a copy, modes, n_complex, slots"""
     _, channels, slots, _ = modes.C.shape
     copies, count = modes.log_decay.shape
-    return channels, channels // copies, count, modes.turning, slots
+    return channels, channels // copies, count, modes.n_complex, slots
 
 
 def options_of(chunk: int) -> dict[str, int]:
@@ -51,15 +51,15 @@ def options_of(chunk: int) -> dict[str, int]:
 @jit
 def sample_kernel(
     log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, sampled: tl.tensor, rate: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor, N: tl.constexpr,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor, N: tl.constexpr,
 ) -> None:  # fmt: skip
     """Δ, λ, e^z, Δφ(z) and Δ²φ′(z) of z = Δλ for N slots of any channels. In the kernels below every thread of a row
     would work out the same sines."""
     at = tl.program_id(0) * N + tl.arange(0, N)
     h, n = (at // slots).to(tl.int64), at % slots
-    ok, c = h < channels, (n < turning).to(tl.float64)
+    ok, c = h < channels, (n < n_complex).to(tl.float64)
     dt = tl.exp(double(log_dt + h, ok)) * rate
-    lam_0, lam_1 = continuous(log_decay, frequency, h // per_copy, n, ok, modes, turning)
+    lam_0, lam_1 = continuous(log_decay, frequency, h // per_copy, n, ok, modes, n_complex)
     z_0, z_1 = dt * lam_0, dt * lam_1
     exp_0 = tl.exp(z_0) * tl.cos(c * z_1)
     exp_1 = c * tl.exp(z_0) * tl.sin(c * z_1) + (1.0 - c) * tl.exp((1.0 - c) * z_1)
@@ -97,7 +97,7 @@ def sample_kernel(
 def table_kernel(
     B: tl.tensor, C: tl.tensor, D: tl.tensor, sampled: tl.tensor,
     K: tl.tensor, E: tl.tensor, out: tl.tensor, decay: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, turning: tl.tensor, slots: tl.tensor,
+    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """The tables of one channel and direction, N slots at a time, from the powers p = λ̄^l, l < M."""
@@ -109,7 +109,7 @@ def table_kernel(
     for first in range(0, slots, N):
         n = first + tl.arange(0, N)[:, None]
         ok = n < slots
-        weight_0, weight_1, c = flags(n, modes, turning)
+        weight_0, weight_1, c = flags(n, modes, n_complex)
         here, step = sampled + h * slots + n, channels * slots
         a_0, a_1 = double(here + 3 * step, ok), double(here + 4 * step, ok)
         at_B, at = B + (h // per_copy * slots + n) * 2, C + (place * slots + n) * 2
