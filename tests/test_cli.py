@@ -30,8 +30,8 @@ from wavessm.errors import OptionError
 from wavessm.training import checkpoint
 from wavessm.training.folder import Run
 from wavessm.training.module import TrainingModule
-from wavessm.training.predict import future
-from wavessm.training.stream import follow_wav, wav_step
+from wavessm.training.predict import future_dates
+from wavessm.training.stream import follow_wav, wav_rate
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -271,7 +271,7 @@ def test_a_checkpoint_of_others_is_refused(ready, tmp_path, capsys):
 def test_bad_numbers_in_a_stream_are_named(ready, monkeypatch, capsys):
     for text, words in (
         ("1,2\n1,x\n", "line 2"),
-        ("1,2,3\n", "3 numbers, expected 2"),
+        ("1,2,3\n", "3 fields, expected 2"),
         ("1,2\nnan,1\n", "NaN or infinity"),
     ):
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
@@ -419,7 +419,7 @@ def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, 
 def test_forecasts_are_dated_by_the_calendar(rows, ahead):
     seconds = np.array(rows, "datetime64[s]").astype(np.int64)
     series = Series(np.zeros((len(rows), 1)), ("load",), seconds, "a table")
-    assert future(series, 3).astype("datetime64[D]").astype(str).tolist() == ahead
+    assert future_dates(series, 3).astype("datetime64[D]").astype(str).tolist() == ahead
 
 
 def test_dates_by_another_clock_than_that_of_training_are_refused(ready, tmp_path, capsys, monkeypatch):
@@ -542,10 +542,10 @@ def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, ca
     assert main(follow) == 0
     heard = rows_of(capsys.readouterr().out)[-1]
     assert [float(heard[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
-    assert wav_step(run, tmp_path / "half.wav") == 2
-    assert wav_step(run, source) == 1
+    assert wav_rate(run, tmp_path / "half.wav") == 2
+    assert wav_rate(run, source) == 1
     with pytest.raises(OptionError, match=r"rate is 4, but .* is at 4000 Hz and training was at 8000, which makes 2"):
-        wav_step(run, tmp_path / "half.wav", rate=4)
+        wav_rate(run, tmp_path / "half.wav", rate=4)
 
 
 # -- the others -----------------------------------------------------------------------------------------------------

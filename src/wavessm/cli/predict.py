@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import math
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
 
 from wavessm.cli.parse import parse, run_first
-from wavessm.data.source import DataInfo
 from wavessm.errors import OptionError
 from wavessm.training.folder import Run
-from wavessm.training.pictures import draw_predictions
-from wavessm.training.predict import date_column, predict_files, require_files
-from wavessm.training.stream import follow_lines, follow_wav, predict_stream, read_lines, wav_step
+from wavessm.training.predict import draw_predictions, predict_files, read_context, write_rows
+from wavessm.training.stream import predict_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +47,17 @@ def main(arguments: list[str]) -> int:
     _refuse_inputs(given)
     if given.plot is not None:
         _check_plot(given.plot)
+    paths = [Path(name) for name in given.files]
     if streams:
-        rows = _stream(run, given)
+        source = given.follow or iter(sys.stdin.readline, "")
+        groups = predict_stream(run, source, given.chunk, given.rate, given.idle)
     else:
-        paths = [Path(name) for name in given.files]
-        require_files(paths)
-        rows = predict_files(run, paths)
-        _write(given.out, [rows], _digits(run.info))
+        groups = iter([predict_files(run, paths)])
+    count, rows = write_rows(run.info, groups, given.out, collect=given.plot is not None)
+    if given.out != "-":
+        print(f"{count} rows: {given.out}", file=sys.stderr)
     if given.plot is not None and rows:
-        context = None if streams or run.info.kind != "forecast" else _context(run, Path(given.files[-1]))
+        context = None if streams or run.info.kind != "forecast" else read_context(run, paths[-1])
         draw_predictions(run.info, rows, given.plot, context)
         print(f"figure: {given.plot}", file=sys.stderr)
     return 0
@@ -89,33 +83,6 @@ def _named(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _stream(run: Run, given: Options) -> list[dict[str, Any]]:
-    chunk = max(1, round((run.info.rate or 0) / 10)) if given.chunk is None else given.chunk
-    if chunk < 1:
-        raise OptionError(f"chunk is {chunk}, expected at least 1.")
-    rate = given.rate
-    chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]
-    if given.follow is None:
-        chunks = read_lines(iter(sys.stdin.readline, ""), run, chunk)
-    elif given.follow.suffix.lower() == ".wav":
-        rate = wav_step(run, given.follow, rate)
-        chunks = ((values, None) for values in follow_wav(given.follow, given.idle, chunk))
-    else:
-        chunks = read_lines(follow_lines(given.follow, given.idle), run, chunk)
-    return _write(given.out, predict_stream(run, chunks, rate), _digits(run.info))
-
-
-def _digits(info: DataInfo) -> int:
-    """How many to write: six of what the data vary by, on top of those of their level.
-
-    >>> _digits(DataInfo("forecast", 1, 1, 24, target_scale=((1e9,), (2.0,))))
-    14
-    """
-    means, stds = info.target_scale or ((), ())
-    level = max((abs(mean) / std for mean, std in zip(means, stds, strict=True)), default=0.0)
-    return 6 + max(0, int(math.log10(max(level, 1.0))))
-
-
 def _refuse_inputs(given: Options) -> None:
     """One line where a result would be written over what is read."""
     files = [given.follow] if given.follow is not None else [Path(name) for name in given.files if name != "-"]
@@ -127,34 +94,3 @@ def _refuse_inputs(given: Options) -> None:
     for name, path in (("out", None if given.out == "-" else Path(given.out)), ("plot", given.plot)):
         if path is not None and path.resolve() in read:
             raise OptionError(f"{name} is {path}, a file to predict; give another, it would be overwritten.")
-
-
-def _write(out: str, groups: Iterable[list[dict[str, Any]]], digits: int) -> list[dict[str, Any]]:
-    """All rows, each group written as soon as it is there."""
-    written: list[dict[str, Any]] = []
-    file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
-    try:
-        writer = None
-        for rows in groups:
-            if writer is None:
-                writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-            for row in rows:
-                writer.writerow({k: f"{v:.{digits}g}" if isinstance(v, float) else v for k, v in row.items()})
-            file.flush()
-            written += rows
-    except KeyboardInterrupt:  # the way to end a stream
-        pass
-    finally:
-        if file is not sys.stdout:
-            file.close()
-    if out != "-":
-        print(f"{len(written)} rows: {out}", file=sys.stderr)
-    return written
-
-
-def _context(run: Run, path: Path) -> np.ndarray:
-    from wavessm.data.series import read_series
-
-    series = read_series(path, list(run.info.columns), date_column(run, path))
-    return series.values[-min(run.info.length, 4 * run.info.horizon) :]

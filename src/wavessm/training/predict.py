@@ -1,14 +1,17 @@
-"""Stage 8n: predictions for new files from a run folder, in the units of the data.
+"""Predictions of a trained run for new files, in the units of the data, as rows of a table and as a figure.
 
-Classification and regression take recordings (.wav, .npy, .csv, WFDB); one sampled at another rate is heard at it.
-Forecasting takes a CSV with the columns of training and says what follows its last row.
+Classifiers and regressors read recordings (.wav, .npy, .csv, WFDB) at any sampling rate; forecasters continue a CSV
+with the columns of training after its last row. Next: `stream.py`, the same for data that are still coming.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import math
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -22,50 +25,77 @@ from wavessm.data.tables import read_table
 from wavessm.errors import DataError, OptionError
 from wavessm.nn.model import SequenceModel
 from wavessm.training.folder import Run
+from wavessm.training.record import pyplot
 
 Row = dict[str, Any]
 THRESHOLD = 0.5
-_OWN = ("file", "case", "prediction", "samples", "rows", "step", "date")
-"""Columns of a prediction that are not the data's."""
+_RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date")
 
 
 def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
-    """Rows of predictions, file after file."""
+    """Predict every file in order.
+
+    Args:
+        run: The run whose best model predicts.
+        paths: Recordings, or for a forecaster CSV tables to continue.
+
+    Returns:
+        One row per recording, or one per step of each forecast.
+
+    Raises:
+        OptionError: No files were given, or the model reads tokens.
+        DataError: A file is missing, damaged or does not fit the model.
+    """
     if run.info.symbols:
         raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
-    model = run.load_model()
-    rows: list[Row] = []
+    if not paths:
+        raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
     for path in paths:
-        if run.info.kind == "forecast":
-            rows += forecast_file(run, model, path)
-        else:
-            for case, signal in enumerate(_signals(path)):
-                rows.append({"file": str(path), "case": case, **judge(run.info, _hear(run.info, model, signal, path))})
+        if not path.exists() and not _wfdb_header(path).exists():
+            raise DataError(f"{path}: no such file.")
+    model = run.load_model()
+    predict = _forecast_file if run.info.kind == "forecast" else _recordings
+    return [{"file": str(path), **row} for path in paths for row in predict(run, model, path)]
+
+
+def decode(info: DataInfo, output: Tensor) -> Row:
+    """Turn one output of a model, shape (d_output,), into a class or labels with probabilities, or into numbers in the
+    units of the data."""
+    if info.kind == "regression":
+        return dict(zip(output_names(info), info.restore(output).tolist(), strict=True))
+    if info.kind == "multilabel":
+        probabilities = torch.sigmoid(output).tolist()
+        prediction = ";".join(name for name, p in zip(info.classes, probabilities, strict=True) if p >= THRESHOLD)
+    else:
+        probabilities = torch.softmax(output, dim=0).tolist()
+        prediction = info.classes[int(output.argmax())]
+    return {"prediction": prediction, **dict(zip(output_names(info), probabilities, strict=True))}
+
+
+def output_names(info: DataInfo) -> list[str]:
+    """Column names of the outputs: classes or target columns, prefixed where a column of ours has that name."""
+    kind = "class" if info.classes else "column"
+    names = info.classes or info.columns or tuple(f"y{index}" for index in range(info.d_output))
+    return [f"{kind} {name}" if name in _RESERVED else name for name in names]
+
+
+# -- recordings -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
+    info, rows = run.info, []
+    for case, signal in enumerate(_read_signals(path)):
+        values = check_values(info, _reorder(info, signal, path), str(path))
+        rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
+        if info.step_scale is not None and (rate != 1 or len(values) > info.length):
+            raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples "
+                            "at the sampling rate of training.")  # fmt: skip
+        rows.append({"case": case, **decode(info, model(info.standardise(values)[None], rate=rate)[0])})
     return rows
 
 
-def judge(info: DataInfo, output: Tensor) -> Row:
-    """What a model's output (d_output,) means: a class with probabilities, labels, or numbers in the data's units."""
-    if info.kind == "regression":
-        return {name: float(value) for name, value in zip(names_of(info), info.restore(output), strict=True)}
-    if info.kind == "multilabel":
-        chances = torch.sigmoid(output)
-        said = ";".join(name for name, p in zip(info.classes, chances, strict=True) if p >= THRESHOLD)
-    else:
-        chances = torch.softmax(output, dim=0)
-        said = info.classes[int(chances.argmax())]
-    return {"prediction": said, **{name: float(p) for name, p in zip(names_of(info), chances, strict=True)}}
-
-
-def names_of(info: DataInfo) -> list[str]:
-    """What the columns of a prediction are called: as the classes or the data's columns, `class case` for a class case
-    beside the column of that name."""
-    kind = "class" if info.classes else "column"
-    names = info.classes or info.columns or tuple(f"y{index}" for index in range(info.d_output))
-    return [f"{kind} {name}" if name in _OWN else name for name in names]
-
-
-def _signals(path: Path) -> list[Signal]:
+def _read_signals(path: Path) -> list[Signal]:
     """The recordings of a file: several where an array has three axes."""
     if path.suffix.lower() == ".npy" and path.exists():
         values = read_npy(path)
@@ -73,22 +103,16 @@ def _signals(path: Path) -> list[Signal]:
             raise DataError(f"{path}: shape {values.shape}, which holds no samples.")
         if values.ndim == 3 and values.dtype.kind in "buif":
             return [Signal(case.astype(np.float32), None, ()) for case in values]
-    record = path.with_name(path.name + ".hea")  # WFDB names records without a suffix
+    record = _wfdb_header(path)
     return [read_signal(record if record.exists() else path)]
 
 
-@torch.no_grad()
-def _hear(info: DataInfo, model: SequenceModel, signal: Signal, path: Path) -> Tensor:
-    values = check_values(info, _in_order(info, signal, path), str(path))
-    rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
-    if info.step_scale is not None and (rate != 1 or len(values) > info.length):
-        raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples at "
-                        "the rate of training.")  # fmt: skip
-    return model(info.standardise(values)[None], rate=rate)[0]
+def _wfdb_header(path: Path) -> Path:
+    return path.with_name(path.name + ".hea")  # WFDB names records without a suffix
 
 
-def _in_order(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
-    """Samples with the channels in the order of training, where both have names, in any case of letters."""
+def _reorder(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
+    """Samples with the channels in the order of training, where both have names (letter case ignored)."""
     here, wanted = ([name.upper() for name in names] for names in (signal.channels, info.channels))
     if not here or not wanted or here == wanted:
         return signal.values
@@ -100,58 +124,59 @@ def _in_order(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
     return signal.values[:, [here.index(name) for name in wanted]]
 
 
-def check_values(info: DataInfo, values: np.ndarray, where: str) -> Tensor:
-    """Samples (length, channels) as float32, of the right width and finite."""
+def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
+    """Return samples (length, channels) as float32, checked for width and finite values."""
     if values.shape[1] != info.d_input:
-        raise DataError(f"{where}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
+        raise DataError(f"{source}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
     with np.errstate(over="ignore"):
-        kept = np.ascontiguousarray(values, dtype=np.float32)
-    if (gaps := np.argwhere(~np.isfinite(kept))).size:
+        single = np.ascontiguousarray(values, dtype=np.float32)
+    if (gaps := np.argwhere(~np.isfinite(single))).size:
         at = int(gaps[0][0])
         what = "a number beyond float32" if np.isfinite(values[at]).all() else "NaN or infinity"
-        raise DataError(f"{where}: {what} at sample {at}; fill the gap or cut it out.")
-    return torch.from_numpy(kept)
+        raise DataError(f"{source}: {what} at sample {at}; fill the gap or cut it out.")
+    return torch.from_numpy(single)
 
 
-# -- forecasting ----------------------------------------------------------------------------------------------
+# -- forecasts ------------------------------------------------------------------------------------------------------
 
 
-def forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
-    """What follows the last row of a CSV: one row for each step of the horizon."""
+def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info = run.info
-    series = read_series(path, list(info.channels), date_column(run, path))
+    series = read_series(path, list(info.channels), _date_column(run, path))
     if len(series.values) < info.length:
         raise DataError(
             f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that the model needs."
         )
     if series.seconds is not None and info.step is not None:
         same_step(series.seconds, info.step, series.source)
-    values = forecast(run, model, series)
-    dates = future(series, info.horizon)
-    head = {"file": str(path)}
+    rows = forecast_rows(run, model, series)
+    dates = future_dates(series, info.horizon)
+    if dates is None:
+        return rows
     return [
-        {**head, "step": step + 1, **({} if dates is None else {"date": f"{dates[step]}{series.offset}"}),
-         **{name: float(v) for name, v in zip(names_of(info), values[step], strict=True)}}
-        for step in range(info.horizon)
-    ]  # fmt: skip
+        {"step": row.pop("step"), "date": f"{date}{series.offset}", **row}
+        for row, date in zip(rows, dates, strict=True)
+    ]
 
 
 @torch.no_grad()
-def forecast(run: Run, model: SequenceModel, series: Series) -> Tensor:
-    """The rows after the last of a series, in its units. → (horizon, columns) float64"""
+def forecast_rows(run: Run, model: SequenceModel, series: Series) -> list[Row]:
+    """Forecast the steps after the last row of a series, one row per step, in the units of the data."""
     info = run.info
     context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()
-    return info.restore(model(context[None], marks=_marks(run, series))[0])
+    values = info.restore(model(context[None], marks=_marks(run, series))[0])  # (horizon, columns)
+    names = output_names(info)
+    return [{"step": step, **dict(zip(names, row, strict=True))} for step, row in enumerate(values.tolist(), start=1)]
 
 
 def _marks(run: Run, series: Series) -> Tensor | None:
-    """Calendar of context and horizon as in training. (1, length + horizon, k)"""
+    """Calendar marks of context and horizon as in training. (1, length + horizon, k)"""
     info, options = run.info, run.options
     count = len(info.mark_sizes) or info.mark_width
     if not count:
         return None
     same_clock(series.offset, info.offset, series.source)
-    dates = future(series, info.horizon)
+    dates = future_dates(series, info.horizon)
     if dates is None or series.seconds is None:
         raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
     seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
@@ -162,34 +187,116 @@ def _marks(run: Run, series: Series) -> Tensor | None:
     return marks[None]
 
 
-def future(series: Series, horizon: int) -> np.ndarray | None:
-    """Dates of the next steps, or None without dates. (horizon,) datetime64[s]"""
+def future_dates(series: Series, horizon: int) -> np.ndarray | None:
+    """Dates of the next `horizon` steps, (horizon,) datetime64[s]; None for a series without dates."""
     if series.seconds is None or series.step is None:
         return None
     return go_on(series.seconds, series.step, horizon)
 
 
-def date_column(run: Run, path: Path) -> str | None:
-    """The column with dates: as given in training, or by its name; None if there is none and the model reads no
-    calendar."""
-    named = getattr(run.options, "date_column", None)
-    if named:
+def _date_column(run: Run, path: Path) -> str | None:
+    """The column of dates: as given in training, or by its name; None where neither is there nor needed."""
+    if named := getattr(run.options, "date_column", None):
         return named
-    calendar = bool(run.info.mark_sizes or run.info.mark_width)
     found, dated = guess_dates(read_table(path))
-    if not dated and not calendar:
-        return None
-    if found is None:
+    calendar = bool(run.info.mark_sizes or run.info.mark_width)
+    if calendar and found is None:
         raise DataError(
             f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model was trained with a calendar."
         )
-    return found
+    return found if dated or calendar else None
 
 
-def require_files(paths: Sequence[Path]) -> None:
-    """Refuse an empty list and name the first file that is not there."""
-    if not paths:
-        raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
-    for path in paths:
-        if not path.exists() and not path.with_name(path.name + ".hea").exists():
-            raise DataError(f"{path}: no such file.")
+def read_context(run: Run, path: Path) -> np.ndarray:
+    """The last rows (rows, columns) of a table to continue, as many as a figure of its forecast shows."""
+    series = read_series(path, list(run.info.columns), _date_column(run, path))
+    return series.values[-min(run.info.length, 4 * run.info.horizon) :]
+
+
+# -- tables and figures ---------------------------------------------------------------------------------------------
+
+
+def write_rows(
+    info: DataInfo, groups: Iterable[list[Row]], out: str = "-", collect: bool = False
+) -> tuple[int, list[Row]]:
+    """Write rows as CSV, each group as soon as it is there; an interrupt (Ctrl-C) ends them.
+
+    Args:
+        info: What is known about the data; decides the number of digits.
+        groups: Lists of rows with the same columns.
+        out: File to write, "-" for standard output.
+        collect: Whether to return the rows; a stream may be endless.
+
+    Returns:
+        The number of rows, and the rows where they were collected.
+    """
+    count, rows, digits = 0, [], _digits(info)
+    file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
+    try:
+        for group in groups:
+            writer = csv.DictWriter(file, fieldnames=list(group[0]), lineterminator="\n")
+            if not count:
+                writer.writeheader()
+            writer.writerows(
+                {name: f"{v:.{digits}g}" if isinstance(v, float) else v for name, v in row.items()} for row in group
+            )
+            file.flush()
+            count += len(group)
+            rows += group if collect else []
+    except KeyboardInterrupt:  # the way to end a stream
+        pass
+    finally:
+        if file is not sys.stdout:
+            file.close()
+    return count, rows
+
+
+def _digits(info: DataInfo) -> int:
+    """Six digits of the spread of the data, on top of those of their level.
+
+    >>> _digits(DataInfo("forecast", 1, 1, 24, target_scale=((1e9,), (2.0,))))
+    14
+    """
+    levels = (abs(mean) / std for mean, std in zip(*info.target_scale, strict=True)) if info.target_scale else ()
+    return 6 + max(0, int(math.log10(max(levels, default=1.0) or 1.0)))
+
+
+def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.ndarray | None = None) -> None:
+    """Draw a forecast after its context, probabilities along a stream, or those of every case as a map.
+
+    Args:
+        info: What is known about the data.
+        rows: Rows of `predict_files` or `predict_stream`.
+        path: Figure to write (.png, .pdf or .svg).
+        context: Rows (rows, columns) before a forecast, from `read_context`.
+    """
+    plt, names = pyplot(), output_names(info)
+    figure, axes = plt.subplots(figsize=(9, 4))
+    quantity = "probability" if info.classes else "prediction"
+    if info.kind == "forecast":
+        _draw_forecast(axes, info, rows, context)
+    elif "samples" in rows[0]:
+        for name in names:
+            axes.plot([row["samples"] for row in rows], [row[name] for row in rows], label=name)
+        axes.set(xlabel="samples", ylabel=quantity)
+        axes.legend(fontsize=8)
+    else:
+        image = axes.imshow(np.array([[row[name] for name in names] for row in rows]), aspect="auto", cmap="viridis")
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes.set(ylabel="case")
+        figure.colorbar(image, label=quantity)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_forecast(axes: Any, info: DataInfo, rows: list[Row], context: np.ndarray | None) -> None:
+    last = rows[-info.horizon :]  # of a stream: the latest forecast
+    for index, name in enumerate(output_names(info)[:8]):
+        axes.plot([row["step"] for row in last], [row[name] for row in last], color=f"C{index}", label=name)
+        if context is not None:
+            axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
+    axes.axvline(0.5, color="0.7", linewidth=0.8)
+    axes.set(xlabel="steps from now", ylabel="forecast")
+    axes.legend(fontsize=8)
