@@ -567,7 +567,7 @@ def test_a_stream_in_low_precision_counts_on():
     with torch.no_grad():
         for chunk in x.split(2, dim=1):
             y, state = model.stream(chunk, state)
-        assert float(state.heard.steps) == 600
+        assert float(state.pooled.steps) == 600
         torch.testing.assert_close(y, model(x), atol=0.01, rtol=0.01)
 
 

@@ -94,6 +94,16 @@ def test_broken_input_breaks_nothing_before_it():
     assert not torch.isfinite(state[0, 1]).any()
 
 
+def test_a_pooled_stream_counts_beyond_the_whole_numbers_of_float32():
+    model = ws.SequenceModel(ws.ModelConfig(d_model=4, n_layers=1, d_state=4)).eval()
+    state, h = model.initial_state(1), torch.ones(1, 1, 4)
+    pooled = state.pooled._replace(mean=state.pooled.mean + 1, steps=state.pooled.steps + 2**24)
+    for _ in range(3):
+        _, pooled = model.head.stream(2 * h, pooled)
+    assert float(pooled.steps) == 2**24 + 3
+    assert float(pooled.mean[0, 0]) == pytest.approx(1 + 3 / (2**24 + 3), rel=1e-15)
+
+
 BAD = {
     "width": (lambda stream: stream(signal(1, 5, 4)), ws.ShapeError, "expected"),
     "rank": (lambda stream: stream(signal(5, 3)), ws.ShapeError, "expected"),

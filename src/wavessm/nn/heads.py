@@ -23,8 +23,8 @@ from wavessm.nn.encoders import take_steps
 from wavessm.nn.layer import time_mask
 
 
-class Heard(NamedTuple):
-    """What a stream has heard so far, for the pooled head."""
+class PooledState(NamedTuple):
+    """Running mean of a stream for the pooled head, in float64: in float32 neither would change after 2²⁴ samples."""
 
     mean: Tensor  # (batch, d_model)
     steps: Tensor  # (batch, 1)
@@ -59,9 +59,9 @@ class LastHead(nn.Module):
         last = h[:, -1] if lengths is None else take_steps(h, lengths[:, None] - 1)[:, 0]
         return self.decoder(last)
 
-    def stream(self, h: Tensor, heard: Heard) -> tuple[Tensor, Heard]:
-        """What `forward` would say after all that was heard; `sequence` speaks of the new steps."""
-        return self(h), heard
+    def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
+        """The output of `forward` for the whole stream so far; for `sequence`, that of the new steps."""
+        return self(h), pooled
 
 
 class SequenceHead(LastHead):
@@ -73,15 +73,15 @@ class SequenceHead(LastHead):
 
 
 class PoolHead(LastHead):
-    """The mean over time through a Linear; in a stream, the mean of what was heard."""
+    """The mean over time through a Linear; in a stream, the mean so far."""
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.decoder(pool(h, lengths).to(self.decoder.weight.dtype))
 
-    def stream(self, h: Tensor, heard: Heard) -> tuple[Tensor, Heard]:
-        steps = heard.steps + h.shape[1]
-        mean = heard.mean + (pool(h, None) - heard.mean) * (h.shape[1] / steps)
-        return self.decoder(mean.to(self.decoder.weight.dtype)), Heard(mean, steps)
+    def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
+        steps = pooled.steps + h.shape[1]
+        mean = pooled.mean + (pool(h, None) - pooled.mean) * (h.shape[1] / steps)
+        return self.decoder(mean.to(self.decoder.weight.dtype)), PooledState(mean, steps)
 
 
 class ForecastHead(nn.Module):

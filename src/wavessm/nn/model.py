@@ -18,7 +18,7 @@ from wavessm.errors import OptionError, ShapeError, check_int
 from wavessm.nn.backbones import Stack, States, make_backbone
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, make_encoder
-from wavessm.nn.heads import DirectPath, Heard, LastHead, make_head
+from wavessm.nn.heads import DirectPath, LastHead, PooledState, make_head
 from wavessm.nn.layer import time_mask, whole_lengths
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class ModelState(NamedTuple):
-    """All a stream needs to go on: one state a layer, and what the pooled head has heard."""
+    """All a stream needs to continue: one state per layer, and the running mean of the pooled head."""
 
     layers: States
-    heard: Heard
+    pooled: PooledState
 
 
 class SequenceModel(nn.Module):
@@ -40,7 +40,7 @@ class SequenceModel(nn.Module):
     >>> y = model(x)                                      # pooled: one row a sequence
     >>> state = model.initial_state(batch=2)
     >>> _, state = model.stream(x[:, :70], state)         # chunks of any size
-    >>> now, state = model.stream(x[:, 70:], state)       # what it says of all it has heard
+    >>> now, state = model.stream(x[:, 70:], state)       # the output for the whole stream so far
     >>> torch.allclose(now, y, atol=1e-5)
     True
     """
@@ -93,9 +93,9 @@ class SequenceModel(nn.Module):
         self._check_streams("initial_state")
         batch = check_int(batch, "SequenceModel.initial_state: batch", least=1)
         weight = next(self.head.parameters())
-        dtype = torch.promote_types(weight.dtype, torch.float32)  # bfloat16 counts up to 256
+        dtype = torch.float32 if weight.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))
-        return ModelState(cast(Stack, self.backbone).initial_state(batch), Heard(mean, steps))
+        return ModelState(cast(Stack, self.backbone).initial_state(batch), PooledState(mean, steps))
 
     def stream(
         self,
@@ -104,7 +104,7 @@ class SequenceModel(nn.Module):
         rate: float = 1.0,
         marks: Tensor | None = None,  # (batch, length [+ horizon], k)
     ) -> tuple[Tensor, ModelState]:
-        """What `forward` would give for all that was heard, after this chunk; the new steps for head="sequence"."""
+        """The output of `forward` for the whole stream so far; for head="sequence", that of the new steps."""
         self._check_running("stream")
         self._check_input(x, marks, rate)
         self._check_state(state, x)
@@ -113,9 +113,9 @@ class SequenceModel(nn.Module):
             ahead = torch.zeros(1, x.shape[1], 1, dtype=torch.bool, device=x.device)
         h, layers = cast(Stack, self.backbone).stream(self.encoder(x, marks, ahead), state.layers, rate)
         if self.config.head == "forecast":
-            return self._look_ahead(x, layers, rate, marks), ModelState(layers, state.heard)
-        y, heard = cast(LastHead, self.head).stream(h, state.heard)
-        return y, ModelState(layers, heard)
+            return self._look_ahead(x, layers, rate, marks), ModelState(layers, state.pooled)
+        y, pooled = cast(LastHead, self.head).stream(h, state.pooled)
+        return y, ModelState(layers, pooled)
 
     def _look_ahead(self, x: Tensor, layers: States, rate: float, marks: Tensor | None) -> Tensor:
         """The forecast from a state: `horizon` zeros run from it, and the state they lead to is dropped."""
@@ -143,8 +143,8 @@ class SequenceModel(nn.Module):
         self._check_state(state, x_t)
         h = self.encoder(x_t[:, None], marks, None)
         h_t, layers = cast(Stack, self.backbone).step(h[:, 0], state.layers, rate)
-        y, heard = cast(LastHead, self.head).stream(h_t[:, None], state.heard)
-        return (y[:, 0] if self.config.head == "sequence" else y), ModelState(layers, heard)
+        y, pooled = cast(LastHead, self.head).stream(h_t[:, None], state.pooled)
+        return (y[:, 0] if self.config.head == "sequence" else y), ModelState(layers, pooled)
 
     # -- folders ------------------------------------------------------------------------------------------------
 
@@ -216,9 +216,9 @@ class SequenceModel(nn.Module):
             )
 
     def _check_state(self, state: ModelState, x: Tensor) -> None:
-        if not isinstance(state, ModelState) or state.heard.steps.shape[0] != x.shape[0]:
+        if not isinstance(state, ModelState) or state.pooled.steps.shape[0] != x.shape[0]:
             came = type(state).__name__
-            came = f"a state of {state.heard.steps.shape[0]} streams" if isinstance(state, ModelState) else f"a {came}"
+            came = f"a state of {state.pooled.steps.shape[0]} streams" if isinstance(state, ModelState) else f"a {came}"
             raise ShapeError(
                 f"SequenceModel: state is {came}, expected one of {x.shape[0]} streams. "
                 f"Call model.initial_state(batch={x.shape[0]})."
