@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint docs study figures bench clean
+.PHONY: setup demo test fuzz lint docs study figures bench clean
 
 setup: .venv/.ready ## a ready virtual environment in .venv
 
@@ -15,6 +15,9 @@ demo: setup ## a wavelet and a polynomial state space learn side by side; five m
 
 test: setup ## every test, doctest and documentation snippet
 	$(BIN)/python -m pytest --numprocesses 2
+
+fuzz: setup ## the property tests with fresh random draws; no test starts after FUZZ_SECONDS (600)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 -m hypothesis tests
 
 lint: setup
 	$(BIN)/ruff check .

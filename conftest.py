@@ -1,12 +1,18 @@
-"""Shared by tests and documentation: one thread a worker, and hypothesis without deadlines, repeatable."""
+"""Shared by tests and documentation: one thread per worker, and the profiles of hypothesis.
+
+`wavessm` is repeatable; `fuzz` (`make fuzz`, or HYPOTHESIS_PROFILE=fuzz) draws anew each time and stops starting tests
+after FUZZ_SECONDS.
+"""
 
 import importlib.util
 import os
+import time
 
 # Two workers whose linear algebra each takes both cores get in each other's way by a factor of ten.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,4 +24,13 @@ if not torch.cuda.is_available():
 collect_ignore = [] if importlib.util.find_spec("sktime") else ["src/wavessm/estimators/sktime.py"]
 
 settings.register_profile("wavessm", deadline=None, derandomize=True, max_examples=25)
-settings.load_profile("wavessm")
+settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=200, print_blob=True)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "wavessm")
+settings.load_profile(PROFILE)
+START = time.monotonic()
+
+
+def pytest_runtest_setup() -> None:
+    """Under the fuzz profile, skip what is left when the time is used up."""
+    if PROFILE == "fuzz" and time.monotonic() - START > float(os.environ.get("FUZZ_SECONDS", "600")):
+        pytest.skip("FUZZ_SECONDS are used up")
