@@ -51,15 +51,14 @@ ALLOWED: dict[str, dict[str, int]] = {
         "training": 1,
     },
     "package size": {
-        "src": 6404,
+        "src": 6400,
     },
     "type names": {
         "cli": 6,
         "data": 4,
         "estimators": 2,
         "export": 2,
-        "lab": 10,
-        "nn": 1,
+        "lab": 9,
         "ops": 6,
         "structure": 1,
         "training": 3,
@@ -90,13 +89,13 @@ ALLOWED: dict[str, dict[str, int]] = {
         "inspection": 15,
         "lab": 151,
         "memory": 5,
-        "nn": 37,
+        "nn": 14,
         "operators": 1,
         "ops": 39,
         "own_options": 2,
         "structure": 1,
         "tasks": 1,
-        "training": 86,
+        "training": 65,
     },
 }
 """{rule: {room: number of violations that are still there}}"""
