@@ -5,16 +5,16 @@
 
 Forecasts: last value, the last day and week again, a linear map fitted in closed form, and the linear map of context
 and calendar that training under the `best` recipe starts from, which shows what the state space adds to it. PTB-XL:
-logistic regression on mean, spread, lowest and highest value and mean step of each lead, which looks at no waveform.
-Arena: the most frequent class, and logistic regression on how often each symbol comes (pictures: on the pixels).
-Speech: the most frequent word, and logistic regression on the power in 40 bands of the whole clip, deaf to order.
+logistic regression on mean, standard deviation, minimum, maximum and mean absolute step of each lead, without waveform.
+Arena: the most frequent class, and logistic regression on symbol counts (images: on the pixels). Speech: the most
+frequent word, and logistic regression on the power in 40 bands of the whole clip, which knows nothing of order.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,7 +28,7 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tune_start import start
+from common import Row
 from wavessm.data.baselines import baseline_scores
 from wavessm.data.datasets.arena import load_listops, load_text
 from wavessm.data.datasets.forecast import SETS, load_forecast
@@ -38,12 +38,16 @@ from wavessm.data.datasets.speech import load_speech
 from wavessm.data.source import DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import DataError
-from wavessm.tasks import ForecastOptions
+from wavessm.nn.model import SequenceModel
+from wavessm.tasks import ForecastOptions, model_config
 from wavessm.training import metrics, results
+from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
 from wavessm.training.task_recipes import recipe
 from wavessm_lab.tasks.forecast_settings import tuned
+
+SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # blocks that add nothing to the linear path
 
 
 def row(task: str, options: dict[str, Any], model: str, metric: str, value: float, seconds: float) -> dict[str, Any]:
@@ -61,16 +65,16 @@ def row(task: str, options: dict[str, Any], model: str, metric: str, value: floa
     }
 
 
-def pairs(which: str) -> Iterator[dict[str, Any]]:
-    """Every forecast that is measured. which: uni, multi or both, by comma"""
-    for variables in which.split(","):
+def pairs(variates: list[str]) -> Iterator[dict[str, Any]]:
+    """Every forecast that is measured, of one column ("uni"), all ("multi") or both."""
+    for variables in variates:
         for dataset, known in SETS.items():
             if (dataset, variables) != ("ECL", "multi"):  # one series of ECL is at hand
                 for horizon in known.lengths:
                     yield {"dataset": dataset, "horizon": horizon, "variables": variables}
 
 
-def forecasts(root: str, variables: str) -> list[dict[str, Any]]:
+def forecasts(root: str, variables: list[str]) -> list[Row]:
     rows = []
     for options in pairs(variables):
         began = time.perf_counter()
@@ -83,12 +87,15 @@ def forecasts(root: str, variables: str) -> list[dict[str, Any]]:
     return rows
 
 
-def starts(root: str, variables: str) -> list[dict[str, Any]]:
-    """What the `best` recipe begins with: its ridge regression, and nothing behind the blocks."""
+def starts(root: str, variables: list[str]) -> list[Row]:
+    """The ridge regression that the `best` recipe starts from."""
     rows = []
     for options in pairs(variables):
         began = time.perf_counter()
-        model, data, fit = start(*tuned(ForecastOptions(root, **options), recipe("forecast")))
+        place, chosen = tuned(ForecastOptions(root, **options), recipe("forecast"))
+        data = place.load(0)
+        model = SequenceModel(model_config("forecast", dataclasses.replace(chosen.model, **SMALL), data.info, "fp32"))
+        fit = start_at_ridge(model, data)
         seconds = time.perf_counter() - began
         scores, _ = evaluate_split(model, data.test, data.info, 512)
         rows += [row("forecast", options, "linear with calendar", m, scores[m], seconds) for m in ("mse", "mae")]
@@ -101,7 +108,7 @@ def features(x: torch.Tensor) -> np.ndarray:  # (cases, length, leads) → (case
     return torch.cat((x.mean(1), x.std(1), x.amin(1), x.amax(1), x.diff(dim=1).abs().mean(1)), dim=1).numpy()
 
 
-def ecg(root: str, _: str) -> list[dict[str, Any]]:
+def ecg(root: str, _: list[str]) -> list[Row]:
     rows = []
     for task in ("super-diag", "sub-diag", "diag", "form", "rhythm", "all"):
         data = load_ptbxl(root, task)
@@ -127,7 +134,7 @@ def scored(
 
 def classified(
     task: str, data: DataSet, look: Callable[[Source], np.ndarray], what: str, options: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """The most frequent class, and a logistic regression on what `look` sees of every case: (cases, k)"""
     began = time.perf_counter()
     right = data.test.y.numpy()
@@ -165,7 +172,7 @@ def bands(source: Source, n: int = 40) -> np.ndarray:
     return torch.cat(seen).numpy()
 
 
-def arena(root: str, _: str) -> list[dict[str, Any]]:
+def arena(root: str, _: list[str]) -> list[Row]:
     rows = []
     for task, load in (("text", load_text), ("listops", load_listops), ("image", load_image)):
         try:
@@ -179,11 +186,11 @@ def arena(root: str, _: str) -> list[dict[str, Any]]:
     return rows
 
 
-def speech(root: str, _: str) -> list[dict[str, Any]]:
+def speech(root: str, _: list[str]) -> list[Row]:
     return classified("speech", load_speech(root, 30), bands, "the power in 40 bands", {"words": 30})
 
 
-PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[str, list[str]], list[Row]]] = {
     "ecg": ecg,
     "forecasts": forecasts,
     "starts": starts,
@@ -193,16 +200,13 @@ PARTS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", required=True)
-    parser.add_argument("--csv", type=Path, default=Path("results/runs.csv"))
-    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, by comma")
-    parser.add_argument("--variables", default="uni,multi", help="uni or multi, for forecasts")
+    parser.add_argument("--csv", type=Path, default=Path("results/runs.csv"), help="the rows are added to this table")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--variables", nargs="+", choices=("uni", "multi"), default=["uni", "multi"])
     options = parser.parse_args()
-    for name in options.parts.split(","):
-        if name not in PARTS:
-            sys.exit(f"baselines: no part {name!r}; known: {', '.join(PARTS)}.")
-    for name in options.parts.split(","):
+    for name in options.parts:
         try:
             results.append(options.csv, PARTS[name](options.data_root, options.variables))
         except DataError as missing:

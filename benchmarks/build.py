@@ -7,14 +7,12 @@ Each cold build runs in a fresh set of caches; the identity residual is checked 
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 import torch
 
 import wavessm as ws
-from common import best_of, report
+from common import arguments, best_of, report
 from wavessm import frames, operators
 from wavessm.frames import quadrature, recipe
 
@@ -30,8 +28,7 @@ def build(family: str, measure: str, n: int) -> ws.Operator:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/build"))
+    parser = arguments(__doc__, "results/build")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
     options = parser.parse_args()
     torch.set_num_threads(2)

@@ -1,66 +1,45 @@
-"""A training step and a forward pass of one block, ours against its peers, at the seven shapes of the paper's tasks.
+"""The tables of the engine: one block beside its peers, one block at growing lengths, and on a GPU the scan alone.
 
     python benchmarks/engine.py --out results/engine [--s4 PATH]
+    python benchmarks/engine.py --parts blocks --shapes listops text
+
+blocks   a training step and a forward pass at the shapes of the paper's tasks: cuda.csv or cpu.csv
+lengths  a training step of one causal block of 256 features from 1k samples to 1M (64k on a CPU): length.csv and .png
+scan     see `scan.py`: scan.csv
 
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
-from a checkout of state-spaces/s4 given by path (its CUDA extension is used if it was built there), PyTorch's attention
-and LSTM at the same width, on a CPU the `s5-pytorch` layer where it is installed, and the floor: reading and writing
-the sequence once. Before any time is taken, the layer's output is compared with the float64 convolution by its own
-kernel; a wrong layer gets no time. One process, one run.
-
-A step is timed as Python starts it (step_ms); on a GPU ours also as one CUDA graph (captured_ms). The official S4 block
-refuses to be captured, and the attempt spoils the process, so it is not made; busy_ms, for all of them, is what the
-kernels of a step take by themselves, the least that any way of starting them could reach.
+from a checkout of state-spaces/s4 (with its CUDA extension if it was built there), PyTorch's attention and LSTM at the
+same width, on a CPU the `s5-pytorch` layer where it is installed, and the floor: reading and writing the sequence once.
+Before it is timed, the layer's output is compared with the float64 convolution by its own kernel; a wrong layer gets no
+time. step_ms is a step as Python launches it, captured_ms ours as one CUDA graph (the official S4 block cannot be
+captured, and a failed attempt breaks the process), busy_ms what the kernels of a step take by themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.profiler import ProfilerActivity, profile
 
+import scan
 import wavessm as ws
-from common import report
+from common import SHAPES, Row, Shape, arguments, find_device, kernel_ms, machine, median_ms, report
+from peers import Attention, Block, FirstOutput, official_s4
 from wavessm.training.record import write_csv
 
-# task: batch, d_model, d_state, length, bidirectional
-SHAPES = {
-    "listops": (50, 256, 64, 2048, True),
-    "text": (16, 256, 64, 4096, True),
-    "image": (50, 512, 64, 1024, True),
-    "sc35": (16, 128, 64, 16_000, True),
-    "pathx": (32, 256, 128, 16_384, True),
-    "ptbxl": (16, 256, 64, 1000, True),
-    "64k": (1, 256, 64, 65_536, False),
-    "cpu": (8, 64, 64, 4096, True),
-}
-NOTHING = dict.fromkeys(("step_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib"), float("nan"))
+NOT_MEASURED = dict.fromkeys(("step_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib"), float("nan"))
 TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
+OVER_LENGTHS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
+Contenders = dict[str, Callable[[], nn.Module]]
 
 
-class Block(nn.Module):
-    """Layer, GELU, gated projection."""
-
-    def __init__(self, layer: nn.Module, d_model: int) -> None:
-        super().__init__()
-        self.layer, self.project = layer, nn.Linear(d_model, 2 * d_model)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.glu(self.project(F.gelu(self.layer(x))), dim=-1)
-
-
-class Mixed(nn.Module):
-    """The same of our own block."""
+class OurBlock(nn.Module):
+    """The same of a `ResidualBlock`: without norm and residual path."""
 
     def __init__(self, layer: ws.WaveSSM) -> None:
         super().__init__()
@@ -70,115 +49,67 @@ class Mixed(nn.Module):
         return self.block.mix(x)[0]
 
 
-class Attention(nn.Module):
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(d_model, max(1, d_model // 64), batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x, x, x, need_weights=False)[0]
-
-
-class LSTM(nn.Module):
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.inner = nn.LSTM(d_model, d_model, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)[0]
-
-
-class First(nn.Module):
-    """S4's blocks return (output, state)."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)[0]
-
-
-def ours(shape: tuple, device: str, **options: Any) -> nn.Module:
-    _, d_model, d_state, _, bidirectional = shape
-    layer = ws.WaveSSM(d_model, d_state, bidirectional=bidirectional, **options).to(device)
-    check(layer, shape, options.get("precision", "fp32"))
-    return Mixed(layer).to(device)
-
-
-def check(layer: ws.WaveSSM, shape: tuple, precision: str) -> None:
-    """The layer's output on one sequence against a float64 convolution with its kernel."""
-    _, d_model, _, length, bidirectional = shape
-    x = torch.randn(1, length, d_model, device=layer.D.device)
-    with torch.no_grad():
-        K, u = layer.kernel(length), x.double().transpose(1, 2)
-        size = 2 * length
-        expected = torch.fft.irfft(torch.fft.rfft(u, n=size) * torch.fft.rfft(K[0], n=size), n=size)[..., :length]
-        if bidirectional:
-            back = torch.fft.rfft(u.flip(-1), n=size) * torch.fft.rfft(K[1], n=size)
-            expected = expected + torch.fft.irfft(back, n=size)[..., :length].flip(-1)
-        expected = expected.transpose(1, 2) + layer.D * x
-        error = float((layer(x) - expected).norm() / expected.norm())
+def our_block(shape: Shape, device: torch.device, family: str, precision: str) -> nn.Module:
+    """A block whose layer has been checked."""
+    layer = ws.WaveSSM(
+        shape.d_model, shape.d_state, bidirectional=shape.bidirectional, family=family, precision=precision
+    ).to(device)
+    error = error_of(layer, shape)
     if not error < TOLERANCE[precision]:
         raise ValueError(f"off by {error:.1e} (precision {precision}), no time reported")
+    return OurBlock(layer).to(device)
 
 
-def contenders(shape: tuple, device: str, s4: Path | None) -> dict[str, Callable[[], nn.Module]]:
+def error_of(layer: ws.WaveSSM, shape: Shape) -> float:
+    """Relative error of the layer's output on one sequence, against a float64 convolution with its kernel."""
+    x, size = torch.randn(1, shape.length, shape.d_model, device=layer.D.device), 2 * shape.length
+
+    def convolved(u: Tensor, k: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(u, n=size) * torch.fft.rfft(k, n=size), n=size)[..., : shape.length]
+
+    with torch.no_grad():
+        K, u = layer.kernel(shape.length), x.double().transpose(1, 2)
+        expected = convolved(u, K[0])
+        if shape.bidirectional:
+            expected = expected + convolved(u.flip(-1), K[1]).flip(-1)
+        expected = expected.transpose(1, 2) + layer.D * x
+        return float((layer(x) - expected).norm() / expected.norm())
+
+
+def contenders(shape: Shape, device: torch.device, s4: Path | None) -> Contenders:
+    """Blocks by name, made when they are called."""
     _, d_model, d_state, length, bidirectional = shape
-    cuda = device == "cuda"
-    named: dict[str, Callable[[], nn.Module]] = {
-        f"wavessm diagonal {p}": (lambda p=p: ours(shape, device, family="morlet", precision=p))
-        for p in (("fp32", "tf32", "bf16") if cuda else ("fp32",))
-    }
-    for p in ("fp32", "tf32") if cuda else ("fp32",):
-        named[f"wavessm dplr {p}"] = lambda p=p: ours(shape, device, family="legs", precision=p)
+    cuda = device.type == "cuda"
+    named: Contenders = {}
+    for structure, family in (("diagonal", "morlet"), ("dplr", "legs")):
+        precisions = ("fp32", "tf32", "bf16")[: 3 if structure == "diagonal" else 2] if cuda else ("fp32",)
+        for precision in precisions:
+            named[f"wavessm {structure} {precision}"] = lambda f=family, p=precision: our_block(shape, device, f, p)
     if s4 is not None:
-        sys.path[:0] = [str(s4), str(s4 / "extensions" / "kernels")]
-        from models.s4.s4 import S4Block, has_cuda_extension
-
-        mark = " ext" if has_cuda_extension else ""
+        official = official_s4(s4)
+        mark = " ext" if official.has_cuda_extension else ""
         for mode, init in (("dplr", "legs"), ("diag", "diag-lin")):
-            named[f"s4 {mode}{mark}"] = lambda mode=mode, init=init: First(
-                S4Block(d_model, bidirectional=bidirectional, transposed=False, mode=mode, init=init, d_state=d_state)
-            ).to(device)
+            options = {"bidirectional": bidirectional, "transposed": False, "mode": mode, "init": init}
+            named[f"s4 {mode}{mark}"] = lambda options=options: FirstOutput(
+                official.S4Block(d_model, d_state=d_state, **options)
+            )
     if importlib.util.find_spec("s5") is not None and not cuda:
         from s5 import S5
 
         named["s5-pytorch"] = lambda: Block(S5(d_model, d_state, bidir=bidirectional), d_model)
     if length <= 16_384 and cuda:
-        named["attention"] = lambda: Block(Attention(d_model), d_model).to(device)
-    named["lstm"] = lambda: Block(LSTM(d_model), d_model).to(device)
+        named["attention"] = lambda: Block(Attention(d_model), d_model)
+    named["lstm"] = lambda: Block(FirstOutput(nn.LSTM(d_model, d_model, batch_first=True)), d_model)
     return named
 
 
-def timed(work: Callable[[], Any], device: str, seconds: float = 0.5) -> float:
-    """Milliseconds: the median over as many runs as fit, after warming up."""
-
-    def once() -> float:
-        if device == "cuda":
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            work()
-            stop.record()
-            torch.cuda.synchronize()
-            return start.elapsed_time(stop)
-        begin = time.perf_counter()
-        work()
-        return (time.perf_counter() - begin) * 1e3
-
-    for _ in range(3):
-        first = once()
-    return float(torch.tensor([once() for _ in range(max(5, min(50, int(seconds * 1e3 / first))))]).median())
-
-
-def measure(make: Callable[[], nn.Module], shape: tuple, device: str) -> dict[str, float]:
+def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -> Row:
     """Times of a training step and of a forward pass, and the step's peak memory."""
-    batch, d_model, _, length, _ = shape
     gc.collect()
-    if device == "cuda":
+    if device.type == "cuda":
         torch.cuda.empty_cache()
-    model = make()
-    x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
+    model = make().to(device)
+    x = torch.randn(shape.batch, shape.length, shape.d_model, device=device, requires_grad=True)
     seed = torch.randn_like(x)
 
     def step() -> None:
@@ -190,28 +121,19 @@ def measure(make: Callable[[], nn.Module], shape: tuple, device: str) -> dict[st
         with torch.no_grad():
             model(x)
 
-    row = {**NOTHING, "step_ms": timed(step, device), "forward_ms": timed(forward, device)}
-    if device == "cuda":
+    row = {**NOT_MEASURED, "step_ms": median_ms(step, device), "forward_ms": median_ms(forward, device)}
+    if device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step()
         row["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / 2**30
-        row["busy_ms"] = busy(step)
-        if isinstance(model, Mixed):
-            row["captured_ms"] = captured(step)
+        row["busy_ms"] = kernel_ms(step, 3)
+        if isinstance(model, OurBlock):
+            row["captured_ms"] = captured_ms(step, device)
     return row
 
 
-def busy(step: Callable[[], None], steps: int = 3) -> float:
-    """Milliseconds that the kernels of a step take."""
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in seen.key_averages()) / steps / 1e3
-
-
-def captured(step: Callable[[], None]) -> float:
+def captured_ms(step: Callable[[], None], device: torch.device) -> float:
     """Milliseconds of the step as one CUDA graph."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -220,52 +142,92 @@ def captured(step: Callable[[], None]) -> float:
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph):
         step()
-    return timed(graph.replay, "cuda")
+    return median_ms(graph.replay, device)
 
 
-def floor(shape: tuple, device: str) -> dict[str, float]:
+def measured(named: Contenders, shape: Shape, device: torch.device, where: str) -> Iterator[tuple[str, Row | None]]:
+    """A row for each contender; None for one that fails, with the reason printed."""
+    for name, make in named.items():
+        try:
+            row = measure(make, shape, device)
+            print(f"{where}: {name}", *(f"{key} {value:.2f}" for key, value in row.items()), flush=True)
+            yield name, row
+        except (RuntimeError, ValueError) as reason:
+            print(f"{where}: {name} failed: {str(reason).splitlines()[0]}", flush=True)
+            yield name, None
+
+
+def floor(shape: Shape, device: torch.device) -> Row:
     """Reading and writing the sequence once."""
-    batch, d_model, _, length, _ = shape
-    x = torch.randn(batch, length, d_model, device=device)
+    x = torch.randn(shape.batch, shape.length, shape.d_model, device=device)
     out = torch.empty_like(x)
-    return {**NOTHING, "forward_ms": timed(lambda: out.copy_(x), device)}
+    return {**NOT_MEASURED, "forward_ms": median_ms(lambda: out.copy_(x), device)}
+
+
+def blocks(options: Any, device: torch.device) -> None:
+    """The table of all contenders at all shapes."""
+    rows: list[Row] = []
+    path = options.out / f"{device.type}.csv"
+    for task in options.shapes or ([s for s in SHAPES if s != "cpu"] if device.type == "cuda" else ["cpu"]):
+        shape = SHAPES[task]
+        labels = {"task": task, **dict(list(shape._asdict().items())[:4])}
+        found = dict(measured(contenders(shape, device, options.s4), shape, device, task))
+        for name, row in {**found, "read+write": floor(shape, device)}.items():
+            rows.append({**labels, "block": name, **(row or NOT_MEASURED), **machine(device)})
+        write_csv(path, rows)  # what is measured stays measured if a later shape fails
+    report(rows, path, "engine.py")
+
+
+def lengths(options: Any, device: torch.device) -> None:
+    """The table over lengths; a block that runs out of memory has no row from there on."""
+    rows: list[Row] = []
+    failed: set[str] = set()
+    for length in [4**k * 1024 for k in range(6 if device.type == "cuda" else 4)]:
+        shape = Shape(1, 256, 64, length, bidirectional=False)
+        named = contenders(shape, device, options.s4).items()
+        chosen = {name: make for name, make in named if name.startswith(OVER_LENGTHS) and name not in failed}
+        for name, row in measured(chosen, shape, device, str(length)):
+            if row is None:
+                failed.add(name)
+            else:
+                rows.append({"length": length, "block": name, **row, **machine(device)})
+    plot_lengths(rows, options.out / "length.png")
+    report(rows, options.out / "length.csv", "engine.py")
+
+
+def plot_lengths(rows: list[Row], path: Path) -> None:
+    """Time and peak memory against length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, column, label in zip(
+        figure.subplots(1, 2), ("step_ms", "peak_gib"), ("training step, ms", "peak memory, GiB"), strict=True
+    ):
+        for block in dict.fromkeys(row["block"] for row in rows):
+            points = [(row["length"], row[column]) for row in rows if row["block"] == block]
+            axes.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=block)
+        axes.set_xlabel("length, samples")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+PARTS = {"blocks": blocks, "lengths": lengths, "scan": scan.table}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/engine"))
+    parser = arguments(__doc__, "results/engine")
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES))
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="of the blocks and the scan")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="default: all on a GPU, blocks on a CPU")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    machine = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    device = find_device()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # TF32 in every linear layer, ours and theirs, as S4 is trained
-    shapes = options.shapes or ([s for s in SHAPES if s != "cpu"] if device == "cuda" else ["cpu"])
-    rows = []
-    for task in shapes:
-        shape = SHAPES[task]
-        labels = dict(zip(("batch", "d_model", "d_state", "length"), shape[:4], strict=True))
-        for name, make in contenders(shape, device, options.s4).items():
-            try:
-                row = measure(make, shape, device)
-            except (RuntimeError, ValueError) as reason:
-                row = dict(NOTHING)
-                print(f"{task}, {name}: failed: {str(reason).splitlines()[0]}", flush=True)
-            rows.append({"task": task, **labels, "block": name, **row, "machine": machine, "torch": torch.__version__})
-            print(f"{task}: {name}", *(f"{key} {value:.2f}" for key, value in row.items()), flush=True)
-        rows.append(
-            {
-                "task": task,
-                **labels,
-                "block": "read+write",
-                **floor(shape, device),
-                "machine": machine,
-                "torch": torch.__version__,
-            }
-        )
-        write_csv(options.out / f"{device}.csv", rows)  # what is measured stays measured if a later shape fails
-    report(rows, options.out / f"{device}.csv", "engine.py")
+    for part in options.parts or (PARTS if device.type == "cuda" else ["blocks"]):
+        PARTS[part](options, device)
 
 
 if __name__ == "__main__":

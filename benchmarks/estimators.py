@@ -3,13 +3,12 @@
     pip install aeon                      # in an environment of its own; only its data files are read
     python benchmarks/estimators.py --data …/site-packages/aeon/datasets/data --out results/estimators
 
-Each set is a folder NAME with NAME_TRAIN.ts and NAME_TEST.ts. A row for each set and seed is added as soon as it is
-there; rows that the CSV already has are not run again.
+Each set is a folder NAME with NAME_TRAIN.ts and NAME_TEST.ts. A row for each set and seed is appended when it is
+finished; rows that the CSV already has are not run again.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 import wavessm
+from common import arguments
 from wavessm.estimators import WaveSSMClassifier
 from wavessm.training.record import processor, revision
 
@@ -66,9 +66,8 @@ def measure(data: Path, name: str, seed: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, "results/estimators")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("results/estimators"))
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     given = parser.parse_args()

@@ -11,15 +11,13 @@ the loop is fast and less is to be won. Peak memory is that of the process.
 
 from __future__ import annotations
 
-import argparse
 import resource
-from pathlib import Path
 
 import numpy as np
 import torch
 
 import wavessm as ws
-from common import best_of, report
+from common import arguments, best_of, report
 from wavessm.memory import DenseFlow, recurrence
 
 STEPS = 5000
@@ -51,8 +49,7 @@ def modal_recurrence(operator: ws.Operator, x: np.ndarray, window: float | None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/memory"))
+    parser = arguments(__doc__, "results/memory")
     parser.add_argument("--length", type=int, default=10**6)
     parser.add_argument("--n", type=int, default=64)
     options = parser.parse_args()

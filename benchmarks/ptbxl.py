@@ -9,22 +9,19 @@ layers. A step is forward, backward and optimiser. S4's CUDA extension is used i
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from common import report
-from s4_model import Size, s4_step
+from common import arguments, find_device, machine, mean_ms, report
+from peers import Size, s4_step
 from wavessm.training.config import ModelOptions, Recipe
-from wavessm.training.record import write_csv
 from wavessm.training.stepper import synthetic_step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:
+    """One training step of our model on random cases."""
     options = ModelOptions(
         family=family, d_model=size["d_model"], d_state=size["d_state"], n_layers=size["n_layers"],
         norm="batch", bidirectional=True, dropout=0.1,
@@ -35,32 +32,15 @@ def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], de
     return synthetic_step(recipe.check(), device, (1000, 12, 5))
 
 
-def milliseconds(step: Callable[[], Any], device: torch.device, steps: int) -> float:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    for _ in range(6):
-        step()
-    wait()
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait()
-    return (time.perf_counter() - began) * 1e3 / steps
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/engine"))
+    parser = arguments(__doc__, "results/engine")
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try the script on a CPU")
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = find_device()
     size = {"d_model": 256, "d_state": 64, "n_layers": 6, "batch": 64}
     if options.tiny:
         size = {"d_model": 8, "d_state": 8, "n_layers": 1, "batch": 2}
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     made: dict[tuple[str, str, str], Callable[[], Callable]] = {}
     for family in ("db6", "legs"):
         for precision in ("tf32", "bf16"):
@@ -77,7 +57,7 @@ def main() -> None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            ms = milliseconds(make(), device, 3 if options.tiny else 40)
+            ms = mean_ms(make(), device, 3 if options.tiny else 40)
         except (RuntimeError, ValueError) as reason:
             print(f"{name}, {precision}, {how}: failed: {str(reason).splitlines()[0]}", flush=True)
             continue
@@ -89,9 +69,8 @@ def main() -> None:
             "step_ms": ms,
             "cases_per_s": 1e3 * size["batch"] / ms,
         }
-        rows.append({**row, "peak_gib": peak, **size, "machine": machine, "torch": torch.__version__})
+        rows.append({**row, "peak_gib": peak, **size, **machine(device)})
         print(f"{name}, {precision}, {how}: {ms:.2f} ms", flush=True)
-    write_csv(options.out / "ptbxl.csv", rows)
     report(rows, options.out / "ptbxl.csv", "ptbxl.py")
 
 

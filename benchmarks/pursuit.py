@@ -10,16 +10,12 @@ seconds of one thread, the best of several runs taken in turns, so that a busy m
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from common import report
+from common import arguments, best_of, report
 from wavessm_lab.studies.pursuit import matching_pursuit
 from wavessm_lab.studies.steps import MOTHERS, TARGETS, Atoms, dictionary
 
@@ -41,16 +37,8 @@ def theirs(X: np.ndarray, f: np.ndarray) -> np.ndarray:
     return np.flatnonzero(model.coef_)
 
 
-def processor_seconds(work: Callable[[], Any]) -> float:
-    """Processor time of one run."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/pursuit"))
+    parser = arguments(__doc__, "results/pursuit")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="only the dictionary of 24 scales and 256 shifts")
     options = parser.parse_args()
@@ -62,7 +50,7 @@ def main() -> None:
         noisy = f + NOISE * np.random.default_rng(0).standard_normal(length)
         for wavelet in MOTHERS:
             description = Atoms(wavelet, length, scales, shifts)
-            build = processor_seconds(lambda description=description: dictionary(description))
+            build = best_of(lambda description=description: dictionary(description), 1, time.process_time)
             D = dictionary(description)
             X = np.stack([D.atom(i)[0] for i in range(D.n)]).T
             same = set(theirs(X, noisy)) == set(matching_pursuit(D, noisy, BUDGET).chosen)
@@ -70,8 +58,8 @@ def main() -> None:
                 raise SystemExit(f"{wavelet}, {length} points: the atoms differ, no time reported.")
             ours_s = theirs_s = float("inf")
             for _ in range(options.repeats):
-                ours_s = min(ours_s, processor_seconds(lambda D=D, f=noisy: matching_pursuit(D, f, BUDGET)))
-                theirs_s = min(theirs_s, processor_seconds(lambda X=X, f=noisy: theirs(X, f)))
+                ours_s = min(ours_s, best_of(lambda D=D, f=noisy: matching_pursuit(D, f, BUDGET), 1, time.process_time))
+                theirs_s = min(theirs_s, best_of(lambda X=X, f=noisy: theirs(X, f), 1, time.process_time))
             rows.append(
                 {
                     "wavelet": wavelet,

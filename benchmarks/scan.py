@@ -1,24 +1,20 @@
 """The scan alone on a GPU, one direction, against an FFT convolution and reading and writing the signal once.
 
-    python benchmarks/scan.py --out results/engine
+    python benchmarks/engine.py --parts scan --out results/engine
 
-Shapes are those of `engine.py` with d_state / 2 complex modes. Outputs and all gradients are compared with the float64
+Shapes are those of the blocks, with d_state / 2 complex modes. Outputs and all gradients are compared with the float64
 torch scan first; a wrong kernel gets no time. Times include the tables and the launches of a call; `walk_ms` is the
 forward walk's kernel alone. "bf16" reads and writes bfloat16, and so does its floor.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from common import report
-from engine import SHAPES, timed
+from common import SHAPES, Row, kernel_ms, machine, median_ms, report
 from wavessm.ops import Engine, run_modes
 from wavessm.ops.convolution import convolve
 from wavessm.ops.modes import Modes, sample
@@ -60,18 +56,8 @@ def worst_error(u: Tensor, parameters: list[Tensor], D: Tensor, precision: str) 
     )
 
 
-def walk_alone(forward: Callable[[], None]) -> float:
-    """Milliseconds of the walk's kernel in a forward pass."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(5):
-            forward()
-        torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in seen.key_averages() if event.key == "walk_kernel") / 5e3
-
-
-def measure(task: str, precision: str) -> dict[str, Any]:
+def measure(task: str, precision: str, device: torch.device) -> Row:
+    """Times at one shape, once the results have been compared."""
     shape = SHAPES[task][:4]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     u, parameters, D = problem(shape, dtype)
@@ -95,29 +81,21 @@ def measure(task: str, precision: str) -> dict[str, Any]:
     return {
         "task": task, **dict(zip(("batch", "channels", "d_state", "length"), shape, strict=True)),
         "precision": precision, "error": error,
-        "floor_ms": timed(lambda: out.copy_(u.detach()), "cuda"),
-        "walk_ms": walk_alone(forward),
-        "forward_ms": timed(forward, "cuda"),
-        "both_ms": timed(both, "cuda"),
-        "fft_both_ms": timed(by_fft, "cuda") if precision == "fp32" else float("nan"),
-        "machine": torch.cuda.get_device_name(),
+        "floor_ms": median_ms(lambda: out.copy_(u.detach()), device),
+        "walk_ms": kernel_ms(forward, 5, "walk_kernel"),
+        "forward_ms": median_ms(forward, device),
+        "both_ms": median_ms(both, device),
+        "fft_both_ms": median_ms(by_fft, device) if precision == "fp32" else float("nan"),
+        **machine(device),
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/engine"))
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("scan.py: no GPU found; this benchmark times the Triton kernel on one.")
-    rows = []
-    for task in SHAPES:
-        if task != "cpu":
-            rows += [measure(task, precision) for precision in ("fp32", "tf32", "bf16")]
-            write_csv(options.out / "scan.csv", rows)
-            print(f"{task}: done", flush=True)
-    report(rows, options.out / "scan.csv", "scan.py")
-
-
-if __name__ == "__main__":
-    main()
+def table(options: Any, device: torch.device) -> None:
+    """The table of all shapes and arithmetics."""
+    if device.type != "cuda":
+        raise SystemExit("scan: no GPU found; this part times the Triton kernels on one.")
+    rows: list[Row] = []
+    for task in options.shapes or [name for name in SHAPES if name != "cpu"]:
+        rows += [measure(task, precision, device) for precision in ("fp32", "tf32", "bf16")]
+        write_csv(options.out / "scan.csv", rows)
+    report(rows, options.out / "scan.csv", "engine.py")

@@ -3,12 +3,11 @@
     python benchmarks/stream.py --out results/engine
 
 First the stream is compared with the model run offline, then the latency of each chunk is taken: CSV of quantiles, and
-a histogram. Peers in the same run: the same blocks without kept tables, and an LSTM of as many layers and that width.
+a histogram. Peers in the same run: the same blocks without stored tables, and an LSTM of the same depth and width.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import wavessm as ws
-from common import report
-from wavessm.training.record import write_csv
+from common import arguments, report
 
 RATE, CHUNK, D_MODEL, LAYERS = 16_000, 160, 128, 6
 Stream = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -71,8 +69,7 @@ def check(stack: nn.ModuleList, run: Stream) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/engine"))
+    parser = arguments(__doc__, "results/engine")
     parser.add_argument("--chunks", type=int, default=1000)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -91,9 +88,8 @@ def main() -> None:
         row = {"model": name, "chunks": len(times), "error": error, "mean_ms": times.mean()}
         row |= {f"p{q}_ms": np.percentile(times, q) for q in (50, 90, 99)} | {"max_ms": times.max()}
         rows.append({**row, "times_real_time": 1e3 * CHUNK / RATE / times.mean(), "torch": torch.__version__})
-    write_csv(options.out / "stream.csv", rows)
-    histogram({name: times for name, (times, _) in taken.items() if "anew" not in name}, options.out / "stream.png")
     report(rows, options.out / "stream.csv", "stream.py")
+    histogram({name: times for name, (times, _) in taken.items() if "anew" not in name}, options.out / "stream.png")
 
 
 def histogram(times: dict[str, np.ndarray], path: Path) -> None:

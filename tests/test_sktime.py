@@ -1,6 +1,6 @@
 """The estimators in sktime's form: some of the checks that sktime ships, and that nothing is lost on the way.
 
-All of sktime's checks: benchmarks/sktime_checks.py, results in results/estimators/sktime_checks.csv.
+All of sktime's checks: benchmarks/estimator_checks.py, results in results/estimators/checks.csv.
 """
 
 import functools

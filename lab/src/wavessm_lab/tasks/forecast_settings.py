@@ -2,8 +2,7 @@
 
 `SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
 `CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
-stands as it is. `benchmarks/tune_start.py` compares where training starts, `benchmarks/tune_forecast.py` where it ends;
-the test split plays no part in the choice.
+stands as it is. `results/forecast/README.md` has the comparison; the test split plays no part in the choice.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""What the benchmarks compare with: official S4 blocks of a checkout of state-spaces/s4, attention, an LSTM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """A sequence layer with GELU and a gated projection behind it, as in our residual block."""
+
+    def __init__(self, layer: nn.Module, d_model: int) -> None:
+        super().__init__()
+        self.layer, self.project = layer, nn.Linear(d_model, 2 * d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.glu(self.project(F.gelu(self.layer(x))), dim=-1)
+
+
+class Attention(nn.Module):
+    """PyTorch's attention with heads of 64 features."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(d_model, max(1, d_model // 64), batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+class FirstOutput(nn.Module):
+    """A layer that returns (output, state), without the state: LSTMs and S4 blocks."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]
+
+
+def official_s4(checkout: Path) -> Any:
+    """The module `models.s4.s4` of a checkout; its CUDA extension is used if it was built there."""
+    for folder in (checkout / "extensions" / "kernels", checkout):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    from models.s4 import s4
+
+    return s4
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model of S4 blocks and its batches."""
+
+    batch: int = 64
+    d_model: int = 256
+    n_layers: int = 6
+    d_state: int = 64
+    d_input: int = 12
+    d_output: int = 5
+
+
+class S4Model(nn.Module):
+    """Encoder, pre-norm residual S4 blocks with batch norm, mean over time, decoder; channels first inside."""
+
+    def __init__(self, block: Callable[[], nn.Module], size: Size) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(size.d_input, size.d_model), nn.Linear(size.d_model, size.d_output)
+        self.blocks = nn.ModuleList(block() for _ in range(size.n_layers))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(size.d_model) for _ in range(size.n_layers + 1))
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_input)
+        x = self.encoder(x).transpose(1, 2)
+        for norm, block in zip(self.norms, self.blocks, strict=False):
+            x = x + block(norm(x))[0]
+        return self.decoder(self.norms[-1](x).mean(-1))
+
+
+def s4_step(checkout: Path, size: Size, length: int, device: torch.device) -> Callable[[], None]:
+    """One training step of an `S4Model`, forward to optimiser, on random cases with several labels."""
+    s4 = official_s4(checkout)
+
+    def block() -> nn.Module:
+        return s4.S4Block(
+            size.d_model, bidirectional=True, transposed=True, dropout=0.1, tie_dropout=True, mode="dplr", init="legs",
+            d_state=size.d_state,
+        )  # fmt: skip
+
+    model = S4Model(block, size).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
+    x = torch.randn(size.batch, length, size.d_input, device=device)
+    y = torch.rand(size.batch, size.d_output, device=device).round()
+
+    def step() -> None:
+        F.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
