@@ -12,7 +12,7 @@ from wavessm.data.source import Batch, DataInfo
 from wavessm.nn.model import SequenceModel
 from wavessm.tasks import TASKS, model_config
 from wavessm.training.config import ModelOptions, Recipe
-from wavessm.training.evaluate import low_pass, thin
+from wavessm.training.evaluate import decimate, low_pass
 from wavessm.training.folder import Run
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.predict import predict_files
@@ -84,8 +84,8 @@ def test_half_the_rate_is_heard_with_steps_twice_as_long(tmp_path, capsys):
     # what the model hears then: every second scaled sample
     trained = Run.read(run)
     batch = trained.options.load(0).test.take(torch.arange(2))
-    assert torch.equal(thin(batch, 2).x, batch.x[:, ::2])
-    assert thin(batch, 2).x.shape[1] == 8000
+    assert torch.equal(decimate(batch, 2).x, batch.x[:, ::2])
+    assert decimate(batch, 2).x.shape[1] == 8000
     clip = tmp_path / "data" / "speech_commands_v0.01" / "bed" / "testing0_nohash_0.wav"
     row = predict_files(trained, [clip])[0]  # a short clip is heard at its own length
     assert sum(row[word] for word in miniatures.WORDS[30]) == pytest.approx(1, abs=1e-4)
@@ -97,9 +97,9 @@ def test_the_low_pass_keeps_what_half_the_rate_can_carry():
     heard = low_pass(torch.cat([low + high, high], dim=2), 2)[:, 100:-100]
     torch.testing.assert_close(heard[..., :1], low[:, 100:-100], atol=5e-3, rtol=0)
     assert heard[..., 1].abs().max() < 5e-3
-    filtered = thin(Batch(high, torch.zeros(1)), 2, antialias=True).x[:, 50:-50]
+    filtered = decimate(Batch(high, torch.zeros(1)), 2, antialias=True).x[:, 50:-50]
     assert filtered.abs().max() < 5e-3  # without the filter it would come back as another tone
-    assert thin(Batch(high, torch.zeros(1)), 2).x.abs().max() > 0.9
+    assert decimate(Batch(high, torch.zeros(1)), 2).x.abs().max() > 0.9
 
 
 def test_tokens_have_no_sampling_rate_and_no_recordings(tmp_path, capsys):

@@ -533,23 +533,23 @@ def test_every_second_sample_is_heard_with_twice_the_step(tmp_path):
     with torch.no_grad():
         output = run.load_model()(batch.x[:, ::2], rate=2.0)
     expected = (output.argmax(1) == batch.y).float().mean().item()
-    evaluated = evaluate_run(run, every=2)
+    evaluated = evaluate_run(run, rate=2)
     assert (evaluated.rate, evaluated.scores["accuracy"]) == (2.0, pytest.approx(expected))
     with pytest.raises(ws.OptionError, match="not known"):
-        evaluate_run(run, hz=50)
+        evaluate_run(run, sampling_rate=50)
     for hz in (0, -1, math.nan):
-        with pytest.raises(ws.OptionError, match=f"evaluate: hz is {hz}, expected a positive finite number"):
-            evaluate_run(run, hz=hz)
+        with pytest.raises(ws.OptionError, match=f"evaluate: sampling_rate is {hz}, expected a positive finite number"):
+            evaluate_run(run, sampling_rate=hz)
 
 
 def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
     folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, rates=(100, 500))
     recipe = dataclasses.replace(TINY, steps=3, batch_size=8)
     run = train("ptbxl-super-diag", {"root": str(folder)}, recipe, tmp_path / "run", show=False)
-    evaluated = evaluate_run(run, hz=500)
+    evaluated = evaluate_run(run, sampling_rate=500)
     assert evaluated.rate == pytest.approx(0.2)
     assert 0 <= evaluated.scores["auroc"] <= 1
-    assert evaluate_run(run, hz=50).rate == 2.0
+    assert evaluate_run(run, sampling_rate=50).rate == 2.0
     by_class = evaluate_run(run, classes=True)
     assert tuple(by_class.classes) == run.info.classes
     seen = [own["score"] for own in by_class.classes.values() if not math.isnan(own["score"])]

@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
     result = evaluate_run(
         run,
         given.split,
-        every=given.every,
-        hz=given.hz,
-        which=given.checkpoint,
+        rate=given.every,
+        sampling_rate=given.hz,
+        checkpoint=given.checkpoint,
         device=str(device),
         antialias=given.antialias,
         classes=given.by_class,

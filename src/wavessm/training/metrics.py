@@ -1,10 +1,10 @@
-"""Stage 8d: losses and scores by the kind of a data set, over the whole split.
+"""Losses and scores by the kind of a data set, over a whole split.
 
-Every case of a split leaves one row of numbers; a score is a function of all rows. Batches therefore never enter a
-score, and a bootstrap interval is the same function of resampled rows.
+Every case gives one row of numbers, and a score is a function of all rows, so it does not depend on batches and its
+bootstrap interval is the same function of resampled rows.
 
-    multilabel  row = scores and labels of the classes     macro AUROC (classes with both labels present)
-    multiclass  row = class given, class right             accuracy
+    multilabel  row = outputs and labels of the classes    macro AUROC (over classes with both labels present)
+    multiclass  row = predicted class, true class          accuracy
     forecast    row = mean squared and absolute error      MSE, MAE
     regression  row = errors, mean and square of targets   relative MSE = MSE / variance of the target, MSE, MAE
 """
@@ -19,28 +19,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.errors import OptionError
-
 RESAMPLES = 100
 QUANTILES = (0.05, 0.95)
-HOPELESS = 2000
-"""Resamples after which it is given up, if not one of them could be used."""
+MAX_FAILED_DRAWS = 2000
+"""Resamples after which a bootstrap ends, if none of them could be used."""
 ROUNDING = 1e-12
-"""Part of the mean square of targets below which their variance is none."""
+"""Fraction of the mean square of targets below which their variance counts as zero."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """The score that selects a checkpoint, and which way is better."""
+    """The score that selects a checkpoint, and whether higher is better."""
 
     name: str
     highest: bool
 
     def better(self, new: float, old: float | None) -> bool:
-        """Whether `new` beats `old`; NaN beats nothing, anything beats None."""
-        if math.isnan(new):
-            return False
-        return old is None or (new > old if self.highest else new < old)
+        """Whether `new` beats `old`; NaN beats nothing, any number beats None."""
+        return not math.isnan(new) and (old is None or (new > old if self.highest else new < old))
 
 
 SELECTION = {
@@ -52,7 +48,7 @@ SELECTION = {
 
 
 def loss(kind: str, output: Tensor, target: Tensor) -> Tensor:
-    """What training lowers: binary cross-entropy, cross-entropy or mean squared error."""
+    """The training loss: binary cross-entropy, cross-entropy or mean squared error."""
     if kind == "multilabel":
         return F.binary_cross_entropy_with_logits(output.float(), target.float())
     if kind == "multiclass":
@@ -61,7 +57,7 @@ def loss(kind: str, output: Tensor, target: Tensor) -> Tensor:
 
 
 def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
-    """One row of float64 for each case. (batch, …), (batch, …) → (batch, k)"""
+    """One row of float64 per case: outputs and targets (batch, …) → (batch, k)."""
     output = output.double()
     if kind == "multilabel":
         return torch.cat([output, target.double()], dim=1)
@@ -75,13 +71,15 @@ def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
 
 
 def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
-    """The scores of a split from the rows of its cases. (cases, k)
+    """The scores of a split from the rows (cases, k) of its cases.
 
     >>> summarise("multiclass", np.array([[0, 0], [1, 2.0]]))
     {'accuracy': 0.5}
     """
     if kind == "multilabel":
-        return {"auroc": float(_mean(auroc(*np.split(table, 2, axis=1))))}
+        areas = auroc(*np.split(table, 2, axis=1))
+        areas = areas[~np.isnan(areas)]
+        return {"auroc": float(areas.mean()) if len(areas) else math.nan}
     if kind == "multiclass":
         return {"accuracy": float(np.mean(table[:, 0] == table[:, 1]))}
     mean = table.mean(axis=0)
@@ -93,9 +91,14 @@ def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
 
 
 def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve of every class, ties shared; NaN where a label is missing. (cases, classes) → (classes,)
+    """Area under the ROC curve of every class, ties shared: the probability that a positive outranks a negative.
 
-    A positive outranks a negative with this probability: the rank sum of the positives gives it exactly.
+    Args:
+        scores: Outputs, shape (cases, classes).
+        labels: 0 and 1, shape (cases, classes).
+
+    Returns:
+        Areas (classes,), exact from the rank sum of the positives; NaN where a class has no positive or no negative.
     """
     from scipy.stats import rankdata
 
@@ -108,7 +111,7 @@ def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Cases of each class and its AUROC, or how many of them were given it; NaN where that has no value. (cases, k)
+    """Number of cases of each class with its AUROC (multilabel) or recall (multiclass); NaN where that has no value.
 
     >>> by_class("multiclass", np.array([[0, 0], [1, 1], [0, 1.0]]), ("quiet", "loud"))
     {'quiet': {'cases': 1, 'score': 1.0}, 'loud': {'cases': 2, 'score': 0.5}}
@@ -116,39 +119,39 @@ def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str
     if kind == "multilabel":
         scores, labels = np.split(table, 2, axis=1)
         cases, values = (labels > 0.5).sum(axis=0), auroc(scores, labels)
-    elif kind == "multiclass":
-        given, right = table.astype(int).T
-        cases = np.bincount(right, minlength=len(classes))
-        hits = np.bincount(right[given == right], minlength=len(classes))
-        values = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
     else:
-        raise OptionError(f"by class: a {kind} has no classes; leave it out.")
+        predicted, true = table.astype(int).T
+        cases = np.bincount(true, minlength=len(classes))
+        hits = np.bincount(true[predicted == true], minlength=len(classes))
+        values = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
     found = zip(classes, cases.tolist(), values.tolist(), strict=True)
     return {name: {"cases": int(n), "score": value} for name, n, value in found}
-
-
-def _mean(values: np.ndarray) -> float:
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if len(kept) else math.nan
 
 
 def bootstrap(
     kind: str, table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, tuple[float, float]]:
-    """5 % and 95 % quantiles of the scores over resamples of the cases. (cases, k)
+    """5 % and 95 % quantiles of the scores over resamples of the cases.
 
     A multi-label resample is drawn again until every class that has a positive in the split has one in it, and any
-    resample until it has the scores that the split has. A score that the split lacks has no interval.
+    resample until it has the scores that the split has.
+
+    Args:
+        kind: Kind of the data set.
+        table: Rows of the cases, shape (cases, k).
+        seed: Seed of the draws.
+        resamples: Number of resamples.
+
+    Returns:
+        Interval of each score that the split has; empty where the cases are too few or too much alike to resample.
     """
-    if len(table) < 2:
-        raise OptionError(f"bootstrap: {len(table)} cases, expected at least 2.")
     random = np.random.default_rng(seed)
     labels = np.split(table, 2, axis=1)[1] > 0.5 if kind == "multilabel" else np.ones((len(table), 1), dtype=bool)
     labels = labels[:, labels.any(axis=0)]
     names = [name for name, value in summarise(kind, table).items() if not math.isnan(value)]
     drawn: list[dict[str, float]] = []
-    for tries in range(1000 * resamples):
-        if len(drawn) == resamples or (tries == HOPELESS and not drawn):
+    for attempt in range(1000 * resamples if len(table) > 1 else 0):
+        if len(drawn) == resamples or (attempt == MAX_FAILED_DRAWS and not drawn):
             break
         index = random.integers(len(table), size=len(table))
         if labels[index].any(axis=0).all():
@@ -156,12 +159,6 @@ def bootstrap(
             if not any(math.isnan(scores[name]) for name in names):
                 drawn.append(scores)
     if len(drawn) < resamples:
-        raise OptionError(
-            "bootstrap: too few cases of some class, or too few that differ; report the score without interval."
-        )
-    return {name: _span([scores[name] for scores in drawn]) for name in names}
-
-
-def _span(values: list[float]) -> tuple[float, float]:
-    low, high = np.quantile(values, QUANTILES)
-    return float(low), float(high)
+        return {}
+    spans = {name: np.quantile([scores[name] for scores in drawn], QUANTILES).tolist() for name in names}
+    return {name: (low, high) for name, (low, high) in spans.items()}

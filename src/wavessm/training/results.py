@@ -1,28 +1,27 @@
-"""Stage 8s: one table of finished and failed runs, to which many processes append.
+"""One table of finished and failed runs, to which many processes append.
 
-A row is one line. Under a lock beside the file it is appended by one write and synced; a line that a kill cut short is
-taken off first, and a result that is there already is not written again. So a run is in the table once or not at all.
+Under a lock beside the file, rows are appended by one write and synced; a line that a kill cut short is removed first,
+and a result that is there already is not written again. So a run is in the table once or not at all.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import fcntl
 import io
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
-import wavessm
 from wavessm.errors import DataError
 from wavessm.nn.config import ModelConfig
+from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
 from wavessm.operators import CLOSED_FORMS
 from wavessm.training import checkpoint
@@ -34,16 +33,12 @@ COLUMNS = (
     "task", "dataset", "horizon", "variables", "model", "family", "measure", "structure", "recipe", "seed", "epochs",
     "params", "split", "metric", "value", "ci_low", "ci_high", "train_seconds", "gpu", "versions", "command", "status",
 )  # fmt: skip
+_KEY = ("command", "horizon", "split", "metric", "status")
 Row = dict[str, Any]
 
-_BASELINES = {
-    "legs": "S4-LegS",
-    "legt": "S4-LegT",
-    "fout": "S4-FouT",
-    "s4d-legs": "S4D-LegS",
-    "s4d-lin": "S4D-Lin",
-    "s4d-inv": "S4D-Inv",
-}
+_BASELINES = {"legs": "S4-LegS", "legt": "S4-LegT", "fout": "S4-FouT", "s4d-legs": "S4D-LegS", "s4d-lin": "S4D-Lin",
+              "s4d-inv": "S4D-Inv"}  # fmt: skip
+_BACKBONES = {"lstm": "LSTM", "transformer": "Transformer"}
 _DATASETS = {"WTH": "Weather"}
 
 
@@ -51,7 +46,7 @@ _DATASETS = {"WTH": "Weather"}
 
 
 def append(path: Path, rows: Sequence[Row]) -> int:
-    """Add rows that are not there yet, from any process; how many were new.
+    """Add the rows that are not in the table yet, from any process, and return their number.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,47 +55,37 @@ def append(path: Path, rows: Sequence[Row]) -> int:
     (1, 0)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
-        there = {_key(row) for row in _repaired(path)}
-        new = [row for row in rows if _key(row) not in there]
+    with _lock(path):
+        known = {_key(row) for row in _repair(path)}
+        new = [row for row in rows if _key(row) not in known]
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
         if not path.exists() or path.stat().st_size == 0:
             writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in new)
-        if text.getvalue():
-            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(number, text.getvalue().encode())
-                os.fsync(number)
-            finally:
-                os.close(number)
+        with path.open("ab", buffering=0) as file:
+            file.write(text.getvalue().encode())
+            os.fsync(file.fileno())
     return len(new)
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """All rows; none if there is no file."""
+    """All rows of a table; none where there is no file."""
     if not path.exists():
         return []
-    with _locked(path):
-        return _repaired(path)
+    with _lock(path):
+        return _repair(path)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_name(path.name + ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back by the system if its holder dies
-        yield
+def _lock(path: Path) -> FileLock:
+    return FileLock(path.with_name(path.name + ".lock"))  # released by the system if its holder dies
 
 
-def _repaired(path: Path) -> list[dict[str, str]]:
-    """The rows, after taking off a last line that has no end. Another table is left as it is."""
-    if not path.exists():
-        return []
-    content, header = path.read_bytes(), ",".join(COLUMNS)
+def _repair(path: Path) -> list[dict[str, str]]:
+    """The rows, after removing a last line that has no end; a table of another kind is refused and not touched."""
+    content, header = path.read_bytes() if path.exists() else b"", ",".join(COLUMNS).encode()
     first, ended, _ = content.partition(b"\n")
-    said = first.decode(errors="replace").rstrip("\r")
-    if said != header and (ended or not header.startswith(said)):
+    if first.rstrip(b"\r") != header and (ended or not header.startswith(first)):
         raise DataError(f"{path}: its columns are not those of a table of runs; choose another --csv.")
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
@@ -109,7 +94,7 @@ def _repaired(path: Path) -> list[dict[str, str]]:
 
 
 def _key(row: Row) -> tuple[str, ...]:
-    return tuple(_cell(row.get(name, "")) for name in ("command", "horizon", "split", "metric", "status"))
+    return tuple(_cell(row.get(name)) for name in _KEY)
 
 
 def _cell(value: Any) -> str:
@@ -122,61 +107,57 @@ def _cell(value: Any) -> str:
 
 
 def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
-    """A finished run: its selecting score on the test split; or every score there, and the best one in validation.
+    """The rows of a finished run: the selecting score on the test split, and scores of the parts of that split.
 
-    A run without a test has that one alone. A test split with parts (window copying by the number of windows) has rows
-    for each, its name as the horizon.
+    Args:
+        run: The run. One without a test has its best validation score alone.
+        command: The command that trained it, which identifies it in the table.
+        everything: Every score on the test split, and the best one in validation.
     """
     result = json.loads((run.folder / "result.json").read_text())
-    last = checkpoint.load(run.folder / "last.ckpt")
-    common = _of_run(run, last, result["parameters"]) | {"command": command}
+    common = _run_columns(run, result["parameters"]) | {"command": command, "split": "test"}
     selecting = SELECTION[run.info.kind].name
-    rows = []
-    for name in [key.removeprefix("test_") for key in result if key.startswith("test_")]:
-        low, high = result["intervals"].get(name, (None, None))
-        if everything or name == selecting:
-            rows.append(common | {"split": "test", "metric": name, "value": result[f"test_{name}"],
-                                  "ci_low": low, "ci_high": high})  # fmt: skip
-    for part, scores in result.get("parts", {}).items():
-        intervals = scores.pop("intervals")
-        for name, value in scores.items():
-            low, high = intervals.get(name, (None, None))
-            if everything or name in (selecting, "mse"):
-                rows.append(common | {"horizon": part, "split": "test", "metric": name, "value": value,
-                                      "ci_low": low, "ci_high": high})  # fmt: skip
+    scores = {name.removeprefix("test_"): value for name, value in result.items() if name.startswith("test_")}
+    rows = _score_rows(common, scores, result.get("intervals", {}), None if everything else (selecting,))
+    for part, own in result.get("parts", {}).items():
+        spans = own.pop("intervals")
+        rows += _score_rows(common | {"horizon": part}, own, spans, None if everything else (selecting, "mse"))
     if everything or not run.recipe.test:
-        rows.append(common | {"split": "val", "metric": selecting, "value": last["best"]})
+        best = checkpoint.load(run.folder / "last.ckpt")["best"]
+        rows.append(common | {"split": "val", "metric": selecting, "value": best})
     return rows
 
 
 def rows_of_evaluation(run: Run, result: Evaluation, arguments: list[str]) -> list[Row]:
-    """A trained model's scores of another look at the data: half the samples, another split."""
+    """The rows of another evaluation of a run: at another sampling rate, on another split, of another checkpoint."""
     options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
-    told = (
-        dataset_name(options, result.rate),
-        "low-pass" * result.antialias,
-        "last checkpoint" * (result.checkpoint == "last"),
-    )
-    looked = " ".join(filter(None, told))
-    trained = run.environment["command"]
-    parameters = sum(p.numel() for p in SequenceModel(run.model).parameters())
-    common = _of_run(run, checkpoint.load(run.folder / "last.ckpt"), parameters) | {
-        "dataset": looked,
+    how = (dataset_name(options, result.rate), "low-pass" * result.antialias,
+           "last checkpoint" * (result.checkpoint == "last"))  # fmt: skip
+    common = _run_columns(run, sum(p.numel() for p in SequenceModel(run.model).parameters())) | {
+        "dataset": " ".join(filter(None, how)),
         "split": result.split,
-        "command": f"{trained}; {shlex.join(['wavessm', 'evaluate', 'RUN', *arguments])}",
+        "command": f"{run.environment['command']}; {shlex.join(['wavessm', 'evaluate', 'RUN', *arguments])}",
     }
+    return _score_rows(common, result.scores, result.intervals)
+
+
+def _score_rows(common: Row, scores: Row, intervals: Row, only: Sequence[str] | None = None) -> list[Row]:
     rows = []
-    for name, value in result.scores.items():
-        low, high = result.intervals.get(name, (None, None))
-        rows.append(common | {"metric": name, "value": value, "ci_low": low, "ci_high": high})
+    for name, value in scores.items():
+        if only is None or name in only:
+            low, high = intervals.get(name, (None, None))
+            rows.append(common | {"metric": name, "value": value, "ci_low": low, "ci_high": high})
     return rows
 
 
-def _of_run(run: Run, last: dict[str, Any], parameters: int) -> Row:
+def _run_columns(run: Run, parameters: int) -> Row:
     options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
+    last = checkpoint.load(run.folder / "last.ckpt")
+    with (run.folder / "metrics.csv").open(newline="") as file:  # has steps and epochs; no need to read the data
+        *_, row = csv.DictReader(file)
     return described(run.task, options, run.recipe_name, run.recipe.seed) | {
         **model_columns(run.model),
-        "epochs": last["step"] / _steps_per_epoch(run),
+        "epochs": last["step"] * float(row["epoch"]) / float(row["step"]),
         "params": parameters,
         "train_seconds": last["seconds"],
         "gpu": gpu_name(run.recipe.device),
@@ -185,15 +166,8 @@ def _of_run(run: Run, last: dict[str, Any], parameters: int) -> Row:
     }
 
 
-def _steps_per_epoch(run: Run) -> float:
-    """From metrics.csv, which has both; the data need not be read again."""
-    with (run.folder / "metrics.csv").open(newline="") as file:
-        row = list(csv.DictReader(file))[-1]
-    return float(row["step"]) / float(row["epoch"])
-
-
 def described(task: str, options: dict[str, Any], recipe_name: str, seed: int) -> Row:
-    """What is known of a run before it begins."""
+    """The columns of a run that are known before it starts."""
     return {
         "task": task,
         "dataset": dataset_name(options),
@@ -205,8 +179,7 @@ def described(task: str, options: dict[str, Any], recipe_name: str, seed: int) -
 
 
 def dataset_name(options: dict[str, Any], rate: float = 1.0) -> str:
-    """A data set as the tables name it; Speech Commands by its words and its sampling rate, own data by their folder or
-    file.
+    """A data set as the tables name it: Speech Commands by words and sampling rate, own data by folder or file.
 
     >>> dataset_name({"dataset": "WTH"}), dataset_name({"words": 35}, rate=2), dataset_name({"folder": "my/ecg"}, 2)
     ('Weather', 'SC35 8 kHz', 'ecg every 2')
@@ -218,11 +191,11 @@ def dataset_name(options: dict[str, Any], rate: float = 1.0) -> str:
 
 
 def model_columns(config: ModelConfig) -> Row:
-    """model, family, measure, structure: as they turned out, not as they were left open."""
+    """The columns model, family, measure and structure, with defaults resolved."""
     named = model_name(config.backbone, config.family)
     if config.backbone != "wavessm":
         return named
-    layer = next(m for m in SequenceModel(config).modules() if isinstance(m, wavessm.WaveSSM))
+    layer = next(module for module in SequenceModel(config).modules() if isinstance(module, WaveSSM))
     if config.family in _BASELINES:
         measure = CLOSED_FORMS[config.family][1] if config.family in CLOSED_FORMS else ""
     else:
@@ -231,19 +204,17 @@ def model_columns(config: ModelConfig) -> Row:
 
 
 def model_name(backbone: str, family: str) -> Row:
-    """
+    """The columns model and family.
+
     >>> model_name("wavessm", "db6"), model_name("wavessm", "legs")
     ({'model': 'WaveSSM', 'family': 'db6'}, {'model': 'S4-LegS', 'family': ''})
     """
-    if backbone != "wavessm":
-        return {"model": {"lstm": "LSTM", "transformer": "Transformer"}[backbone], "family": ""}
-    if family in _BASELINES:
-        return {"model": _BASELINES[family], "family": ""}
-    return {"model": "WaveSSM", "family": family}
+    baseline = _BACKBONES.get(backbone) or _BASELINES.get(family)
+    return {"model": baseline, "family": ""} if baseline else {"model": "WaveSSM", "family": family}
 
 
 def gpu_name(device: str) -> str:
-    """The GPU that a run with this device uses here; cpu if none."""
+    """The GPU that a run with this device uses here, or "cpu"."""
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         return torch.cuda.get_device_name(torch.device("cuda" if device == "auto" else device))
     return "cpu"
@@ -251,5 +222,5 @@ def gpu_name(device: str) -> str:
 
 def versions(environment: dict[str, Any]) -> str:
     """Versions and revision in one cell."""
-    names = ("wavessm", "torch", "lightning", "python")
+    names = [name for name in ("wavessm", "torch", "lightning", "python") if name in environment]
     return ", ".join(f"{name} {environment[name]}" for name in names) + f", revision {environment['revision']}"

@@ -33,10 +33,10 @@ from wavessm.training.checkpoint import RunError
 from wavessm.training.config import Recipe
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, team_of
-from wavessm.training.evaluate import evaluate_split, intervals, score_parts
+from wavessm.training.evaluate import evaluate_split, score_parts
 from wavessm.training.folder import Run, environment, fill, held, new_folder
 from wavessm.training.launch import launch
-from wavessm.training.metrics import SELECTION
+from wavessm.training.metrics import SELECTION, bootstrap
 
 
 def train(
@@ -232,7 +232,7 @@ def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
     if run.recipe.test:
         scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
         np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
-        spans, parts = intervals(data.info.kind, table), score_parts(data.info, table)
+        spans, parts = bootstrap(data.info.kind, table), score_parts(data.info, table)
     picked = checkpoint.load(run.folder / "best.ckpt")
     checkpoint.write_json(
         run.folder / "result.json",
