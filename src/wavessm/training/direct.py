@@ -1,13 +1,13 @@
-"""Stage 8g½: where the direct path of a forecasting model starts: at zero, or at the ridge regression of its windows.
+"""Initialise the direct path of a forecasting model with the ridge regression of its training windows.
 
-The path is linear, so its least squares are solved, not descended to. With r the values it reads of a column, m the
-marks, y what follows, all after instance normalisation, and means over windows (and columns, c of them):
+The path is linear, so its least squares are solved in closed form. With r the values it reads of a column, m the marks,
+y the values that follow, all after instance normalisation, and means over windows (and columns, c of them):
 
     G = ⟨r rᵀ⟩   R = ⟨r yᵀ⟩   M = ⟨m mᵀ⟩   X_c = ⟨m r_cᵀ⟩   Y_c = ⟨m y_cᵀ⟩          K = (M + q)⁻¹
     (G + p − ⟨X_cᵀ K X_c⟩) W = R − ⟨X_cᵀ K Y_c⟩        U_c = K (Y_c − X_c W)
 
-The penalties p and q are those with the least error in validation; a large q leaves the calendar out. The decoder
-behind the blocks then starts at zero: what they learn is what the ridge leaves.
+The penalties p and q are those with the smallest validation error; a large q leaves the calendar out. The decoder after
+the blocks then starts at zero, so the blocks learn the residual of the ridge.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOWS = 512
 
 
 class Fit(NamedTuple):
-    """A map, its penalties and its squared error in validation."""
+    """A linear map with its penalties and its mean squared validation error."""
 
     W: Tensor  # (context, horizon)
     U: Tensor | None  # (marks, horizon, d_output)
@@ -41,7 +41,15 @@ class Fit(NamedTuple):
 
 
 def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
-    """Put the ridge regression of the training windows into the model's direct path, and zeros behind the blocks."""
+    """Set the model's direct path to the ridge regression of the training windows, and its decoder to zero.
+
+    Args:
+        model: A forecasting model with `direct=True`.
+        data: Windows to fit (train) and to choose the penalties with (val).
+
+    Returns:
+        The map that was set.
+    """
     assert model.direct is not None
     for weight in cast(ForecastHead, model.head).decoder.parameters():
         nn.init.zeros_(weight)
@@ -78,7 +86,7 @@ class _Moments:
 
 
 class _Read(NamedTuple):
-    """A batch as the direct path sees it."""
+    """A batch as the direct path reads it."""
 
     r: Tensor  # (batch, columns, context)
     m: Tensor  # (batch, k)
@@ -115,7 +123,7 @@ def _moments(model: SequenceModel, source: Source) -> _Moments:
 def _errors(model: SequenceModel, source: Source, maps: list[tuple[Tensor, Tensor]]) -> list[float]:
     """Mean squared errors of several maps over a split."""
     single = [(W.float(), U.float()) for W, U in maps]
-    sums = maps[0][0].new_zeros(len(maps))  # read once, at the end: a GPU need not wait
+    sums = maps[0][0].new_zeros(len(maps))  # one transfer at the end, so that a GPU never waits
     count = 0
     for r, m, y, scale in _read(model, source):
         for number, (W, U) in enumerate(single):
