@@ -53,7 +53,7 @@ def ragged(cases=8):
     return pd.concat(tables, keys=range(cases), names=["case", "time"]), arrays, np.arange(cases) % 2
 
 
-def test_a_panel_of_unequal_lengths_says_what_our_list_of_arrays_says():
+def test_a_panel_of_unequal_lengths_is_classified_as_our_list_of_arrays():
     table, arrays, y = ragged()
     inner = WaveSSMClassifier(max_epochs=2, **SMALL)
     wanted = inner.fit(arrays, y).predict_proba(arrays)
@@ -70,7 +70,7 @@ def monthly(length=60):
     return pd.Series(values, index=pd.period_range("2020-01", periods=length, freq="M"), name="load")
 
 
-def test_steps_are_picked_and_new_values_are_heard_without_training():
+def test_steps_are_picked_and_new_values_are_read_without_training():
     y = monthly()
     inner = WaveSSMForecaster(horizon=4, context=12, max_epochs=2, **SMALL)
     wanted = inner.fit(y[:50]).predict(6)

@@ -1,10 +1,9 @@
-"""Stage 9: models for people with data: a classifier and a forecaster that follow scikit-learn's conventions.
+"""A classifier and a forecaster with scikit-learn's conventions, for people with data in memory.
 
     WaveSSMClassifier().fit(X, y).predict_proba(X)        X (cases, channels, time), (cases, time) or a list of arrays
-    WaveSSMForecaster(horizon=24).fit(series).predict()   arrays, pandas, or several of them
+    WaveSSMForecaster(horizon=24).fit(series).predict()   arrays (time,) or (time, columns), pandas, or several of them
 
-Read `fitting.py` (the training loop), `defaults.py` (what is chosen when nothing is said), `tables.py`, `arrays.py`,
-`index.py` and `series.py` (what may come in), then the two estimators.
+Read `base.py` (options, defaults, training), then each estimator after what it reads: `signals.py`, `series.py`.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
-"""Stage 9g: forecasts from many origins, rolled on beyond the trained horizon, and judged by what came."""
+"""Forecasts from many origins, beyond the trained horizon too; intervals from their errors; how they compare."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from wavessm.errors import NotFiniteError
+from wavessm.errors import DataError, NotFiniteError
+from wavessm.estimators.base import mean_and_deviation
 from wavessm.estimators.series import TimeSeries
-from wavessm.estimators.windows import Scale
 from wavessm.nn.model import SequenceModel
 
 MOST_ORIGINS = 500
-"""Forecasts a series that calibrate an interval or judge an epoch."""
-
-LEAST = 1e-12
+"""Forecasts of a series that calibrate an interval or validate an epoch."""
 
 
 class Interval(NamedTuple):
-    """Bounds of what comes next, in the form of the forecast itself."""
+    """Bounds of a forecast, in the form of the forecast itself."""
 
     lower: Any
     upper: Any
@@ -28,109 +27,140 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """How forecasts from many origins met what came. Means are over origins, steps and columns, in the data's units."""
+    """Forecasts from many origins beside the truth. Means are over origins, steps and columns, in the data's units."""
 
     mae: float
+    """Mean absolute error."""
     rmse: float
-    mase: float  # mae over that of repeating the last season (the last value without one), on the same windows
+    """Root of the mean squared error."""
+    mase: float
+    """`mae` over that of repeating the last season (the last value without one), on the same origins."""
     r2: float
-    coverage: float  # part of the truth inside the intervals; NaN without them
-    mae_by_step: np.ndarray  # (h,)
-    forecasts: np.ndarray  # (origins, h, columns)
-    truth: np.ndarray  # (origins, h, columns)
-    origins: np.ndarray  # (origins, 2): number of the series, rows before the forecast
+    """Coefficient of determination."""
+    coverage: float
+    """Part of the truth inside the intervals; NaN without them."""
+    mae_by_step: np.ndarray
+    """Mean absolute error of each step ahead (h,)."""
+    forecasts: np.ndarray
+    """Forecasts (origins, h, columns)."""
+    truth: np.ndarray
+    """What they forecast (origins, h, columns)."""
+    origins: np.ndarray
+    """Number of the series and rows before the forecast (origins, 2)."""
 
 
-class Case(NamedTuple):
+class Scale(NamedTuple):
+    """Mean and deviation of columns."""
+
+    mean: np.ndarray  # (columns,)
+    deviation: np.ndarray  # (columns,)
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Scale:  # (time, columns)
+        """Of these rows; constant columns keep their unit.
+
+        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
+        [1e-09, 1.0]
+        """
+        mean, deviation = mean_and_deviation(values)
+        return cls(mean, np.where(deviation > 0, deviation, 1.0))
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        return (values - self.mean) / self.deviation
+
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        return values * self.deviation + self.mean
+
+
+class ScaledSeries(NamedTuple):
     """One series to forecast."""
 
-    track: TimeSeries
+    series: TimeSeries
     scale: Scale
-    marks: np.ndarray | None  # (time + steps known, k)
+    marks: np.ndarray | None  # (time + known steps, k): calendar and covariates
 
+    @torch.no_grad()
+    def forecast(self, model: SequenceModel, context: int, origins: np.ndarray, h: int) -> np.ndarray:
+        """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
+        device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
+        blocks = -(-h // horizon)
+        rows = origins[:, None] - context + np.arange(context + blocks * horizon)
+        x = torch.from_numpy(self.scale.apply(self.series.values[rows[:, :context]])).float().to(device)
+        marks = None
+        if self.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before
+            marks = torch.from_numpy(self.marks[np.minimum(rows, len(self.marks) - 1)]).float().to(device)
+        outputs = []
+        for at in range(0, blocks * horizon, horizon):
+            y = model(x, marks=None if marks is None else marks[:, at : at + context + horizon])
+            outputs.append(y)
+            x = torch.cat([x, y], dim=1)[:, -context:]
+        forecasts = self.scale.undo(torch.cat(outputs, dim=1)[:, :h].double().cpu().numpy())
+        if not np.isfinite(forecasts).all():
+            raise NotFiniteError(
+                "the series or its covariates are too far from those of fit; give them in their units."
+            )
+        return forecasts
 
-@torch.no_grad()
-def roll(
-    model: SequenceModel,
-    case: Case,
-    context: int,
-    origins: np.ndarray,  # (n,) rows before the forecast
-    h: int,
-) -> np.ndarray:
-    """Forecasts of h steps after each origin, in the data's units. (n, h, columns)"""
-    device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
-    blocks = -(-h // horizon)
-    rows = origins[:, None] - context + np.arange(context + blocks * horizon)
-    x = torch.from_numpy(case.scale.do(case.track.values[rows[:, :context]])).float().to(device)
-    known = None
-    if case.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before it
-        known = torch.from_numpy(case.marks[np.minimum(rows, len(case.marks) - 1)]).float().to(device)
-    said = []
-    for at in range(0, blocks * horizon, horizon):
-        y = model(x, marks=None if known is None else known[:, at : at + context + horizon])
-        said.append(y)
-        x = torch.cat([x, y], dim=1)[:, -context:]
-    forecasts = case.scale.undo(torch.cat(said, dim=1)[:, :h].double().cpu().numpy())
-    if not np.isfinite(forecasts).all():
-        raise NotFiniteError("forecast: the series or its covariates are too far from those of fit; give their units.")
-    return forecasts
-
-
-def errors(model: SequenceModel, case: Case, context: int, begin: int, h: int) -> np.ndarray:
-    """|error| / deviation of forecasts from row `begin` on; NaN past the end of the series. (origins, h, columns)"""
-    values = case.track.values
-    origins = np.arange(begin, len(values))
-    origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
-    rows = origins[:, None] + np.arange(h)
-    truth = np.where(rows[..., None] < len(values), values[np.minimum(rows, len(values) - 1)], np.nan)
-    return np.abs(roll(model, case, context, origins, h) - truth) / case.scale.deviation
-
-
-class Compared(NamedTuple):
-    """Forecasts of one series beside what came."""
-
-    said: np.ndarray  # (origins, h, columns)
-    came: np.ndarray  # (origins, h, columns)
-    naive: np.ndarray  # (origins, h, columns): the last season again
-    inside: np.ndarray | None  # (origins, h, columns) whether the truth lies in the interval
-    origins: np.ndarray  # (origins, 2)
+    def errors(self, model: SequenceModel, context: int, begin: int, h: int) -> np.ndarray:
+        """|error| / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
+        values = self.series.values
+        origins = np.arange(begin, len(values))
+        origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
+        rows = origins[:, None] + np.arange(h)
+        truth = np.where(rows[..., None] < len(values), values[np.minimum(rows, len(values) - 1)], np.nan)
+        return np.abs(self.forecast(model, context, origins, h) - truth) / self.scale.deviation
 
 
 def compare(
     model: SequenceModel,
-    case: Case,
+    each: list[tuple[int, ScaledSeries, np.ndarray]],  # number, series, (n,) origins
     context: int,
-    origins: np.ndarray,  # (n, 2) number of the series, rows before the forecast
     h: int,
     season: int,
     width: np.ndarray | None,  # (h, columns) half an interval in deviations
-) -> Compared:
-    """Forecast from these origins of a series and look up what came."""
-    values, begin, steps = case.track.values, origins[:, 1], np.arange(h)
-    said = roll(model, case, context, begin, h)
-    came = values[begin[:, None] + steps]
-    naive = values[begin[:, None] - season + steps % season]
-    inside = None if width is None else np.abs(said - came) <= width * case.scale.deviation
-    return Compared(said, came, naive, inside, origins)
-
-
-def judged(parts: list[Compared]) -> Backtest:
-    """All series together."""
-    said, came, naive, where = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("said", "came", "naive", "origins")
-    )
-    inside = [part.inside for part in parts if part.inside is not None]
-    error = said - came
+) -> Backtest:
+    """Forecast from the origins of each series and compare with the truth."""
+    steps, parts = np.arange(h), []
+    for number, one, origins in each:
+        values = one.series.values
+        forecasts = one.forecast(model, context, origins, h)
+        truth, naive = values[origins[:, None] + steps], values[origins[:, None] - season + steps % season]
+        inside = (
+            np.full(truth.shape, np.nan) if width is None else abs(forecasts - truth) <= width * one.scale.deviation
+        )
+        parts.append((forecasts, truth, naive, inside, np.stack([np.full_like(origins, number), origins], axis=1)))
+    forecasts, truth, naive, inside, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    error, tiny = forecasts - truth, 1e-12
     mae = float(np.abs(error).mean())
-    spread = float(np.square(came - came.mean(axis=(0, 1))).sum())
+    spread = float(np.square(truth - truth.mean(axis=(0, 1))).sum())
     return Backtest(
         mae=mae,
         rmse=float(np.sqrt(np.square(error).mean())),
-        mase=mae / max(float(np.abs(naive - came).mean()), LEAST),
-        r2=1 - float(np.square(error).sum()) / max(spread, LEAST),
-        coverage=float(np.concatenate(inside).mean()) if inside else float("nan"),
+        mase=mae / max(float(np.abs(naive - truth).mean()), tiny),
+        r2=1 - float(np.square(error).sum()) / max(spread, tiny),
+        coverage=float(inside.mean()),
         mae_by_step=np.abs(error).mean(axis=(0, 2)),
-        forecasts=said,
-        truth=came,
+        forecasts=forecasts,
+        truth=truth,
         origins=where,
     )
+
+
+def conformal(scores: np.ndarray, level: float) -> np.ndarray:
+    """The quantile that covers a new score with probability ≥ level, column by column. (n, …) → (…)
+
+    The ⌈(n + 1) level⌉-th smallest of n scores (split conformal prediction); NaN does not count.
+
+    >>> conformal(np.arange(1.0, 20.0), 0.9).item()
+    18.0
+    """
+    count = np.isfinite(scores).sum(axis=0)
+    rank = np.ceil((count + 1) * level - 1e-9).astype(int)
+    if (rank > count).any():
+        needed = math.ceil(level / (1 - level) - 1e-9)
+        raise DataError(
+            f"intervals: {count.min()} forecasts of the validation stretch reach the last step, level {level} needs "
+            f"{needed}; use a lower level, fewer steps, a longer series or a larger validation_fraction."
+        )
+    ordered = np.sort(scores, axis=0)  # NaN last
+    return np.take_along_axis(ordered, rank[None] - 1, axis=0)[0]

@@ -1,59 +1,109 @@
-"""Stage 9d: `WaveSSMClassifier`: signals to classes, with scikit-learn's conventions."""
+"""`WaveSSMClassifier`: signals to classes, with scikit-learn's conventions."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
-from wavessm.estimators import defaults
-from wavessm.estimators.arrays import Cases, read_cases, read_targets
-from wavessm.estimators.fitting import make_plan, pick_device, seeded, train
-from wavessm.nn.config import ModelConfig
+from wavessm.data.source import Arrays
+from wavessm.errors import NotFiniteError, OptionError, check_positive
+from wavessm.estimators.base import (
+    WaveSSMEstimator,
+    build_model,
+    check_number,
+    mean_and_deviation,
+    model_sizes,
+    pick_device,
+)
+from wavessm.estimators.fitting import predict, train
+from wavessm.estimators.signals import Signals, read_signals, read_targets
 from wavessm.nn.model import SequenceModel
 
 EARLY_STOPPING_FROM = 200
-"""Cases from which early_stopping='auto' sets some aside."""
-
-PREDICT_BATCH = 256
+"""Cases from which early_stopping="auto" sets some aside."""
 
 EXCEPTIONS = {
     "check_methods_subset_invariance": "float32 sums depend on the size of the batch in the seventh digit; the check "
     "asks for 1e-7",
 }
 """scikit-learn's checks that do not hold, and why; docs/estimators.md has the same list."""
-CONSTANT = 1e-12
-"""A channel whose deviation is at most this part of its mean does not move."""
 
 
-class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier of signals; None everywhere lets the data decide (see `choices_` after fit).
+class FittedClassifier(Protocol):
+    """What a method of fitting leaves behind."""
 
-    family               frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv
-    d_model, n_layers, d_state  width, depth and size of the state
-    bidirectional        also read backwards: better for whole recordings; False gives a model that can stream
-    dropout              probability of the tied dropout
-    dt_min, dt_max       range of the initial steps
-    max_epochs, batch_size, learning_rate, weight_decay  of AdamW with a warm-up and half a cosine
-    class_weight         None, "balanced" or {class: weight}
-    early_stopping       True, False or "auto": from 200 cases on
-    validation_fraction  part of the cases that early stopping sets aside
-    n_iter_no_change     epochs without a better validation loss before fit ends
-    warm_start           fit goes on from the weights of the last fit, on the same channels and classes
-    device, random_state, verbose  as everywhere
+    def decision_function(self, signals: Signals) -> np.ndarray:
+        """Scores (cases, classes or labels) float64, as logits."""
 
-    After fit: `classes_`, `model_` (a `SequenceModel`), `choices_`, `history_`, `n_iter_`, `n_channels_`,
-    `n_features_in_`, `channel_names_`: columns of pandas tables, None without them, `length_`: samples of a signal, the
-    median where they differ, and `multilabel_`: whether y was a table of indicators (cases, labels).
+
+@dataclass
+class TrainedClassifier:
+    """A model trained by gradient descent on standardised signals."""
+
+    model: SequenceModel
+    mean: np.ndarray  # (channels,)
+    scale: np.ndarray  # (channels,)
+
+    def standardise(self, signals: Signals) -> Tensor:
+        """Values (cases, length, channels) float32 as the model reads them."""
+        return ((signals.values - torch.from_numpy(self.mean)) / torch.from_numpy(self.scale)).float()
+
+    def decision_function(self, signals: Signals) -> np.ndarray:
+        """Logits (cases, classes or labels) float64."""
+        x = self.standardise(signals)
+        device = next(self.model.parameters()).device
+        source = Arrays(x, torch.zeros(len(x)), signals.lengths).to(device)
+        return predict(self.model, source).double().cpu().numpy()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
+    """A classifier of signals (cases, channels, time). Options that are None follow from the data, see `choices_`.
+
+    Args:
+        family: Frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv.
+        d_model: Width of the model.
+        n_layers: Depth of the model.
+        d_state: Size of the state of a channel.
+        dropout: Probability of the dropout whose mask is constant over time.
+        dt_min: Smallest initial step; a channel with step Δ looks back about 1/Δ samples.
+        dt_max: Largest initial step.
+        max_epochs: Passes over the training cases.
+        batch_size: Cases in a step.
+        learning_rate: Highest learning rate of AdamW, after a warm-up and before half a cosine.
+        weight_decay: Weight decay of AdamW.
+        validation_fraction: Part of the cases that early stopping sets aside.
+        n_iter_no_change: Epochs without a better validation loss before early stopping ends the fit.
+        warm_start: Continue from the weights of the last fit, on the same channels and classes.
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        random_state: Seed of weights, order and dropout; a fit with a seed is reproducible, in threads too.
+        verbose: 1 prints the choices and the progress.
+        bidirectional: Also read backwards: better for complete recordings; False gives a model that can stream.
+        class_weight: None, "balanced" or {class: weight}.
+        early_stopping: True, False or "auto": from 200 cases on.
+
+    Attributes:
+        classes_: Labels in the order of the columns of `predict_proba`.
+        multilabel_: Whether y was a table of zeros and ones (cases, labels).
+        model_: The trained `SequenceModel`, which reads (batch, length, channels).
+        mean_: Mean of each channel (channels,), subtracted from X.
+        scale_: Standard deviation of each channel (channels,).
+        choices_: What was chosen for the options that were None.
+        history_: Training loss and validation loss of each epoch.
+        n_iter_: Epochs trained.
+        n_channels_: Channels of X.
+        channel_names_: Columns of pandas tables, None without them.
+        length_: Samples of a signal, the median where they differ.
 
     >>> random = np.random.default_rng(0)
     >>> y = np.repeat(["low", "high"], 20)
@@ -64,51 +114,9 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
     (['high', 'low'], (40, 2), True)
     """
 
-    model_: SequenceModel
-
-    def __init__(
-        self,
-        family: str = "morlet",
-        d_model: int | None = None,
-        n_layers: int | None = None,
-        d_state: int | None = None,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-        dt_min: float | None = None,
-        dt_max: float | None = None,
-        max_epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.004,
-        weight_decay: float = 0.01,
-        class_weight: dict | str | None = None,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.15,
-        n_iter_no_change: int = 20,
-        warm_start: bool = False,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.family = family
-        self.d_model = d_model
-        self.n_layers = n_layers
-        self.d_state = d_state
-        self.bidirectional = bidirectional
-        self.dropout = dropout
-        self.dt_min = dt_min
-        self.dt_max = dt_max
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    bidirectional: bool = True
+    class_weight: dict | str | None = None
+    early_stopping: bool | str = "auto"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -117,119 +125,94 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         tags.target_tags.multi_output = False
         return tags
 
-    # -- fit ----------------------------------------------------------------------------------------------------
-
     def fit(self, X: Any, y: Any) -> WaveSSMClassifier:
-        """Train on X (cases, channels, time), (cases, time) or a list of arrays, and y (cases,) or (cases, labels)."""
-        anew = not (self.warm_start and hasattr(self, "model_"))
-        if not anew:
-            defaults.refuse_changes(self, self.model_.config)
-        cases = read_cases(self, X, reset=anew)
-        targets = read_targets(self, y, len(cases.values), reset=anew)
-        device = pick_device(self.device)
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
-        train_on, held = self._split(targets, random)
-        mean, scale = self._measure(cases, train_on)
-        if anew:
-            self.mean_, self.scale_ = mean, scale
-        cases = self._standardise(cases).to(device)
-        with seeded(seed, device):
-            if anew:
-                self.model_ = SequenceModel(self._config(cases, len(train_on)))
-            self._train(cases, targets.to(device), train_on, held, device)
+        """Train on labelled signals.
+
+        Args:
+            X: (cases, channels, time), (cases, time) or a list of arrays (channels, time) of any lengths.
+            y: Labels (cases,), or zeros and ones (cases, labels).
+
+        Returns:
+            The estimator itself.
+        """
+        reset = not self._continues
+        signals = read_signals(self, X, reset)
+        targets = read_targets(self, y, len(signals.values), reset)
+        self.fitted_: FittedClassifier = self._fit_gradient(signals, targets)
         return self
+
+    def _fit_gradient(self, signals: Signals, targets: Tensor) -> TrainedClassifier:
+        """Train a model; `model_`, `mean_`, `scale_`, `choices_` and `history_` tell about it."""
+        device, random = pick_device(self.device), check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        kept, held = self._split(targets, random)
+        self.length_ = int(signals.values.shape[1] if signals.lengths is None else signals.lengths.double().median())
+        config = self._model_config(
+            model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=len(self.classes_),
+            bidirectional=self.bidirectional, norm="batch", head="pool",
+        )  # fmt: skip
+        plan, weight = self._plan(len(kept)), self._weights(targets[kept])
+        if not self._continues:
+            self.mean_, self.scale_ = self._measure(signals, kept)
+            self.model_ = build_model(config, seed)
+        self._tell(config, max_epochs=plan.epochs, batch_size=plan.batch_size, early_stopping=held is not None)
+        fitted = TrainedClassifier(self.model_.to(device), self.mean_, self.scale_)
+        x = fitted.standardise(signals)
+        weight = None if weight is None else weight.to(device)
+
+        def part(index: Tensor) -> Arrays:
+            return Arrays(x[index], targets[index], None if signals.lengths is None else signals.lengths[index]).to(
+                device
+            )
+
+        self.history_ = train(
+            self.model_,
+            plan,
+            part(kept),
+            lambda logits, y: _loss(logits, y, weight),
+            None if held is None else part(held),
+            seed,
+        )
+        self.n_iter_ = self.history_.epochs
+        return fitted
 
     def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
         """Numbers of the cases to train on and of those set aside."""
-        cases = len(targets)
-        everything = torch.arange(cases)
+        cases, fraction = len(targets), check_number(self.validation_fraction, "validation_fraction", 1)
         if self.early_stopping not in (True, False, "auto"):
             raise OptionError(f"early_stopping is {self.early_stopping!r}, expected True, False or 'auto'.")
-        if not self.early_stopping or (self.early_stopping == "auto" and cases < EARLY_STOPPING_FROM):
-            return everything, None
-        fraction = self.validation_fraction
-        if not isinstance(fraction, int | float | np.number) or not 0 < fraction < 1:
-            raise OptionError(f"validation_fraction is {fraction!r}, expected a number between 0 and 1.")
-        counts = np.bincount(targets.numpy()) if targets.dim() == 1 else np.zeros(1)
+        wanted = cases >= EARLY_STOPPING_FROM if self.early_stopping == "auto" else self.early_stopping
         count = max(1, round(fraction * cases))
+        if not wanted or not fraction or count >= cases:
+            return torch.arange(cases), None
+        counts = np.bincount(targets.numpy()) if targets.dim() == 1 else np.zeros(1)
         stratify = targets.numpy() if counts.min() >= 2 and count >= len(counts) <= cases - count else None
-        try:
-            kept, held = train_test_split(everything.numpy(), test_size=count, random_state=random, stratify=stratify)
-        except ValueError as reason:
-            raise OptionError(f"early_stopping cannot set aside {count} of {cases} cases; use False.") from reason
+        kept, held = train_test_split(np.arange(cases), test_size=count, random_state=random, stratify=stratify)
         return torch.from_numpy(kept), torch.from_numpy(held)
 
-    def _measure(self, cases: Cases, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each channel over what is trained on, without padding; 1 for one that stands still."""
-        values, lengths = cases.take(index)
-        if lengths is not None:
-            values = values[torch.arange(values.shape[1]) < lengths[:, None]]
-        flat = values.reshape(-1, values.shape[-1])
-        mean, deviation = flat.mean(0).numpy(), flat.std(0, correction=0).numpy()
-        still = deviation <= CONSTANT * np.abs(mean)
-        if still.all():
-            raise DataError(f"{type(self).__name__}: X is constant in all training cases; there is nothing to learn.")
-        if still.any():
-            at = int(np.flatnonzero(still)[0])
+    def _measure(self, signals: Signals, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation (channels,) over the cases to train on, without padding; 1 for a constant channel."""
+        values = signals.values[index]
+        if signals.lengths is not None:
+            values = values[torch.arange(values.shape[1]) < signals.lengths[index, None]]
+        mean, deviation = mean_and_deviation(values.reshape(-1, values.shape[-1]).numpy())
+        for at in np.flatnonzero(deviation == 0):
             name = at if self.channel_names_ is None else repr(self.channel_names_[at])
-            warnings.warn(
-                f"channel {name} is constant ({mean[at]:g}) in all training cases and tells nothing.", stacklevel=3
-            )
-        return mean, np.where(still, 1.0, deviation)
-
-    def _standardise(self, cases: Cases) -> Cases:
-        values = (cases.values - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
-        return Cases(values.float(), cases.lengths)
-
-    def _config(self, cases: Cases, count: int) -> ModelConfig:
-        length = cases.values.shape[1] if cases.lengths is None else int(cases.lengths.double().median())
-        self.length_ = int(length)
-        self.choices_: dict[str, Any] = defaults.model_choices(self, count, self.length_, self.length_)
-        outputs = len(self.classes_)
-        return ModelConfig(
-            d_input=self.n_channels_, d_output=outputs, bidirectional=self.bidirectional, dropout=self.dropout,
-            norm="batch", head="pool", **self.choices_,
-        )  # fmt: skip
-
-    def _train(
-        self, cases: Cases, targets: Tensor, train_on: Tensor, held: Tensor | None, device: torch.device
-    ) -> None:
-        model = self.model_.to(device)
-        batch = defaults.batch_size(len(train_on)) if self.batch_size is None else self.batch_size
-        batch = check_int(batch, "batch_size", least=1)
-        plan = make_plan(self, len(train_on), batch)
-        self.choices_ |= {"max_epochs": plan.epochs, "batch_size": batch, "early_stopping": held is not None}
-        if self.verbose:
-            print(f"{plan.label}: {defaults.describe(self.choices_)}")
-        weight = self._weights(targets[train_on])
-
-        def loss(index: Tensor) -> Tensor:
-            chosen = train_on[index]
-            x, lengths = cases.take(chosen.to(device))
-            return _loss(model(x, lengths), targets[chosen.to(device)], weight)
-
-        def validate() -> float:
-            assert held is not None
-            return float(_loss(self._logits(cases.take(held.to(device))), targets[held.to(device)], weight))
-
-        self.history_ = train(model, plan, len(train_on), loss, None if held is None else validate)
-        self.n_iter_ = self.history_.epochs
+            warnings.warn(f"channel {name} is constant ({mean[at]:g}) in all training cases.", stacklevel=4)
+        return mean, np.where(deviation > 0, deviation, 1.0)
 
     def _weights(self, targets: Tensor) -> Tensor | None:
         """A weight for each class, or for the ones of each label."""
         given = self.class_weight
         if given is None:
             return None
-        if not isinstance(given, dict) and not (isinstance(given, str) and given == "balanced"):
-            raise OptionError(f"class_weight is {given!r}, expected None, 'balanced' or {{class: weight}}.")
         if isinstance(given, dict):
             names = self.classes_.tolist()
-            unknown = sorted(set(given) - set(names), key=str)
-            if unknown:
+            if unknown := sorted(set(given) - set(names), key=str):
                 warnings.warn(f"class_weight names classes that y has not: {unknown}.", stacklevel=4)
-            weights = [check_positive(given.get(name, 1), f"class_weight of {name!r}") for name in names]
-            return torch.tensor(weights, device=targets.device)
+            return torch.tensor([check_positive(given.get(name, 1), f"class_weight of {name!r}") for name in names])
+        if given != "balanced":
+            raise OptionError(f"class_weight is {given!r}, expected None, 'balanced' or {{class: weight}}.")
         if self.multilabel_:
             ones = targets.sum(0)
             return (len(targets) - ones).clamp(min=1) / ones.clamp(min=1)
@@ -237,41 +220,37 @@ class WaveSSMClassifier(ClassifierMixin, BaseEstimator):
         balanced = len(targets) / ((counts > 0).sum() * counts.clamp(min=1))
         return torch.where(counts > 0, balanced, 1.0).float()
 
-    # -- predict ------------------------------------------------------------------------------------------------
-
-    def _logits(self, cases: Cases) -> Tensor:
-        rows = torch.arange(len(cases.values), device=cases.values.device).split(PREDICT_BATCH)
-        return torch.cat([self.model_(*cases.take(index)) for index in rows])
-
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits (cases, classes); (cases,) where there are two classes: above zero says `classes_[1]`."""
-        check_is_fitted(self, "model_")
-        device = next(self.model_.parameters()).device
-        with torch.no_grad():
-            cases = self._standardise(read_cases(self, X, reset=False)).to(device)
-            logits = self._logits(cases).double().cpu().numpy()
+        """Logits of cases.
+
+        Args:
+            X: As in `fit`, of any length.
+
+        Returns:
+            (cases, classes or labels); (cases,) where there are two classes: above zero means `classes_[1]`.
+        """
+        check_is_fitted(self, "fitted_")
+        logits = self.fitted_.decision_function(read_signals(self, X, reset=False))
         if (lost := np.flatnonzero(~np.isfinite(logits).all(axis=1))).size:
-            raise NotFiniteError(
-                f"{type(self).__name__}: case {lost[0]} of X is too far from the cases of fit; give it in their units."
-            )
-        if not self.multilabel_ and logits.shape[1] == 2:
-            return logits[:, 1] - logits[:, 0]
-        return logits
+            raise NotFiniteError(f"case {lost[0]} of X is too far from the cases of fit; give it in their units.")
+        return logits[:, 1] - logits[:, 0] if not self.multilabel_ and logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (cases, classes); of labels, each by itself."""
-        logits = self.decision_function(X)
-        if logits.ndim == 1 or self.multilabel_:
-            p = torch.sigmoid(torch.from_numpy(logits)).numpy()
-            return np.stack([1 - p, p], axis=1) if logits.ndim == 1 else p
-        return torch.softmax(torch.from_numpy(logits), dim=1).numpy()
+        """Probabilities (cases, classes) of X as in `fit`; those of labels do not sum to one."""
+        logits = torch.from_numpy(self.decision_function(X))
+        if self.multilabel_:
+            return torch.sigmoid(logits).numpy()
+        if logits.dim() == 1:
+            p = torch.sigmoid(logits)
+            return torch.stack([1 - p, p], dim=1).numpy()
+        return torch.softmax(logits, dim=1).numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of `predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Classes (cases,), or indicators (cases, labels)."""
+        """Classes (cases,), or zeros and ones (cases, labels), of X as in `fit`."""
         logits = self.decision_function(X)
         if self.multilabel_:
             return (logits > 0).astype(np.int64)

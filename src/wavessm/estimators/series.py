@@ -1,139 +1,244 @@
-"""Stage 9e: what a forecaster may be given: arrays and pandas objects as numbers with an index that goes on.
+"""What a forecaster reads: arrays and pandas objects as numbers, the names of their columns and a regular index.
 
-(time,) or (time, columns)     an array; columns are forecast together
-Series, DataFrame              the same with an index; a DatetimeIndex also gives marks of the calendar
-a list or dict of these        several series, one model
+A series is (time,) or (time, columns), whose columns are forecast together; a Series or DataFrame has an index beside
+it, of dates or numbers; a list or dict of series shares one model. Results come back in the same form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from wavessm.data.tables import LARGEST
-from wavessm.errors import DataError, ShapeError
-from wavessm.estimators.index import check_index, continue_index, pandas, refuse_other_step
-from wavessm.estimators.tables import first_unfit, places
+from wavessm.errors import DataError, MissingExtraError, ShapeError
+from wavessm.estimators.base import as_array, check_numbers, column_order
+
+try:
+    import pandas as pd
+except ImportError as reason:
+    raise MissingExtraError("the estimators need pandas: pip install 'wavessm[estimators]'.") from reason
+
+DAY = 86400.0
+SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
+"""Shortest step of a scale in seconds, and the steps in its season."""
+
+CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
+_DATED = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
 
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One series: numbers, its index and names where it came with them."""
+    """Numbers of one series, and its index and names where it came with them."""
 
     values: np.ndarray  # (time, columns) float64
+    kind: str  # "array", "table", "series" or "frame"
     index: Any = None  # a pandas Index, or None for arrays
     columns: Any = None  # names of a DataFrame's columns, the name of a Series
-    kind: str = "array"  # "array", "table", "series", "frame"
 
     @property
     def length(self) -> int:
         return len(self.values)
 
-    def in_order(self, names: Sequence, what: str) -> TimeSeries:
-        """The track with its columns in the order of these names."""
-        if len(names) == 1 == self.values.shape[1]:  # one column needs no name
-            return self
-        order = places(self.columns, names, what)
-        if order == sorted(order):
-            return self
-        return replace(self, values=self.values[:, order], columns=self.columns[order])
-
     def future(self, steps: int) -> Any:
-        """The index of the `steps` after the last one."""
-        if self.index is None:
-            return None
-        return continue_index(self.index, steps)
+        """The index of the next `steps` rows; None without an index."""
+        return None if self.index is None else continue_index(self.index, steps)
 
-    def wrap(self, values: np.ndarray, index: Any) -> Any:  # (steps, columns)
-        """Numbers in the form the series came in."""
-        if self.kind == "array":
-            return values[:, 0]
-        if self.kind == "table":
-            return values
-        pd = pandas()
+    def wrap(self, values: np.ndarray) -> Any:  # (steps, columns)
+        """Values of the rows after the last one, in the form of the series."""
+        if self.kind in ("array", "table"):
+            return values[:, 0] if self.kind == "array" else values
         if self.kind == "series":
-            return pd.Series(values[:, 0], index=index, name=self.columns)
-        return pd.DataFrame(values, index=index, columns=self.columns)
+            return pd.Series(values[:, 0], index=self.future(len(values)), name=self.columns)
+        return pd.DataFrame(values, index=self.future(len(values)), columns=self.columns)
 
 
-def read_series(series: Any, what: str, names: Sequence | None = None) -> tuple[list[TimeSeries], Any]:
-    """Tracks, and what they came in: None for one series, "list", or the keys of a dict."""
-    if isinstance(series, Mapping):
-        if not series:
-            raise ShapeError(f"{what}: an empty dict, expected at least one series.")
-        return read_tracks(((f"{what} {key!r}", value) for key, value in series.items()), names), list(series)
-    if isinstance(series, list | tuple) and series and not np.isscalar(series[0]):
-        return read_tracks(((f"{what} {at}", value) for at, value in enumerate(series)), names), "list"
-    return read_tracks([(what, series)], names), None
+def read_series(given: Any, what: str, names: list | None = None) -> tuple[list[TimeSeries], Any]:
+    """One series or several, and the form they came in.
+
+    Args:
+        given: (time,), (time, columns), a pandas object, or a list or dict of them.
+        what: Its name in messages.
+        names: Columns that DataFrames must have, in any order; None takes those of the first.
+
+    Returns:
+        The series, and None for one, "list", or the keys of a dict.
+    """
+    form: Any = None
+    parts = {what: given}
+    if isinstance(given, Mapping):
+        form, parts = list(given), {f"{what} {key!r}": one for key, one in given.items()}
+    elif isinstance(given, list | tuple) and given and not np.isscalar(given[0]):
+        form, parts = "list", {f"{what} {at}": one for at, one in enumerate(given)}
+    series = []
+    for title, part in parts.items():
+        one = _read_one(part, title)
+        if one.kind == "frame":
+            names = list(one.columns) if names is None else names
+            if one.values.shape[1] > 1 or len(names) > 1:  # one column needs no name
+                order = column_order(one.columns, names, title)
+                one = replace(one, values=one.values[:, order], columns=one.columns[order])
+        series.append(one)
+    if not series:
+        raise ShapeError(f"{what}: empty, expected at least one series.")
+    return series, form
 
 
-def read_tracks(parts: Iterable[tuple[str, Any]], names: Sequence | None) -> list[TimeSeries]:
-    """Tracks of what has these titles; tables with their columns in the order of the names, or of the first table."""
-    tracks = []
-    for what, part in parts:
-        track = read_track(part, what)
-        if track.kind == "frame":
-            names = list(track.columns) if names is None else names
-            track = track.in_order(names, what)
-        tracks.append(track)
-    return tracks
+def _read_one(given: Any, what: str) -> TimeSeries:
+    index = getattr(given, "index", None) if hasattr(given, "to_numpy") else None
+    try:
+        values = np.asarray(as_array(given))
+        values = values.astype(np.float64) if values.dtype.kind in "fiubO" else values
+    except (TypeError, ValueError) as reason:
+        raise DataError(
+            f"{what}: not all numbers ({reason}); give (time,) or (time, columns), and dates as the index."
+        ) from reason
+    if values.dtype.kind != "f" or values.ndim not in (1, 2) or 0 in values.shape:
+        raise ShapeError(f"{what}: {values.shape} of {values.dtype}, expected numbers (time,) or (time, columns).")
+    check_numbers(values, f"{what}: row {{}}")
+    table = values.reshape(len(values), -1)
+    if index is None:
+        return TimeSeries(table, "array" if values.ndim == 1 else "table")
+    _check_index(index, what)
+    return TimeSeries(table, *(("series", index, given.name) if values.ndim == 1 else ("frame", index, given.columns)))
 
 
-def names_of(tracks: Sequence[TimeSeries]) -> list | None:
-    """Names of the columns, in the order that all tables have; None without tables."""
-    return next((list(track.columns) for track in tracks if track.kind == "frame"), None)
+def column_names(series: Sequence[TimeSeries]) -> list | None:
+    """Columns of the DataFrames among the series; None without one."""
+    return next((list(one.columns) for one in series if one.kind == "frame"), None)
 
 
-def refuse_others(tracks: Sequence[TimeSeries], like: TimeSeries) -> None:
-    """One line about the first series with other columns or another step than one that came before."""
-    width = like.values.shape[1]
-    for at, track in enumerate(tracks):
-        if track.values.shape[1] != width:
-            raise ShapeError(f"series {at} has {track.values.shape[1]} columns, expected {width}; all need the same.")
-        refuse_other_step(track.index, like.index, f"series {at}")
-
-
-def rewrap(results: list[Any], form: Any) -> Any:
-    """Results of several series in the form they came in."""
+def same_form(results: list[Any], form: Any) -> Any:
+    """Results of several series in the form that `read_series` found."""
     if form is None:
         return results[0]
     return results if form == "list" else dict(zip(form, results, strict=True))
 
 
-def read_track(series: Any, what: str) -> TimeSeries:
-    """One series, checked."""
-    index = columns = None
-    kind = ""
-    if series is None or isinstance(series, str):
-        raise ShapeError(f"{what}: got {series!r}, expected numbers; read a file first, as with pandas.read_csv.")
-    if hasattr(series, "to_numpy") and hasattr(series, "index"):
-        index, values = series.index, series.to_numpy()
-        kind = "series" if series.ndim == 1 else "frame"
-        columns = series.name if kind == "series" else series.columns
-        kinds = [dtype.kind for dtype in series.dtypes] if kind == "frame" else []
-        dated = [columns[at] for at, letter in enumerate(kinds) if letter == "M"]
-        if dated:
-            raise DataError(
-                f"{what}: column {dated[0]!r} holds dates; make it the index with .set_index({dated[0]!r})."
-            )
-    else:
-        values = series.detach().cpu().numpy() if isinstance(series, torch.Tensor) else series
-    try:
-        array = np.asarray(values)
-        array = array.astype(np.float64) if array.dtype.kind in "fiubO" else array
-    except (TypeError, ValueError, OverflowError) as reason:
-        raise DataError(f"{what}: not a table of numbers ({reason}); give (time,) or (time, columns).") from reason
-    if array.dtype.kind != "f" or array.ndim not in (1, 2) or 0 in array.shape:
-        raise ShapeError(f"{what}: {array.shape} of {array.dtype}, expected numbers (time,) or (time, columns).")
-    if found := first_unfit(array):
-        row, value = found
-        if not np.isfinite(value):
-            raise DataError(f"{what}: NaN or infinity in row {row}; fill it first, as with .interpolate().")
-        raise DataError(f"{what}: {value:g} in row {row}, beyond float32 ({LARGEST:.2g} at most); use a larger unit.")
-    if index is not None:
-        check_index(index, what)
-    return TimeSeries(array.reshape(len(array), -1), index, columns, kind or ("array" if array.ndim == 1 else "table"))
+# -- the index ------------------------------------------------------------------------------------------------------
+
+
+def _check_index(index: Any, what: str) -> None:
+    """Refuse an index that has no next entry: of text, not rising, or with gaps."""
+    if not isinstance(index, _DATED) and index.dtype.kind not in "iuf":
+        raise DataError(
+            f"{what}: its index is not dates or numbers ({index[0]!r} …); use series.index = pd.to_datetime("
+            "series.index), or drop it with .reset_index(drop=True)."
+        )
+    if not index.is_monotonic_increasing or not index.is_unique:
+        raise DataError(f"{what}: its index does not rise; use .sort_index() and drop duplicates.")
+    if len(index) > 2 and step_of(index) is None:
+        raise DataError(
+            f"{what}: its index has gaps or no regular step; use .asfreq() or .reindex() and fill the gaps."
+        )
+
+
+def step_of(index: Any) -> Any:
+    """The step of an index: a pandas offset for dates, else a number; None if it has none or several."""
+    if len(index) < 2 or getattr(index, "freq", None) is not None:
+        gaps = isinstance(index, pd.PeriodIndex) and (np.diff(index.asi8) != index.freq.n).any()
+        return None if gaps else getattr(index, "freq", None)
+    if len(index) > 2 and isinstance(index, _DATED):
+        with warnings.catch_warnings():  # pandas is about to change what infer_freq returns; to_offset takes both
+            warnings.simplefilter("ignore")
+            if (found := pd.tseries.frequencies.to_offset(pd.infer_freq(index))) is not None:
+                return found
+    steps = index[1:] - index[:-1]
+    if isinstance(index, _DATED):
+        return steps[0] if (steps == steps[0]).all() else None
+    rounded = np.abs(steps - np.median(steps)) < 0.5 * np.median(steps)  # a gap is a complete step
+    return (index[-1] - index[0]) / len(steps) if rounded.all() else None
+
+
+def continue_index(index: Any, steps: int) -> Any:
+    """The next entries of an index.
+
+    >>> continue_index(pd.date_range("2024-01-31", periods=3, freq="ME"), 2).strftime("%m-%d").tolist()
+    ['04-30', '05-31']
+    >>> continue_index(pd.RangeIndex(0, 10, 5), 2).tolist(), continue_index(pd.Index([0.0, 0.5]), 2).tolist()
+    ([10, 15], [1.0, 1.5])
+    """
+    step = step_of(index)
+    if isinstance(index, pd.DatetimeIndex):
+        if step is None:
+            raise DataError(f"the series has {len(index)} dates, too few to know their step; set index.freq.")
+        return pd.date_range(index[-1], periods=steps + 1, freq=step, name=index.name)[1:]
+    whole = index.dtype.kind in "iu"
+    step = 1 if step is None else round(step) if whole else step
+    return pd.Index([index[-1] + k * step for k in range(1, steps + 1)], name=index.name)
+
+
+def step_seconds(index: Any) -> float | None:
+    """The median step of dates in seconds; None for an index without dates."""
+    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
+        return None
+    return float(pd.Series(index).diff().median().total_seconds())
+
+
+def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
+    """Refuse a series with other columns, another step, or dates with a time zone where the first has none."""
+    for at, one in enumerate(series):
+        columns, wanted = one.values.shape[1], first.values.shape[1]
+        if columns != wanted:
+            raise ShapeError(f"series {at} has {columns} columns, expected {wanted}; a series is (time, columns).")
+        zones = [index.tz for index in (one.index, first.index) if isinstance(index, pd.DatetimeIndex)]
+        if len(zones) == 2 and (zones[0] is None) != (zones[1] is None):
+            raise DataError(f"series {at} has the time zone {zones[0]}, the first of fit {zones[1]}; use tz_localize.")
+        _check_step(one.index, first.index, f"series {at}")
+
+
+def _check_step(index: Any, first: Any, what: str) -> None:
+    here, there, dated = _spacing(index), _spacing(first), isinstance(first, _DATED)
+    if here is None or there is None or isinstance(index, _DATED) != dated or step_of(index) == step_of(first):
+        return
+    if abs(here - there) > there * (0.12 if dated and there > 27 * DAY else 1e-3):  # months differ by a tenth
+        unit = " s" if dated else ""
+        raise DataError(f"{what} has a step of {here:g}{unit}, expected {there:g}{unit} as in fit; resample it.")
+
+
+def _spacing(index: Any) -> float | None:
+    """Seconds between dates, or the step of numbers; None where it is not known or merely counts rows."""
+    if index is None or len(index) < 3 or isinstance(index, _DATED):
+        return step_seconds(index)
+    step = float(step_of(index))
+    return None if step == 1 and index.dtype.kind in "iu" else step
+
+
+# -- seasons and the calendar ---------------------------------------------------------------------------------------
+
+
+def season_of(index: Any) -> int:
+    """Steps in the season that the step of dates suggests; 1 without dates.
+
+    >>> [season_of(pd.date_range("2024", periods=9, freq=freq)) for freq in ("h", "D", "MS")]
+    [24, 7, 12]
+    """
+    seconds = step_seconds(index)
+    if seconds is None:
+        return 1
+    return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
+
+
+def cycles_of(index: Any, steps: int) -> tuple[str, ...]:
+    """Cycles of the calendar longer than a step that the first `steps` rows see twice; one seen less is a trend.
+
+    >>> cycles_of(pd.date_range("2024", periods=500, freq="h"), 500)
+    ('day', 'week')
+    """
+    seconds = step_seconds(index)
+    if seconds is None:
+        return ()
+    return tuple(name for name, length in CYCLES.items() if 2 * length <= seconds * steps and seconds < length)
+
+
+def calendar(index: Any, cycles: tuple[str, ...], zone: Any) -> np.ndarray:
+    """Sine and cosine of the place in each cycle, by the clock of a time zone. (time, 2 · cycles)"""
+    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    index = index if index.tz is None else index.tz_convert(zone)
+    day = (index.hour + index.minute / 60 + index.second / 3600) / 24
+    place = {"day": day, "week": (index.day_of_week + day) / 7, "year": (index.day_of_year - 1 + day) / 366}
+    angle = 2 * np.pi * np.stack([np.asarray(place[name], dtype=np.float64) for name in cycles], axis=1)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)

@@ -119,9 +119,9 @@ def _of_estimator(estimator: Any) -> InspectedModel:
         classes = tuple(str(label) for label in estimator.classes_)
         info = DataInfo(kind, config.d_input, config.d_output, estimator.length_, classes, scale=scale)
         return InspectedModel(name, estimator.model_, info, estimator.length_)
-    from wavessm.estimators.index import step_seconds
+    from wavessm.estimators.series import step_seconds
 
-    step = step_seconds(estimator.tracks_[0].index)
+    step = step_seconds(estimator.series_[0].index)
     length = estimator.context_ + int(estimator.horizon)
     return InspectedModel(name, estimator.model_, None, length, None if step is None else 1 / step)
 

@@ -24,6 +24,9 @@ from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 class TiedDropout(nn.Module):
     """Dropout whose mask is one number for each sample and feature, constant over time."""
 
+    generator: torch.Generator | None = None
+    """Where masks are drawn from; None is torch's global generator."""
+
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
@@ -38,7 +41,10 @@ class TiedDropout(nn.Module):
         """What x is multiplied by: 0 or 1/(1 − p) in shape (batch, 1, d_model), or None for nothing."""
         if not self.training or self.p == 0:
             return None
-        return F.dropout(torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device), self.p)
+        ones = torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device)
+        if self.generator is None:
+            return F.dropout(ones, self.p)
+        return ones.bernoulli_(1 - self.p, generator=self.generator).div_(1 - self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -1,0 +1,159 @@
+"""What a classifier reads, as one padded tensor with lengths, and its labels as numbers.
+
+X is (cases, channels, time), (cases, time) of one channel, or a list of arrays (channels, time) or (time,) of any
+lengths; a list may also hold pandas tables (time, channels), whose channels go by their names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
+from torch import Tensor
+
+from wavessm.errors import DataError, OptionError, ShapeError
+from wavessm.estimators.base import as_array, check_numbers, check_unchanged, column_order
+
+AXES = "X is (cases, channels, time), (cases, time) or a list of arrays (channels, time)"
+
+
+class Signals(NamedTuple):
+    """Cases with time before channels, zero after their end."""
+
+    values: Tensor  # (cases, length, channels) float64
+    lengths: Tensor | None  # (cases,); None where all cases have the length of the tensor
+
+
+def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
+    """X as the estimator was given it.
+
+    Args:
+        estimator: With `reset` it learns `n_features_in_`, `n_channels_` and `channel_names_`, else X is checked
+            against them.
+        X: (cases, channels, time), (cases, time) or a list of arrays.
+        reset: Whether this is a fit from scratch.
+    """
+    X, names = as_array(X), None if reset else estimator.channel_names_
+    if _is_list(X):
+        signals, names = _from_list(X, names)
+        if reset:
+            estimator.n_features_in_, estimator._columns = signals.values.shape[2], False
+            vars(estimator).pop("feature_names_in_", None)
+    else:
+        signals = _from_array(estimator, X, reset)
+    channels = signals.values.shape[2]
+    if reset:
+        estimator.n_channels_, estimator.channel_names_ = channels, names
+    elif channels != estimator.n_channels_:
+        swapped = signals.values.shape[1] == estimator.n_channels_
+        hint = "; swap the last two axes of yours" if swapped else ""
+        raise ShapeError(f"X has {channels} channels, expected the {estimator.n_channels_} of fit; {AXES}{hint}.")
+    return signals
+
+
+def _is_list(X: Any) -> bool:
+    """Whether X is a list, tuple or object array of arrays or pandas tables."""
+    if isinstance(X, np.ndarray):
+        return X.dtype == object and X.ndim == 1 and len(X) > 0 and isinstance(X[0], np.ndarray)
+    array_like = np.ndarray | Tensor
+    return isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, array_like) or _is_table(x) for x in X)
+
+
+def _is_table(case: Any) -> bool:
+    return hasattr(case, "to_numpy") and hasattr(case, "index")
+
+
+def _from_array(estimator: Any, X: Any, reset: bool) -> Signals:
+    try:
+        rank = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
+    except ValueError as reason:
+        raise ShapeError(f"X has rows of several lengths, which a list of NumPy arrays may have; {AXES}.") from reason
+    if rank > 3:
+        raise ShapeError(f"X has {rank} axes; {AXES}.")
+    options: dict[str, Any] = {"dtype": np.float64, "allow_nd": True, "ensure_all_finite": False}
+    # Columns are compared between tables only: signals of another length are welcome as (cases, channels, time).
+    if reset or rank < 2 or (rank == 2 and estimator._columns):
+        array = validate_data(estimator, X, reset=reset, **options)
+    else:
+        array = check_array(X, estimator=estimator, input_name="X", **options)
+    if 0 in array.shape:
+        raise ShapeError(f"X has shape {array.shape}, expected at least one channel and one sample; {AXES}.")
+    check_numbers(array, "case {} of X")
+    if reset:
+        estimator._columns = array.ndim == 2
+    signals = array[:, None] if array.ndim == 2 else array
+    return Signals(torch.from_numpy(signals.transpose(0, 2, 1).copy()), None)
+
+
+def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
+    """The cases, and the names of their channels: those given, else the first table's."""
+    arrays: list[np.ndarray] = []
+    for at, case in enumerate(X):
+        where = f"case {at} of X"
+        array = case.to_numpy().T if _is_table(case) else np.asarray(as_array(case))
+        if hasattr(case, "columns") and case.shape[1] > 1:  # one channel needs no name
+            names = list(case.columns) if names is None else names
+            array = array[column_order(case.columns, names, where)]
+        if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:
+            raise ShapeError(
+                f"{where} is {array.shape} of {array.dtype}, expected numbers (channels, time) or (time,)."
+            )
+        array = np.atleast_2d(array)
+        check_numbers(array, where)
+        if arrays and len(array) != len(arrays[0]):
+            raise ShapeError(f"{where} has {len(array)} channels, case 0 has {len(arrays[0])}; {AXES}.")
+        arrays.append(array)
+    lengths = torch.tensor([array.shape[1] for array in arrays])
+    values = torch.zeros(len(arrays), int(lengths.max()), len(arrays[0]), dtype=torch.float64)
+    for row, array in zip(values, arrays, strict=True):
+        row[: array.shape[1]] = torch.from_numpy(array.T.astype(np.float64))
+    return Signals(values, None if int(lengths.min()) == int(lengths.max()) else lengths), names
+
+
+def read_targets(estimator: Any, y: Any, cases: int, reset: bool) -> Tensor:
+    """Labels as numbers of classes (cases,), or as zeros and ones (cases, labels).
+
+    Args:
+        estimator: With `reset` it learns `classes_` and `multilabel_`, else y is checked against them.
+        y: (cases,) labels or (cases, labels) zeros and ones.
+        cases: Number of cases in X.
+        reset: Whether this is a fit from scratch.
+    """
+    y = _without_gaps(y)
+    check_classification_targets(y)
+    multilabel = type_of_target(y) == "multilabel-indicator"
+    if not multilabel:
+        y = column_or_1d(y, warn=True)
+    if len(y) != cases:
+        raise ShapeError(f"X has {cases} cases and y {len(y)}: inconsistent numbers of samples; {AXES}.")
+    if multilabel:
+        targets = torch.from_numpy(np.asarray(y).astype(np.float32))
+        classes = np.asarray(y.columns) if hasattr(y, "columns") else np.arange(targets.shape[1])
+    else:
+        classes, numbers = np.unique(y, return_inverse=True)
+        targets = torch.from_numpy(numbers.astype(np.int64))
+        if len(classes) < 2:
+            raise OptionError(f"y has one class, '{classes[0]}'; a classifier needs at least two.")
+    if not reset:
+        check_unchanged("the list of classes", classes.tolist(), estimator.classes_.tolist())
+        check_unchanged("multilabel", multilabel, estimator.multilabel_)
+    estimator.classes_, estimator.multilabel_ = classes, multilabel
+    return targets
+
+
+def _without_gaps(y: Any) -> Any:
+    """y, dense and in a NumPy type; missing and infinite labels are refused."""
+    import pandas as pd
+
+    if y is None:
+        raise OptionError("fit requires y to be passed, but the target y is None.")
+    y = y.toarray() if hasattr(y, "toarray") else y
+    for (case, *_), label in np.ndenumerate(np.asarray(y, dtype=object)):
+        if pd.isna(label) or (isinstance(label, float | np.floating) and np.isinf(label)):
+            raise DataError(f"y has {label} for case {case}, expected a label; drop the case or name it.")
+    if (plain := getattr(getattr(y, "dtype", None), "numpy_dtype", None)) is not None:  # Int64, boolean of pandas
+        return np.asarray(y, dtype=plain)
+    return y
