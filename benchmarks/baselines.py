@@ -39,12 +39,12 @@ from wavessm.data.source import DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import DataError
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import ForecastOptions, model_config
+from wavessm.tasks import ForecastOptions
 from wavessm.training import metrics, results
+from wavessm.training.config import model_config, resolve
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.folder import environment
-from wavessm.training.task_recipes import recipe
 from wavessm_lab.tasks.forecast_settings import tuned
 
 SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # blocks that add nothing to the linear path
@@ -92,9 +92,9 @@ def starts(root: str, variables: list[str]) -> list[Row]:
     rows = []
     for options in pairs(variables):
         began = time.perf_counter()
-        place, chosen = tuned(ForecastOptions(root, **options), recipe("forecast"))
+        place, chosen, _ = tuned(ForecastOptions(root, **options), *resolve("forecast"))
         data = place.load(0)
-        model = SequenceModel(model_config("forecast", dataclasses.replace(chosen.model, **SMALL), data.info, "fp32"))
+        model = SequenceModel(model_config("forecast", dataclasses.replace(chosen, **SMALL), data.info, "fp32"))
         fit = start_at_ridge(model, data)
         seconds = time.perf_counter() - began
         scores, _ = evaluate_split(model, data.test, data.info, 512)

@@ -16,20 +16,19 @@ import torch
 
 from common import arguments, find_device, machine, mean_ms, report
 from peers import Size, s4_step
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.nn.config import ModelConfig
+from wavessm.training.config import TrainConfig
 from wavessm.training.stepper import synthetic_step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:
     """One training step of our model on random cases."""
-    options = ModelOptions(
+    model = ModelConfig(
         family=family, d_model=size["d_model"], d_state=size["d_state"], n_layers=size["n_layers"],
         norm="batch", bidirectional=True, dropout=0.1,
     )  # fmt: skip
-    recipe = Recipe(
-        model=options, batch_size=size["batch"], precision=precision, cuda_graphs=graphs, device=device.type
-    )
-    return synthetic_step(recipe.check(), device, (1000, 12, 5))
+    config = TrainConfig(batch_size=size["batch"], precision=precision, cuda_graphs=graphs, device=device.type)
+    return synthetic_step(model, config, device, (1000, 12, 5))
 
 
 def main() -> None:

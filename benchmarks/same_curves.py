@@ -23,6 +23,7 @@ try:
         train(task, options, ModelConfig.from_dict(model), TrainConfig.from_dict(config), out, show=False)
 except ImportError:  # revision 50cf3e6
     from wavessm.training.recipes import Recipe
+
     from wavessm.training.run import train as old_train
 
     def run(task: str, options: dict, model: dict, config: dict, out: Path) -> None:
@@ -63,7 +64,8 @@ def main(out: Path) -> None:
         write_data(folder)
         runs = {
             "window-copy": ("window-copy", COPY, SIZE | {"drive": "slow", "dropout": 0.1}, OFTEN),
-            "curriculum": ("window-copy", COPY | {"stages": "32:0.5"}, SIZE, OFTEN | {"slow_down": True, "grad_clip": 0.5}),
+            "curriculum": ("window-copy", COPY | {"stages": "32:0.5"}, SIZE,
+                           OFTEN | {"slow_down": True, "grad_clip": 0.5}),
             **{kind: ("arrays", {"folder": str(folder / kind)}, BATCH_NORM, {"c_rate": "ssm"})
                for kind in ("multiclass", "multilabel", "regression")},
             "forecast": ("csv", {"path": str(folder / "series.csv"), "context": 24, "horizon": 6}, SIZE | WIDE,

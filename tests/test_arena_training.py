@@ -9,14 +9,13 @@ import miniatures
 from wavessm.cli import main
 from wavessm.data import load_listops
 from wavessm.data.source import Batch, DataInfo
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import TASKS, model_config
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.evaluate import decimate, low_pass
 from wavessm.training.folder import Run
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.predict import predict_files
-from wavessm.training.task_recipes import recipe
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
 from wavessm_lab.report.runs import read_runs
 
@@ -118,7 +117,7 @@ def test_training_learns_the_classes_of_a_miniature(tmp_path):
     miniatures.cifar(tmp_path / "data", per_batch=40)
     run = tmp_path / "run"
     words = ["train", "image", str(tmp_path / "data"), *TINY, "--d-model", "8", "--steps", "60", "--batch-size", "20"]
-    assert main([*words, "--schedule", "one-cycle", "--lr", "0.02", "--validations", "0.2", "--out", str(run)]) == 0
+    assert main([*words, "--schedule", "one-cycle", "--lr", "0.02", "--val-per-epoch", "0.2", "--out", str(run)]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["test_accuracy"] > 0.3, "ten classes of brightness; 0.1 is chance"
 
@@ -139,16 +138,13 @@ PAPER = {
 
 @pytest.mark.parametrize("task", PAPER)
 def test_paper_recipes_are_the_papers(task):
-    r = recipe(TASKS[task].recipes, "paper").check()
-    m = r.model
+    m, r = resolve(task, "paper")
     found = (m.n_layers, m.d_model, m.d_state, m.norm, m.prenorm, m.dropout, r.lr, r.batch_size, r.epochs,
              r.weight_decay, m.n_ssm, r.lr_ssm, r.warmup, r.dt_rate, r.c_rate)  # fmt: skip
     assert found == PAPER[task]
     assert m.bidirectional
     assert (m.dt_min, m.dt_max) == (0.001, 0.1)
     assert r.schedule == "cosine"
-    assert not r.note
-    assert recipe(TASKS[task].recipes, "best").note
 
 
 @pytest.mark.parametrize(
@@ -157,23 +153,23 @@ def test_paper_recipes_are_the_papers(task):
      ("pathfinder", 160_000, 500_000), ("pathx", 160_000, 250_000), ("speech", 84_843, 212_000)],
 )  # fmt: skip
 def test_epochs_make_the_published_steps(task, cases, steps):
-    assert recipe(TASKS[task].recipes, "paper").plan(cases).total_steps == pytest.approx(steps, rel=0.003)
+    assert resolve(task, "paper")[1].plan(cases).total_steps == pytest.approx(steps, rel=0.003)
 
 
 def test_heads_and_encoders_follow_the_data():
     tokens = DataInfo("multiclass", 1, 2, 4000, symbols=tuple("abc"))
-    pair = model_config("retrieval", ModelOptions(), tokens, "fp32")
+    pair = model_config("retrieval", ModelConfig(), tokens, "fp32")
     assert (pair.head, pair.encoder, pair.vocabulary) == ("pair", "embedding", 3)
-    assert model_config("text", ModelOptions(), tokens, "fp32").head == "pool"
-    pixels = model_config("pathx", ModelOptions(), DataInfo("multiclass", 1, 2, 16_384), "fp32")
+    assert model_config("text", ModelConfig(), tokens, "fp32").head == "pool"
+    pixels = model_config("pathx", ModelConfig(), DataInfo("multiclass", 1, 2, 16_384), "fp32")
     assert (pixels.head, pixels.encoder, pixels.vocabulary) == ("pool", "linear", None)
 
 
 @pytest.mark.parametrize(("dt_rate", "c_rate"), [("ssm", "global"), ("global", "global"), ("ssm", "ssm")])
 def test_every_parameter_has_the_rate_its_recipe_says(dt_rate, c_rate):
-    options = ModelOptions(d_model=4, n_layers=2, d_state=8)
+    options = ModelConfig(d_model=4, n_layers=2, d_state=8)
     model = SequenceModel(model_config("text", options, DataInfo("multiclass", 1, 2, 9, symbols=tuple("abcd")), "fp32"))
-    given = Recipe(lr=0.01, lr_ssm=0.002, weight_decay=0.05, dt_rate=dt_rate, c_rate=c_rate)
+    given = TrainConfig(lr=0.01, lr_ssm=0.002, weight_decay=0.05, dt_rate=dt_rate, c_rate=c_rate)
     groups = optimiser_groups(model, given)
     rates = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(rates) == len(list(model.parameters()))
@@ -195,7 +191,7 @@ def test_every_parameter_has_the_rate_its_recipe_says(dt_rate, c_rate):
 def test_padding_of_a_batch_changes_no_answer(tmp_path):
     make_listops(tmp_path)
     data = load_listops(tmp_path)
-    model = SequenceModel(model_config("listops", ModelOptions(d_model=8, n_layers=2, d_state=8, bidirectional=True),
+    model = SequenceModel(model_config("listops", ModelConfig(d_model=8, n_layers=2, d_state=8, bidirectional=True),
                                        data.info, "fp32")).eval()  # fmt: skip
     batch = data.test.take(torch.arange(8))
     alone = torch.cat([model(one.x, lengths=one.lengths) for one in map(data.test.take, torch.arange(8)[:, None])])

@@ -16,15 +16,14 @@ from wavessm.data.baselines import fit_linear, score
 from wavessm.data.datasets.forecast import SETS, load_forecast
 from wavessm.data.series import make_marks
 from wavessm.nn.heads import DirectPath
-from wavessm.tasks import TASKS, ForecastOptions, model_config
+from wavessm.tasks import TASKS, ForecastOptions
 from wavessm.training import checkpoint
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.folder import Run
 from wavessm.training.groups import optimiser_groups
 from wavessm.training.module import TrainingModule
 from wavessm.training.run import train
-from wavessm.training.task_recipes import recipe
 from wavessm_lab.cli import sweep as sweep_command
 from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.tasks import forecast_settings as settings
@@ -101,7 +100,7 @@ def test_a_direct_path_streams_not_and_says_so():
     ("fields", "words"),
     [
         ({"direct": True, "context": 4}, "direct goes with head='forecast'"),
-        ({"direct": True, "head": "forecast", "horizon": 3}, "context, the steps it reads,"),
+        ({"direct": True, "head": "forecast", "horizon": 3}, "needs context, the number of steps it reads"),
         ({"context": 4, "head": "forecast", "horizon": 3}, "context goes with direct=True"),
         ({"direct": True, "context": 4, "head": "forecast", "horizon": 3, "d_output": 2}, "last d_output columns"),
         ({"direct": "yes"}, "direct is 'yes'"),
@@ -119,7 +118,7 @@ def test_configs_that_make_no_sense_are_refused_in_one_line(fields, words):
 def cell(folder, norm, timeenc=0, multi=False, **fields):
     data = load_forecast(folder, "ETTh1", 12, multi, seq_len=30, timeenc=timeenc, eval_stamp=True)
     config = model_config(
-        "forecast", ModelOptions(**SIZE, direct=True, instance_norm=norm, **fields), data.info, "fp32"
+        "forecast", ws.ModelConfig(head="auto", **SIZE, direct=True, instance_norm=norm, **fields), data.info, "fp32"
     )
     return ws.SequenceModel(config), data
 
@@ -173,7 +172,7 @@ def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
 
 def test_a_direct_path_has_a_rate_of_its_own_and_the_global_one_comes_last(folder):
     model, _ = cell(folder, "last")
-    groups = optimiser_groups(model, Recipe(lr=0.1, lr_direct=0.02, weight_decay=0.3))
+    groups = optimiser_groups(model, TrainConfig(lr=0.1, lr_direct=0.02, weight_decay=0.3))
     assert [(group["name"], group["lr"]) for group in groups] == [
         ("direct", 0.02), ("ssm", 0.001), ("no decay", 0.1), ("decay", 0.1),
     ]  # fmt: skip
@@ -190,8 +189,9 @@ def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch)
 
     monkeypatch.setattr(TrainingModule, "work", watched)
     options = {"root": str(folder), "horizon": 12, "seq_len": 30}
-    small = Recipe(ModelOptions(**SIZE, direct=True), direct_start="ridge", steps=3, validations=3000, device="cpu")
-    train("forecast", options, small, tmp_path / "a", show=False)
+    model = ws.ModelConfig(head="auto", **SIZE, direct=True)
+    config = TrainConfig(direct_start="ridge", steps=3, val_per_epoch=3000, device="cpu")
+    train("forecast", options, model, config, tmp_path / "a", show=False)
     assert modes == [True, True, True]
 
 
@@ -207,9 +207,9 @@ def test_training_that_only_harms_leaves_the_ridge_as_the_best_model(folder, tmp
     assert result["test_mse"] == pytest.approx(score(fit_linear(data.train, data.val), data.test).mse, rel=1e-4)
 
 
-def test_a_ridge_start_without_a_path_is_refused():
+def test_a_ridge_start_without_a_path_is_refused(tmp_path):
     with pytest.raises(ws.OptionError, match="no direct path; add --direct"):
-        Recipe(direct_start="ridge").check()
+        train("forecast", {}, ws.ModelConfig(), TrainConfig(direct_start="ridge"), tmp_path)
 
 
 # -- waves of the calendar ----------------------------------------------------------------------------------------
@@ -244,25 +244,23 @@ def read(*words):
 
 def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
     given = read("--dataset", "WTH", "--horizon", "720", "--recipe", "best")
-    model = given.training.model
+    model = given.model
     assert (model.instance_norm, model.direct, given.data.timeenc, given.data.eval_stamp) == ("none", True, 3, True)
-    assert "raw-year" in given.training.note
     assert read().data.timeenc == 2, "the task's own data set and horizon count too"
     typed = read("--dataset", "WTH", "--horizon", "720", "--instance-norm", "mean", "--timeenc", "0")
-    assert (typed.training.model.instance_norm, typed.data.timeenc) == ("mean", 0), "what is typed wins"
-    assert typed.training.model.direct
+    assert (typed.model.instance_norm, typed.data.timeenc) == ("mean", 0), "what is typed wins"
+    assert typed.model.direct
     paper, multi = ["--recipe", "paper"], ["--variables", "multi"]
     for words in (paper, [*paper, *multi], ["--horizon", "48"], [*multi, "--horizon", "24"]):
         other = read("--dataset", "WTH", "--horizon", "720", *words)
-        assert other.training == recipe("forecast", "paper" if "paper" in words else "best")
+        assert (other.model, other.training) == resolve("forecast", "paper" if "paper" in words else "best")
         assert dataclasses.replace(other.data, dataset="ETTh1", horizon=24, variables="uni") == ForecastOptions()
 
 
 def test_best_has_other_settings_for_all_columns_at_once(chosen):
     given = read("--dataset", "WTH", "--horizon", "720", "--variables", "multi")
-    assert (given.training.model.instance_norm, given.data.seq_len, given.data.timeenc) == ("mean", 720, 2)
+    assert (given.model.instance_norm, given.data.seq_len, given.data.timeenc) == ("mean", 720, 2)
     assert given.data.variables == "multi"
-    assert given.training.note.startswith("setting mean-long of multivariate forecasts, chosen in validation: ")
 
 
 def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
@@ -272,8 +270,9 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
     assert len(jobs) == 32
     for job in jobs:
         given = read(*shlex.split(job.command)[3:])
-        assert (given.training, train_command.fields_of_data(given.data)) == (job.recipe, job.options)
-    chosen = [job.options for job in jobs if job.recipe.model.direct]
+        assert (given.model, given.training) == (job.model, job.config)
+        assert train_command.fields_of_data(given.data) == job.options
+    chosen = [job.options for job in jobs if job.model.direct]
     direct = {(options["dataset"], options["horizon"], options["variables"]) for options in chosen}
     assert direct == {("WTH", 720, "uni"), ("ETTh1", 24, "uni"), ("WTH", 720, "multi")}
 
@@ -281,16 +280,16 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
 def test_every_setting_is_one_that_the_command_takes():
     for name in settings.SETTINGS:
         whole = settings.complete(name)
-        data, tuned = settings.settle(TASKS["forecast"].data, recipe("forecast", "best"), whole)
+        data, *tuned = settings.settle(TASKS["forecast"].data, *resolve("forecast"), whole)
         given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
-        assert given.training == dataclasses.replace(tuned.check(), note=given.training.note)
+        assert [given.model, given.training] == tuned
         assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
     assert {name for table in settings.CHOSEN.values() for name in table.values()} <= set(settings.SETTINGS)
     places = {(name, horizon) for name, known in SETS.items() for horizon in known.lengths}
     assert places == set(settings.CHOSEN["uni"])
     assert {place for place in places if place[0] != "ECL"} == set(settings.CHOSEN["multi"])
     with pytest.raises(ws.UnknownNameError, match="did you mean 'instance_norm'"):
-        settings.settle(ForecastOptions(), Recipe(), {"instance_nrm": "none"})
+        settings.settle(ForecastOptions(), *resolve("forecast"), {"instance_nrm": "none"})
 
 
 def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):

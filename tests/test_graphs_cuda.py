@@ -10,8 +10,7 @@ import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet
 from wavessm.data.source import Windows
 from wavessm.data.tokens import Tokens
-from wavessm.tasks import model_config
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.run import train
@@ -51,7 +50,7 @@ def losses(kind, graphs, norm="batch", backbone="wavessm", precision="fp32", buc
     config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, norm=norm, backbone=backbone, bidirectional=True,
                             head="pair" if kind == "pairs" else "pool", **embedded)  # fmt: skip
     torch.manual_seed(0)
-    recipe = Recipe(lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs, precision=precision)
+    recipe = TrainConfig(lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs, precision=precision)
     recipe = dataclasses.replace(recipe, buckets=buckets)
     step = stepper(ws.SequenceModel(config).cuda(), data, recipe)
     return torch.stack([step().clone() for _ in range(STEPS * buckets)]).cpu()
@@ -83,8 +82,10 @@ def test_captured_steps_on_windows_have_the_losses_of_plain_steps():
     curves = []
     for graphs in (False, True):
         torch.manual_seed(0)
-        options = ModelOptions(d_model=32, n_layers=2, d_state=32, direct=True, instance_norm="last", horizon_mask=True)
-        recipe = Recipe(options, lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs)
+        options = ws.ModelConfig(
+            head="auto", d_model=32, n_layers=2, d_state=32, direct=True, instance_norm="last", horizon_mask=True
+        )
+        recipe = TrainConfig(lr=0.005, batch_size=16, steps=200, device="cuda", cuda_graphs=graphs)
         step = stepper(ws.SequenceModel(model_config("forecast", options, info, "fp32")).cuda(), data, recipe)
         curves.append(torch.stack([step().clone() for _ in range(STEPS)]).cpu())
     assert curves[0].isfinite().all()
@@ -102,7 +103,7 @@ def staged_losses(graphs, device="cuda"):
     data = copying_set(WindowCopy(96, windows=2, windows_max=4), ((48, 0.5),), device=device, cases=4)
     torch.manual_seed(0)
     config = ws.ModelConfig(2, 8, d_model=32, n_layers=2, d_state=32, norm="batch", head="last")
-    recipe = Recipe(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, slow_down=True)
+    recipe = TrainConfig(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, stretch_timescales=True)
     module = TrainingModule(ws.SequenceModel(config).to(device), data, recipe, recipe.plan(len(data.train)))
     optimiser = module.configure_optimizers()
     return torch.stack([module.advance(batch, optimiser).clone() for batch in module.train_dataloader()]).cpu()
@@ -122,7 +123,7 @@ def test_captured_steps_in_bf16():
 def test_a_captured_step_on_tokens_waits_for_nothing():
     data = data_of("tokens")
     config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, encoder="embedding", vocabulary=12)
-    recipe = Recipe(batch_size=16, steps=200, device="cuda", cuda_graphs=True)
+    recipe = TrainConfig(batch_size=16, steps=200, device="cuda", cuda_graphs=True)
     module = TrainingModule(ws.SequenceModel(config).cuda(), data, recipe, recipe.plan(256))
     optimiser = module.configure_optimizers()
     index = [torch.arange(16 * i, 16 * i + 16, device="cuda") for i in range(16)]
@@ -145,8 +146,8 @@ def test_whole_runs_by_graph_are_the_runs_step_by_step(tmp_path):
     for task, options in (("window-copy", copying), ("listops", {"root": str(tmp_path)})):
         losses = []
         for graphs in (False, True):
-            model = ModelOptions(d_model=16, n_layers=2, d_state=16)
-            recipe = Recipe(model, lr=0.01, batch_size=8, steps=20, device="cuda", cuda_graphs=graphs)
-            run = train(task, options, recipe, tmp_path / f"{task}-{graphs}", show=False)
+            model = ws.ModelConfig(d_model=16, n_layers=2, d_state=16)
+            recipe = TrainConfig(lr=0.01, batch_size=8, steps=20, device="cuda", cuda_graphs=graphs)
+            run = train(task, options, model, recipe, tmp_path / f"{task}-{graphs}", show=False)
             losses.append([row["train_loss"] for row in read_rows(run.folder / "metrics.csv", 20)])
         assert losses[1] == pytest.approx(losses[0], rel=5e-3), task

@@ -24,7 +24,7 @@ from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
 from wavessm.training import checkpoint, results
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.launch import prepare_server
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
@@ -67,9 +67,9 @@ def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
     assert len({job.name for job in jobs}) == len(jobs)
     last = [job for job in jobs if job.task == "forecast"][-1]
     assert (last.options["dataset"], last.options["horizon"], last.options["variables"]) == ("WTH", 48, "multi")
-    assert (last.recipe.model.backbone, last.recipe.seed) == ("lstm", 1)
-    exact = next(job for job in jobs if job.recipe.model.structure)
-    assert (exact.recipe.model.family, exact.recipe.model.measure) == ("db6", "translated")
+    assert (last.model.backbone, last.config.seed) == ("lstm", 1)
+    exact = next(job for job in jobs if job.model.structure)
+    assert (exact.model.family, exact.model.measure) == ("db6", "translated")
 
 
 def test_the_command_of_a_job_is_the_job():
@@ -84,7 +84,7 @@ def test_the_command_of_a_job_is_the_job():
         assert task.name == job.task
         other = "" if given.training.lr == 0.01 and given.recipe == "paper" else f"+lr={given.training.lr}"
         assert job.recipe_name == f"{given.recipe}{other}+batch_size=7", "not to be taken for the plain recipe's"
-        assert given.training == job.recipe
+        assert (given.model, given.training) == (job.model, job.config)
         assert train_command.fields_of_data(given.data) == job.options
 
 
@@ -274,7 +274,7 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
 def test_a_signal_to_the_whole_group_fails_no_run(tmp_path):
     out = tmp_path / "s"
     line = [sys.executable, "-m", "wavessm", "sweep", "--tasks", "window-copy", "--seeds", "0,1", "--jobs", "2"]
-    line += ["--out", str(out), "--quiet", "--", *TINY, "--steps", "1000000", "--validations", "0.1"]
+    line += ["--out", str(out), "--quiet", "--", *TINY, "--steps", "1000000", "--val-per-epoch", "0.1"]
     sweep = subprocess.Popen(line, start_new_session=True)
     deadline = time.monotonic() + 60
     while len(list(out.glob("*/metrics.csv"))) < 2 and time.monotonic() < deadline:
@@ -297,7 +297,7 @@ def test_ctrl_c_lets_runs_save_and_leaves_them_for_later(tmp_path, capsys):
     presser = threading.Thread(target=press)
     presser.start()
     line = ["sweep", "--tasks", "window-copy", "--seeds", "0,1,2", "--jobs", "2", "--out", str(out), "--quiet", "--"]
-    assert main([*line, *TINY, "--steps", "1000000", "--save-seconds", "1e9", "--validations", "0.1"]) == 130
+    assert main([*line, *TINY, "--steps", "1000000", "--save-seconds", "1e9", "--val-per-epoch", "0.1"]) == 130
     presser.join()
     said = capsys.readouterr()
     assert "0 done, 0 running, 3 waiting, 0 failed" in said.out
@@ -364,7 +364,7 @@ class Watched(Local):
         self.sizes, self.most = sizes, 0
 
     def _need(self, job):
-        return self.sizes[job.recipe.seed]
+        return self.sizes[job.config.seed]
 
     def _reap(self):
         self.most = max(self.most, sum(self._need(job) for job in self.board.running.values()))
@@ -376,7 +376,7 @@ def test_runs_side_by_side_fit_into_the_budget(tmp_path):
     board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
     engine = Watched(board, 4, 10, sizes=[6, 6, 3, 11, 3])
     engine.run(lambda board: None)
-    assert sorted(job.recipe.seed for job in board.done) == [0, 1, 2, 4]
+    assert sorted(job.config.seed for job in board.done) == [0, 1, 2, 4]
     assert list(board.failed) == [jobs[3].name], "one that never fits must not hold up the others"
     assert 6 < engine.most <= 10, "6 + 3, then the others"
 
@@ -404,7 +404,7 @@ def fake_ray(monkeypatch, broken):
             return lambda: self.answer(job, desk)
 
         def answer(self, job, desk):
-            if job.recipe.seed == broken:
+            if job.config.seed == broken:
                 raise RayError("The worker died unexpectedly.\nmore")
             return 0
 
@@ -424,7 +424,7 @@ def test_jobs_handed_to_ray_end_up_on_the_board(tmp_path, monkeypatch):
     jobs = jobs_of(3)
     board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
     OnRay(board, 2, 0).run(lambda board: None)
-    assert [job.recipe.seed for job in board.done] == [0, 2]
+    assert [job.config.seed for job in board.done] == [0, 2]
     assert board.failed == {jobs[1].name: "The worker died unexpectedly."}
 
 
@@ -479,7 +479,7 @@ def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_
     from wavessm_lab.sweep.ray import OnRay
 
     first, second = jobs_of(2)
-    long = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=150, save_seconds=0))
+    long = dataclasses.replace(first, config=dataclasses.replace(first.config, steps=150, save_seconds=0))
     desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
     board = SweepState.of([long, second], desk)
     killed: list[int] = []
@@ -510,7 +510,7 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray
     from wavessm_lab.sweep.ray import OnRay
 
     first, second = jobs_of(2)
-    endless = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, steps=10**6, save_seconds=1e9))
+    endless = dataclasses.replace(first, config=dataclasses.replace(first.config, steps=10**6, save_seconds=1e9))
     desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
     board = SweepState.of([endless, second], desk)
 
@@ -520,7 +520,7 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray
 
     OnRay(board, 1, 0).run(press_once)
     assert board.stopped
-    assert [job.recipe.seed for job in board.waiting] == [1, 0]
+    assert [job.config.seed for job in board.waiting] == [1, 0]
     assert results.read(desk.csv) == []
     assert workers_on(desk.log(endless)) == []
     reached = len(rows_of(desk.run(endless) / "metrics.csv"))
@@ -531,4 +531,4 @@ def test_names_in_the_table_are_those_of_the_vocabulary():
     row = results.described("forecast", {"dataset": "WTH", "horizon": 24, "variables": "uni"}, "paper", 1)
     assert (row["dataset"], row["horizon"], row["variables"]) == ("Weather", 24, "uni")
     assert ",".join(results.COLUMNS) == COLUMNS
-    assert isinstance(Job("window-copy", {}, "best", Recipe(), "x").name, str)
+    assert isinstance(Job("window-copy", {}, "best", ws.ModelConfig(), TrainConfig(), "x").name, str)

@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,24 +19,21 @@ import torch
 
 import miniatures
 import wavessm as ws
+from wavessm import ModelConfig
 from wavessm.errors import DataError
 from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import Interrupted, RunError
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run, held, new_folder
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule
 from wavessm.training.run import pick_device, resume, train
 
-MODEL = ModelOptions(d_model=8, n_layers=1, d_state=8, dropout=0.2)
+MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8, dropout=0.2)
 COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 16, "epoch": 40}
-TINY = Recipe(MODEL, lr=0.01, batch_size=4, steps=23, device="cpu", save_seconds=0, validations=1)
-
-
-def with_model(recipe, **fields):
-    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, **fields))
+TINY = TrainConfig(lr=0.01, batch_size=4, steps=23, device="cpu", save_seconds=0, val_per_epoch=1)
 
 
 def weights(folder, which="last"):
@@ -62,14 +60,14 @@ def assert_same_run(left, right):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    return train("window-copy", COPY, TINY, tmp_path_factory.mktemp("runs") / "unbroken", show=False)
+    return train("window-copy", COPY, MODEL, TINY, tmp_path_factory.mktemp("runs") / "unbroken", show=False)
 
 
 def test_run_folder_holds_what_it_promises(unbroken):
     folder = unbroken.folder
     written = json.loads((folder / "run.json").read_text())
-    assert written["recipe"] == TINY.to_dict()
-    assert written["recipe"]["seed"] == 0
+    assert written["train"] == TINY.to_dict()
+    assert ModelConfig.from_dict(written["model"]) == unbroken.model
     assert written["environment"]["torch"] == torch.__version__
     assert {"wavessm", "lightning", "python", "revision", "command"} <= set(written["environment"])
     assert Run.read(folder) == unbroken
@@ -98,9 +96,10 @@ def test_scores_of_the_run_are_those_of_its_best_model(unbroken):
 
 
 def test_training_learns_the_frequency_of_own_arrays(tmp_path):
-    recipe = Recipe(ModelOptions(d_model=32, n_layers=1, d_state=32), lr=0.02, batch_size=14, epochs=8, device="cpu")
+    model = ws.ModelConfig(d_model=32, n_layers=1, d_state=32)
+    config = TrainConfig(lr=0.02, batch_size=14, epochs=8, device="cpu")
     folder = miniatures.arrays(tmp_path / "own", cases=120)
-    run = train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False)
+    run = train("arrays", {"folder": str(folder)}, model, config, tmp_path / "run", show=False)
     rows = read_rows(run.folder / "metrics.csv", 10**9)
     assert rows[-1]["train_loss"] < 0.2 * rows[0]["train_loss"]
     assert evaluate_run(run).scores["accuracy"] > 0.8
@@ -139,7 +138,7 @@ def test_a_run_broken_anywhere_goes_on_bit_for_bit(unbroken, tmp_path, monkeypat
     break_at(monkeypatch, [0, 7, 10, 22], validations=[10, 23])  # from before the first step to after the last
     folder = tmp_path / "broken"
     with pytest.raises(Killed):
-        train("window-copy", COPY, TINY, folder, show=False)
+        train("window-copy", COPY, MODEL, TINY, folder, show=False)
     for _ in range(5):
         with pytest.raises(Killed):
             resume(folder, show=False)
@@ -153,14 +152,17 @@ def test_kill_minus_nine_and_resume_end_with_the_same_weights(unbroken, tmp_path
     script = (
         "import json, sys, time\nfrom pathlib import Path\n"
         "from wavessm.training.module import TrainingModule\n"
-        "from wavessm.training.config import Recipe\nfrom wavessm.training.run import train\n"
+        "from wavessm import ModelConfig\nfrom wavessm.training import TrainConfig, train\n"
         "work = TrainingModule.work\n"
         "def slow(self, *a):\n    time.sleep(0.02)\n    return work(self, *a)\n"
         "TrainingModule.work = slow\n"
-        "copy, recipe, folder = json.loads(sys.argv[1])\n"
-        "train('window-copy', copy, Recipe.from_dict(recipe), Path(folder), show=False)\n"
+        "copy, model, config, folder = json.loads(sys.argv[1])\n"
+        "model, config = ModelConfig.from_dict(model), TrainConfig.from_dict(config)\n"
+        "train('window-copy', copy, model, config, Path(folder), show=False)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, json.dumps([COPY, TINY.to_dict(), str(folder)])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, json.dumps([COPY, MODEL.to_dict(), TINY.to_dict(), str(folder)])]
+    )
     try:
         deadline = time.monotonic() + 120
         while not (folder / "metrics.csv").exists():
@@ -180,18 +182,22 @@ def test_kill_minus_nine_and_resume_end_with_the_same_weights(unbroken, tmp_path
 def test_own_data_with_batch_norm_and_early_stopping_go_on_bit_for_bit(tmp_path, monkeypatch, task):
     if task == "arrays":
         options = {"folder": str(miniatures.arrays(tmp_path / "own"))}
-        recipe = with_model(dataclasses.replace(TINY, steps=0, epochs=4), norm="batch", bidirectional=True)
+        model = dataclasses.replace(MODEL, norm="batch", bidirectional=True)
+        recipe = dataclasses.replace(TINY, steps=0, epochs=4)
     else:
-        options = {"path": str(miniatures.csv(tmp_path / "own.csv", rows=200)), "context": 12, "horizon": 4}
-        recipe = dataclasses.replace(TINY, steps=0, epochs=3, validations=4, patience=2, lr=0.3, schedule="constant")
+        model, options = (
+            MODEL,
+            {"path": str(miniatures.csv(tmp_path / "own.csv", rows=200)), "context": 12, "horizon": 4},
+        )
+        recipe = dataclasses.replace(TINY, steps=0, epochs=3, val_per_epoch=4, patience=2, lr=0.3, schedule="constant")
     recipe = dataclasses.replace(recipe, batch_size=8)
-    whole = train(task, options, recipe, tmp_path / "whole", show=False)
+    whole = train(task, options, model, recipe, tmp_path / "whole", show=False)
     last = checkpoint.load(whole.folder / "last.ckpt")["step"]
     if task == "csv":
         assert last < recipe.plan(len(whole.options.load(0).train)).total_steps, "it must stop early"
     break_at(monkeypatch, [3, last - 1])
     with pytest.raises(Killed):
-        train(task, options, recipe, tmp_path / "broken", show=False)
+        train(task, options, model, recipe, tmp_path / "broken", show=False)
     with pytest.raises(Killed):
         resume(tmp_path / "broken", show=False)
     resume(tmp_path / "broken", show=False)
@@ -215,7 +221,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
     asked: list[int] = []
     monkeypatch.setattr(TrainingModule, "work", work)
     with pytest.raises(Interrupted) as caught:
-        train("window-copy", COPY, dataclasses.replace(TINY, save_seconds=1e9), tmp_path / "run", show=False)
+        train("window-copy", COPY, MODEL, dataclasses.replace(TINY, save_seconds=1e9), tmp_path / "run", show=False)
     assert caught.value.args == (tmp_path / "run", at)
     assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == at
     assert signal.getsignal(signal.SIGINT) is handler, "the handler is given back"
@@ -227,12 +233,12 @@ def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
 def test_stretches_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypatch):
     folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, seconds=2)
     options, recipe = {"root": str(folder)}, dataclasses.replace(TINY, steps=9, crop=0.5)
-    whole = train("ptbxl-super-diag", options, recipe, tmp_path / "whole", show=False)
+    whole = train("ptbxl-super-diag", options, MODEL, recipe, tmp_path / "whole", show=False)
     assert whole.info.length == 200, "validation, test and prediction hear whole records"
     with monkeypatch.context() as broken:
         break_at(broken, [5])
         with pytest.raises(Killed):
-            train("ptbxl-super-diag", options, recipe, tmp_path / "broken", show=False)
+            train("ptbxl-super-diag", options, MODEL, recipe, tmp_path / "broken", show=False)
     resume(tmp_path / "broken", show=False)
     a, b = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -243,7 +249,7 @@ def test_a_stretch_that_does_not_fit_leaves_no_folder(tmp_path):
     long = dataclasses.replace(TINY, crop=3)
     for task, options in (("ptbxl-form", {"root": str(folder)}), ("window-copy", COPY)):
         with pytest.raises(ws.OptionError, match="crop: "):
-            train(task, options, long, tmp_path / "run", show=False)
+            train(task, options, MODEL, long, tmp_path / "run", show=False)
         assert not (tmp_path / "run").exists()
 
 
@@ -254,7 +260,9 @@ def own(tmp_path_factory):
     for part in ("val", "test"):
         for name in ("X", "y"):
             np.save(folder / f"{name}_{part}.npy", np.load(folder / f"{name}.npy")[:12])
-    return train("arrays", {"folder": str(folder)}, dataclasses.replace(TINY, steps=4), folder / "run", show=False)
+    return train(
+        "arrays", {"folder": str(folder)}, MODEL, dataclasses.replace(TINY, steps=4), folder / "run", show=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +346,7 @@ def spoil(monkeypatch, at, value):
 def test_divergence_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, value, words):
     spoil(monkeypatch, 13, value)
     with pytest.raises(RunError, match=rf"step 13: {words}.*last\.ckpt \(step 12\)"):
-        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+        train("window-copy", COPY, MODEL, TINY, tmp_path / "run", show=False)
     kept = checkpoint.load(tmp_path / "run" / "last.ckpt")
     assert kept["step"] == 12
     assert all(bool(torch.isfinite(value).all()) for value in kept["model"].values())
@@ -355,7 +363,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TrainingModule, "work", work)
     with pytest.raises(RunError, match=r"step 5: \S+ holds NaN or infinity.*\(step 4\)"):
-        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+        train("window-copy", COPY, MODEL, TINY, tmp_path / "run", show=False)
     assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == 4
 
 
@@ -374,7 +382,7 @@ def test_a_validation_that_chooses_no_model_is_refused_before_training(tmp_path,
     for name, values in (given | arrays).items():
         np.save(tmp_path / f"{name}.npy", values)
     with pytest.raises(DataError, match=f"validation part: {words}") as caught:
-        train("arrays", {"folder": str(tmp_path)}, TINY, tmp_path / "run", show=False)
+        train("arrays", {"folder": str(tmp_path)}, MODEL, TINY, tmp_path / "run", show=False)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -382,15 +390,15 @@ def test_a_validation_that_chooses_no_model_is_refused_before_training(tmp_path,
 def test_a_score_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingModule, "scores", lambda self: {"relative_mse": math.nan})
     with pytest.raises(RunError, match="step 10: relative mse of the validation is not a number"):
-        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+        train("window-copy", COPY, MODEL, TINY, tmp_path / "run", show=False)
 
 
 def test_batch_norm_of_single_samples_is_refused(tmp_path):
     np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((40, 1, 2)))
     np.save(tmp_path / "y.npy", np.arange(40) % 2)
-    recipe = with_model(dataclasses.replace(TINY, batch_size=1), norm="batch")
+    model, config = dataclasses.replace(MODEL, norm="batch"), dataclasses.replace(TINY, batch_size=1)
     with pytest.raises(ws.OptionError, match="norm is batch, but batch_size 1 gives a process one case of one sample"):
-        train("arrays", {"folder": str(tmp_path)}, recipe, tmp_path / "run", show=False)
+        train("arrays", {"folder": str(tmp_path)}, model, config, tmp_path / "run", show=False)
 
 
 def test_a_full_disk_stops_the_run_and_it_goes_on_later(unbroken, tmp_path, monkeypatch):
@@ -404,7 +412,7 @@ def test_a_full_disk_stops_the_run_and_it_goes_on_later(unbroken, tmp_path, monk
 
     monkeypatch.setattr(checkpoint.os, "fsync", fsync)
     with pytest.raises(RunError, match="No space left on device"):
-        train("window-copy", COPY, TINY, tmp_path / "run", show=False)
+        train("window-copy", COPY, MODEL, TINY, tmp_path / "run", show=False)
     monkeypatch.undo()
     assert 0 < checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] < 23
     resume(tmp_path / "run", show=False)
@@ -438,24 +446,24 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
     with pytest.raises(RunError, match="do not fit"):
         Run.read(tmp_path).load_model()
-    change(tmp_path, recipe=[])
+    change(tmp_path, train=[])
     refused("cannot be used by wavessm")
-    change(tmp_path, recipe=TINY.to_dict(), info=unbroken.info.to_dict() | {"kind": "multiclass"})
+    change(tmp_path, train=TINY.to_dict(), info=unbroken.info.to_dict() | {"kind": "multiclass"})
     refused(r"its data \(.* 0 classes\) do not fit its model")
-    change(tmp_path, recipe=TINY.to_dict() | {"momentum": 1})
-    refused("unknown field of a recipe 'momentum'")
+    change(tmp_path, train=TINY.to_dict() | {"momentum": 1})
+    refused("unknown field of TrainConfig 'momentum'")
     change(tmp_path, version=2)
     refused(r"another version of wavessm \(format 2, this one reads 1\)")
 
 
 def test_options_that_this_machine_cannot_serve():
     with pytest.raises(ws.OptionError, match="cuda_graphs needs a GPU"):
-        pick_device(Recipe(cuda_graphs=True, device="cpu"))
+        pick_device(TrainConfig(cuda_graphs=True, device="cpu"))
     with pytest.raises(ws.OptionError, match="expected auto, cpu"):
-        pick_device(Recipe(device="gpu0"))
+        pick_device(TrainConfig(device="gpu0"))
     if not torch.cuda.is_available():
         with pytest.raises(ws.OptionError, match="sees no GPU"):
-            pick_device(Recipe(device="cuda"))
+            pick_device(TrainConfig(device="cuda"))
 
 
 def test_rare_labels_are_evaluated_without_an_interval(tmp_path):
@@ -465,7 +473,7 @@ def test_rare_labels_are_evaluated_without_an_interval(tmp_path):
         np.save(folder / f"X{part}.npy", np.random.default_rng(0).standard_normal((30, 8)))
         np.save(folder / f"y{part}.npy", np.eye(30, 25, dtype=int))
     recipe = dataclasses.replace(TINY, steps=1)
-    found = evaluate_run(train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False))
+    found = evaluate_run(train("arrays", {"folder": str(folder)}, MODEL, recipe, tmp_path / "run", show=False))
     assert list(found.scores) == ["auroc"]
     assert found.intervals == {}
 
@@ -490,7 +498,7 @@ def test_runs_that_begin_together_have_a_folder_each(tmp_path, monkeypatch):
 
 def test_an_occupied_folder_is_not_overwritten(unbroken):
     with pytest.raises(RunError, match="not an empty folder"):
-        train("window-copy", COPY, TINY, unbroken.folder, show=False)
+        train("window-copy", COPY, MODEL, TINY, unbroken.folder, show=False)
 
 
 # -- ways to compute ----------------------------------------------------------------------------------------------
@@ -498,7 +506,7 @@ def test_an_occupied_folder_is_not_overwritten(unbroken):
 
 def test_bf16_autocast_trains_to_nearly_the_same_loss(unbroken, tmp_path):
     recipe = dataclasses.replace(TINY, precision="bf16")
-    run = train("window-copy", COPY, recipe, tmp_path / "run", show=False)
+    run = train("window-copy", COPY, MODEL, recipe, tmp_path / "run", show=False)
     ours, full = (
         json.loads((folder / "result.json").read_text())["test_mse"] for folder in (run.folder, unbroken.folder)
     )
@@ -516,9 +524,37 @@ def test_compiled_model_is_asked_for_and_weights_keep_their_names(unbroken, tmp_
         return model
 
     monkeypatch.setattr(torch, "compile", compile)
-    run = train("window-copy", COPY, dataclasses.replace(TINY, compile=True), tmp_path / "run", show=False)
+    run = train("window-copy", COPY, MODEL, dataclasses.replace(TINY, compile=True), tmp_path / "run", show=False)
     assert len(asked) == 1
     assert weights(run.folder).keys() == weights(unbroken.folder).keys()
+
+
+# -- folders of earlier versions ----------------------------------------------------------------------------------
+
+OLD = Path(__file__).parent / "data" / "revision_50cf3e6"
+
+
+def test_a_run_of_revision_50cf3e6_is_evaluated_and_resumed_with_the_same_numbers(tmp_path):
+    expected = json.loads((OLD / "expected.json").read_text())
+    shutil.copytree(OLD / "run", tmp_path / "run")
+    run = Run.read(tmp_path / "run")
+    assert (run.model.b_init, run.config.max_loss_ratio, run.config.val_per_epoch) == ("slow-modes", 50.0, 2.0)
+    assert evaluate_run(run).scores == pytest.approx(expected["interrupted_test"], rel=1e-6)
+    resume(run.folder, show=False)
+    rows = read_rows(run.folder / "metrics.csv", 10**9)
+    assert len(rows) == 3
+    for row, was in zip(rows, expected["metrics"], strict=True):
+        assert {name: row[name] for name in was} == pytest.approx(was, rel=1e-6)
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["best_step"] == expected["result"]["best_step"]
+    assert result["test_mse"] == pytest.approx(expected["result"]["test_mse"], rel=1e-6)
+
+
+def test_a_model_of_revision_50cf3e6_gives_the_same_output():
+    model = ws.SequenceModel.from_pretrained(OLD / "model").eval()
+    output = model(torch.linspace(-1, 1, 24).reshape(1, 12, 2))
+    expected = json.loads((OLD / "expected.json").read_text())["model_output"]
+    torch.testing.assert_close(output, torch.tensor(expected), rtol=1e-5, atol=1e-6)
 
 
 # -- another sampling rate ------------------------------------------------------------------------------------------
@@ -527,7 +563,7 @@ def test_compiled_model_is_asked_for_and_weights_keep_their_names(unbroken, tmp_
 def test_every_second_sample_is_heard_with_twice_the_step(tmp_path):
     recipe = dataclasses.replace(TINY, steps=4)
     folder = miniatures.arrays(tmp_path / "own")
-    run = train("arrays", {"folder": str(folder)}, recipe, tmp_path / "run", show=False)
+    run = train("arrays", {"folder": str(folder)}, MODEL, recipe, tmp_path / "run", show=False)
     data = run.options.load(0)
     batch = data.test.take(torch.arange(len(data.test)))
     with torch.no_grad():
@@ -545,7 +581,7 @@ def test_every_second_sample_is_heard_with_twice_the_step(tmp_path):
 def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
     folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, rates=(100, 500))
     recipe = dataclasses.replace(TINY, steps=3, batch_size=8)
-    run = train("ptbxl-super-diag", {"root": str(folder)}, recipe, tmp_path / "run", show=False)
+    run = train("ptbxl-super-diag", {"root": str(folder)}, MODEL, recipe, tmp_path / "run", show=False)
     evaluated = evaluate_run(run, sampling_rate=500)
     assert evaluated.rate == pytest.approx(0.2)
     assert 0 <= evaluated.scores["auroc"] <= 1
@@ -581,7 +617,9 @@ def test_each_layout_trains_end_to_end(tmp_path, task):
     options = {where: str(made.parent if made.is_file() else made)}
     if task == "forecast":
         options |= {"seq_len": 24, "horizon": 6}
-    run = train(task, options, dataclasses.replace(TINY, steps=3, eval_batch_size=1024), tmp_path / "run", show=False)
+    run = train(
+        task, options, MODEL, dataclasses.replace(TINY, steps=3, eval_batch_size=1024), tmp_path / "run", show=False
+    )
     result = json.loads((run.folder / "result.json").read_text())
     assert all(math.isfinite(value) for name, value in result.items() if name.startswith("test_"))
 

@@ -9,15 +9,15 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.training.config import ModelOptions, Recipe
-from wavessm.training.dry_run import dry_run
+from wavessm.training.config import TrainConfig
+from wavessm.training.dry_run import estimate_run
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import prepare_server
 from wavessm.training.run import train
 from wavessm_lab.tasks.window_copy import WindowCopyOptions
 
-SMALL = ModelOptions(d_model=16, n_layers=1, d_state=16)
-LONG = Recipe(SMALL, batch_size=4, steps=2, device="cpu", eval_batch_size=4, save_seconds=1e9)
+SMALL = ws.ModelConfig(d_model=16, n_layers=1, d_state=16)
+LONG = TrainConfig(batch_size=4, steps=2, device="cpu", eval_batch_size=4, save_seconds=1e9)
 ARGUMENTS = ["--length", "64", "--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu"]
 
 
@@ -26,13 +26,13 @@ def long_copy(length):
 
 
 def estimate(length, recipe, folder, answers):
-    answers.put(dry_run("window-copy", long_copy(length), recipe))
+    answers.put(estimate_run("window-copy", long_copy(length), SMALL, recipe))
 
 
 def measure(length, recipe, folder, answers):
     """What a real run adds to its process at the highest, and the seconds of its steps."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    train("window-copy", long_copy(length), recipe, folder, show=False)
+    train("window-copy", long_copy(length), SMALL, recipe, folder, show=False)
     answers.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - pages * resource.getpagesize())
 
 
@@ -67,10 +67,10 @@ def test_time_parameters_and_steps_are_those_of_the_run(tmp_path, monkeypatch):
         return 0.5
 
     monkeypatch.setattr("wavessm.training.dry_run._timed", timed)
-    recipe = Recipe(SMALL, batch_size=4, epochs=30, validations=0.1, device="cpu", eval_batch_size=8)
+    recipe = TrainConfig(batch_size=4, epochs=30, val_per_epoch=0.1, device="cpu", eval_batch_size=8)
     options = {"length": 256, "cases": 16, "epoch": 40}
-    said = dry_run("window-copy", options, recipe)
-    run = train("window-copy", options, recipe, tmp_path / "run", show=False)
+    said = estimate_run("window-copy", options, SMALL, recipe)
+    run = train("window-copy", options, SMALL, recipe, tmp_path / "run", show=False)
     rows = read_rows(run.folder / "metrics.csv", 10**9)
     assert (said.steps, said.validations, said.cases) == (300, len(rows), 40)
     assert said.parameters == sum(p.numel() for p in run.load_model().parameters())
@@ -79,7 +79,7 @@ def test_time_parameters_and_steps_are_those_of_the_run(tmp_path, monkeypatch):
 
 def test_several_processes_share_the_batch():
     recipe = dataclasses.replace(LONG, batch_size=5, devices=2)
-    assert dry_run("window-copy", long_copy(64), recipe).batch_size == 3
+    assert estimate_run("window-copy", long_copy(64), SMALL, recipe).batch_size == 3
 
 
 def test_steps_of_a_curriculum_count_by_their_length():
@@ -102,4 +102,4 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
 
 def test_dry_run_refuses_what_a_run_would_refuse():
     with pytest.raises(ws.OptionError, match="batch_size"):
-        dry_run("window-copy", {}, dataclasses.replace(LONG, batch_size=0))
+        estimate_run("window-copy", {}, SMALL, dataclasses.replace(LONG, batch_size=0))

@@ -13,15 +13,15 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 import wavessm as ws
+from wavessm import ModelConfig
 from wavessm.data import Arrays, DataInfo
-from wavessm.nn.config import ModelConfig
-from wavessm.tasks import TASKS, data_options, model_config
+from wavessm.tasks import TASKS, data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.checkpoint import RunError
-from wavessm.training.config import ModelOptions, Recipe, fields_of
+from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.schedule import factor
-from wavessm.training.task_recipes import RECIPES, recipe
+from wavessm.training.task_recipes import RECIPES
 from wavessm_lab.tasks.window_copy import window_copying
 
 # -- recipes --------------------------------------------------------------------------------------------------
@@ -30,24 +30,23 @@ from wavessm_lab.tasks.window_copy import window_copying
 def test_paper_recipes_hold_the_papers_table():
     """Layers, H, N, norm, prenorm, dropout, lr, batch, epochs, weight decay; steps of the diagonal tasks."""
     table = {
-        "ptbxl": (6, 256, 64, "batch", True, 0.1, 0.01, 16, 100, 0.05),
+        "ptbxl-diag": (6, 256, 64, "batch", True, 0.1, 0.01, 16, 100, 0.05),
         "forecast": (2, 128, 64, "layer", True, 0.25, 0.01, 50, 10, 0.0),
     }
     for group, row in table.items():
-        r = recipe(group, "paper")
-        m = r.model
+        m, r = resolve(group, "paper")
         got = (m.n_layers, m.d_model, m.d_state, m.norm, m.prenorm, m.dropout, r.lr, r.batch_size, r.epochs,
                r.weight_decay)  # fmt: skip
         assert got == row, group
         assert (m.dt_min, m.dt_max, r.lr_ssm, m.instance_norm) == (0.001, 0.1, 0.001, "none")
-    assert recipe("ptbxl", "paper").model.bidirectional
-    assert not recipe("forecast", "paper").model.bidirectional
-    assert recipe("forecast", "paper").schedule == "constant"
-    assert recipe("forecast", "paper").validations == 5
+    assert resolve("ptbxl-diag", "paper")[0].bidirectional
+    model, config = resolve("forecast", "paper")
+    assert not model.bidirectional
+    assert (config.schedule, config.val_per_epoch) == ("constant", 5)
     # 107 thousand steps on the diagnostic tasks, five validations in an epoch of 7,897 windows
-    assert recipe("ptbxl", "paper").plan(17_084).total_steps == 106_800
-    assert recipe("forecast", "paper").plan(7897).validate_every == 32
-    assert recipe("window-copy", "paper").plan(16_384).total_steps == 8000
+    assert resolve("ptbxl-diag", "paper")[1].plan(17_084).total_steps == 106_800
+    assert config.plan(7897).validate_every == 32
+    assert resolve("window-copy", "paper")[1].plan(16_384).total_steps == 8000
 
 
 def test_best_recipes_say_in_what_they_differ():
@@ -58,42 +57,27 @@ def test_best_recipes_say_in_what_they_differ():
 
 def test_every_task_has_recipes_and_a_model_for_its_data():
     for name in TASKS.names():
-        assert recipe(TASKS[name].recipes, "best").check()
-
-
-def test_a_recipe_decides_what_the_data_do_not():
-    decided = {
-        "d_input",
-        "d_output",
-        "encoder",
-        "vocabulary",
-        "mark_sizes",
-        "mark_width",
-        "head",
-        "horizon",
-        "context",
-        "precision",
-    }
-    assert set(fields_of(ModelOptions)) == set(fields_of(ModelConfig)) - decided
+        model, config = resolve(name)
+        assert model.head == "auto"
+        assert config.plan(100).total_steps > 0
 
 
 def test_model_of_a_forecast_reads_the_calendar():
     info = DataInfo("forecast", 7, 7, 48, horizon=24, mark_sizes=(13, 32, 7, 24))
-    config = model_config("forecast", recipe("forecast", "best").model, info, "tf32")
+    config = model_config("forecast", resolve("forecast")[0], info, "tf32")
     assert (config.encoder, config.head, config.horizon, config.instance_norm) == ("calendar", "forecast", 24, "last")
     assert config.precision == "tf32"
-    assert model_config("window-copy", ModelOptions(), DataInfo("regression", 2, 8, 64), "fp32").head == "last"
+    assert model_config("window-copy", ModelConfig(), DataInfo("regression", 2, 8, 64), "fp32").head == "last"
 
 
 def test_recipe_goes_to_json_and_back_and_refuses_what_it_does_not_know():
-    r = dataclasses.replace(recipe("ptbxl", "best"), lr=0.25)
-    assert Recipe.from_dict(r.to_dict()) == r
+    config = dataclasses.replace(resolve("ptbxl-diag")[1], lr=0.25)
+    assert TrainConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ws.UnknownNameError, match="did you mean 'batch_size'"):
-        Recipe.from_dict({"batchsize": 3})
-    with pytest.raises(ws.UnknownNameError, match="did you mean 'family'"):
-        Recipe.from_dict({"model": {"familly": "db6"}})
+        TrainConfig.from_dict({"batchsize": 3})
     with pytest.raises(ws.OptionError, match="lr is -1"):
-        Recipe.from_dict({"lr": -1.0})
+        TrainConfig.from_dict({"lr": -1.0})
+    assert TrainConfig.from_dict({"slow_down": True, "note": "x"}) == TrainConfig(stretch_timescales=True)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'horizon'"):
         data_options("forecast", {"horizn": 3})
 

@@ -18,7 +18,7 @@ from wavessm.data import Arrays
 from wavessm.training import checkpoint
 from wavessm.training.batches import EvalBatches, TrainBatches
 from wavessm.training.checkpoint import Interrupted, RunError
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import DistInfo, team_of
 from wavessm.training.keeper import read_rows
 from wavessm.training.launch import launch
@@ -26,11 +26,11 @@ from wavessm.training.module import TrainingModule
 from wavessm.training.run import pick_device, resume, train
 from wavessm_lab.tasks.window_copy import window_copying
 
-MODEL = ModelOptions(d_model=8, n_layers=1, d_state=8)
+MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8)
 # 5 cases in a batch and 17 in a split: neither falls in two equal parts. A validation after every step.
 COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 17, "epoch": 40}
-TINY = Recipe(
-    MODEL, lr=0.01, batch_size=5, steps=20, device="cpu", save_seconds=0, validations=8, grad_clip=0.5, weight_decay=0.1
+TINY = TrainConfig(
+    lr=0.01, batch_size=5, steps=20, device="cpu", save_seconds=0, val_per_epoch=8, grad_clip=0.5, weight_decay=0.1
 )
 PAIR = dataclasses.replace(TINY, devices=2)
 
@@ -42,7 +42,7 @@ def curve(folder):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return train("window-copy", COPY, TINY, tmp_path_factory.mktemp("runs") / "alone", show=False)
+    return train("window-copy", COPY, MODEL, TINY, tmp_path_factory.mktemp("runs") / "alone", show=False)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_parts_of_a_split_hold_every_case_once_and_no_process_is_idle(cases):
 
 
 def test_two_processes_have_the_loss_curve_of_one(alone, tmp_path):
-    run = train("window-copy", COPY, PAIR, tmp_path / "two", show=False)
+    run = train("window-copy", COPY, MODEL, PAIR, tmp_path / "two", show=False)
     one, two = curve(alone.folder), curve(run.folder)
     assert one.shape == two.shape
     assert len(one) == 20
@@ -98,9 +98,9 @@ def test_two_processes_have_the_loss_curve_of_one(alone, tmp_path):
 def test_scores_of_uneven_parts_are_those_of_the_split(tmp_path):
     """Accuracy is no mean of the parts' accuracies unless they are weighed."""
     options = {"folder": str(miniatures.arrays(tmp_path / "own", cases=59))}
-    recipe = dataclasses.replace(TINY, steps=6, validations=3, batch_size=8)
-    one = train("arrays", options, recipe, tmp_path / "one", show=False)
-    two = train("arrays", options, dataclasses.replace(recipe, devices=2), tmp_path / "two", show=False)
+    recipe = dataclasses.replace(TINY, steps=6, val_per_epoch=3, batch_size=8)
+    one = train("arrays", options, MODEL, recipe, tmp_path / "one", show=False)
+    two = train("arrays", options, MODEL, dataclasses.replace(recipe, devices=2), tmp_path / "two", show=False)
     assert len(one.options.load(0).val) % 2 == 1
     np.testing.assert_allclose(curve(two.folder), curve(one.folder), rtol=1e-5, atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_only_rank_0_writes(tmp_path):
     log, folder = tmp_path / "log", tmp_path / "run"
     folder.mkdir()
     recipe = dataclasses.replace(PAIR, steps=3)
-    launch(_log_writers, (log, "window-copy", COPY, recipe, folder, "custom", False), folder, 2)
+    launch(_log_writers, (log, "window-copy", COPY, MODEL, recipe, folder, "custom", False), folder, 2)
     lines = {tuple(line.split()) for line in log.read_text().splitlines()}
     assert {name for _, name in lines} == {"run.json", "last.ckpt", "best.ckpt", "metrics.csv", "result.json"}
     assert {rank for rank, _ in lines} == {"0"}
@@ -176,7 +176,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_reason_and_it_goes_on(alone, tmp
     folder.mkdir()
     began = time.monotonic()
     with pytest.raises(RunError, match=rf"{words}; saved at step 7, go on with: wavessm train --resume") as caught:
-        launch(_break, (how, rank, 7, "window-copy", COPY, PAIR, folder, "custom", False), folder, 2)
+        launch(_break, (how, rank, 7, "window-copy", COPY, MODEL, PAIR, folder, "custom", False), folder, 2)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - began < 60
     assert not (folder / "result.json").exists()
@@ -189,7 +189,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_reason_and_it_goes_on(alone, tmp
 
 def test_ctrl_c_stops_all_processes_at_one_step_and_saves(tmp_path):
     folder = tmp_path / "run"
-    recipe = dataclasses.replace(PAIR, steps=100_000, validations=0.1, save_seconds=1e9)
+    recipe = dataclasses.replace(PAIR, steps=100_000, val_per_epoch=0.1, save_seconds=1e9)
 
     def press():
         deadline = time.monotonic() + 60
@@ -200,7 +200,7 @@ def test_ctrl_c_stops_all_processes_at_one_step_and_saves(tmp_path):
     presser = threading.Thread(target=press)
     presser.start()
     with pytest.raises(Interrupted) as caught:
-        train("window-copy", COPY, recipe, folder, show=False)
+        train("window-copy", COPY, MODEL, recipe, folder, show=False)
     presser.join()
     assert caught.value.args == (folder, checkpoint.load(folder / "last.ckpt")["step"])
     assert caught.value.args[1] >= 80
@@ -210,14 +210,14 @@ def test_ctrl_c_stops_all_processes_at_one_step_and_saves(tmp_path):
 
 
 def test_graphs_and_several_processes_exclude_each_other():
-    with pytest.raises(ws.OptionError, match="cuda_graphs captures one process; leave it out, or use devices"):
-        Recipe(cuda_graphs=True, devices=2, device="cuda").check()
+    with pytest.raises(ws.OptionError, match="cuda_graphs captures one process; use it with devices"):
+        TrainConfig(cuda_graphs=True, devices=2, device="cuda")
 
 
 def test_processes_that_cannot_be_started_are_refused_before_anything_is_written(tmp_path, monkeypatch):
     def refused(words, **fields):
         with pytest.raises(ws.OptionError, match=words):
-            train("window-copy", COPY, dataclasses.replace(TINY, **fields), tmp_path / "run", show=False)
+            train("window-copy", COPY, MODEL, dataclasses.replace(TINY, **fields), tmp_path / "run", show=False)
         assert not (tmp_path / "run").exists()
 
     refused("torchrun --nnodes 2 --nproc-per-node 3", devices=3, nodes=2)
@@ -240,8 +240,8 @@ def test_slurm_says_which_process_this_is(monkeypatch):
 def test_each_process_has_its_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device(Recipe(devices=2), DistInfo(3, 4, 1)) == torch.device("cuda:1")
+    assert pick_device(TrainConfig(devices=2), DistInfo(3, 4, 1)) == torch.device("cuda:1")
     with pytest.raises(ws.OptionError, match="PyTorch sees 2 GPUs"):
-        pick_device(Recipe(devices=3), DistInfo(0, 3, 0))
+        pick_device(TrainConfig(devices=3), DistInfo(0, 3, 0))
     with pytest.raises(ws.OptionError, match="use --device cuda"):
-        pick_device(Recipe(devices=2, device="cuda:1"), DistInfo(0, 2, 0))
+        pick_device(TrainConfig(devices=2, device="cuda:1"), DistInfo(0, 2, 0))

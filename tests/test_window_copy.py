@@ -17,7 +17,7 @@ from wavessm.cli import main
 from wavessm.training import results
 from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import Interrupted
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
@@ -30,7 +30,8 @@ from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, 
 TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)
 STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "epoch": 20,
           "stages": "16:0.3,24:0.25"}  # fmt: skip
-TINY = Recipe(ModelOptions(d_model=6, n_layers=2, d_state=8, norm="batch"), batch_size=4, steps=13, device="cpu",
+MODEL = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, norm="batch")
+TINY = TrainConfig(batch_size=4, steps=13, device="cpu",
               save_seconds=0)  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def test_impossible_tasks_get_one_line(options, words):
 
 
 def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    whole = train("window-copy", STAGED, TINY, tmp_path / "whole", show=False)
+    whole = train("window-copy", STAGED, MODEL, TINY, tmp_path / "whole", show=False)
     lengths, work = [], TrainingModule.work
     stops = {2, 3, 4, 9}
 
@@ -124,7 +125,7 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
     folder, begin = tmp_path / "broken", True
     while begin or not (folder / "result.json").exists():
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
-            train("window-copy", STAGED, TINY, folder, show=False) if begin else resume(folder, show=False)
+            train("window-copy", STAGED, MODEL, TINY, folder, show=False) if begin else resume(folder, show=False)
         begin = False
     assert not stops
     assert lengths == [16] * 4 + [24] * 4 + [48] * 5
@@ -136,9 +137,9 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path, monkeypatch):
     """Rates of 0 leave what the stages do: 16 → 24 → 48 samples, at steps 4 and 8."""
-    still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, slow_down=True)
+    still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, stretch_timescales=True)
     monkeypatch.setattr(TrainingModule, "enter_stage", lambda self: None)
-    plain = train("window-copy", STAGED, still, tmp_path / "plain", show=False).load_model("last")
+    plain = train("window-copy", STAGED, MODEL, still, tmp_path / "plain", show=False).load_model("last")
     monkeypatch.undo()
     work, stops = TrainingModule.work, [4, 8]
 
@@ -152,7 +153,7 @@ def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path
     folder = tmp_path / "broken"
     for attempt in range(3):
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
-            resume(folder, show=False) if attempt else train("window-copy", STAGED, still, folder, show=False)
+            resume(folder, show=False) if attempt else train("window-copy", STAGED, MODEL, still, folder, show=False)
     slowed = Run.read(folder).load_model("last")
     (one, two), (same, slow) = ([block.layer for block in m.backbone.blocks] for m in (plain, slowed))
     assert torch.equal(one.log_dt, same.log_dt)
@@ -178,7 +179,7 @@ def test_every_stage_is_captured_anew(fake_cuda):  # noqa: F811
 
 
 def test_the_table_of_runs_has_rows_for_each_number_once(tmp_path, capsys):
-    run = train("window-copy", STAGED, TINY, tmp_path / "run", "best", show=False)
+    run = train("window-copy", STAGED, MODEL, TINY, tmp_path / "run", "best", show=False)
     table, rows = tmp_path / "runs.csv", results.rows_of_run(run, "wavessm train window-copy")
     assert [results.append(table, part) for part in (rows[:2], rows, rows)] == [2, 3, 0], "as after a kill"
     with table.open(newline="") as file:

@@ -22,11 +22,9 @@ from wavessm.arena_options import (
     SpeechOptions,
     TextOptions,
 )
-from wavessm.data.source import DataInfo, DataSet
+from wavessm.data.source import DataSet
 from wavessm.errors import OptionError, Registry, unknown_name
-from wavessm.nn.config import ModelConfig
 from wavessm.own_options import ArraysOptions, CsvOptions, WavOptions, WfdbOptions
-from wavessm.training.config import ModelOptions
 
 ROOT_VARIABLE = "WAVESSM_DATA"
 
@@ -182,30 +180,6 @@ def data_options(task: str, values: dict[str, Any]) -> DataOptions:
         if name not in known:
             raise unknown_name(f"option of {task}", name, known)
     return dataclasses.replace(default, **values)
-
-
-def model_config(task: str, options: ModelOptions, info: DataInfo, precision: str) -> ModelConfig:
-    """The model a recipe asks for, fitted to the data."""
-    chosen = dataclasses.asdict(options)
-    if info.kind == "forecast":
-        calendar = bool(info.mark_sizes or info.mark_width)
-        decided: dict[str, Any] = {
-            "head": "forecast",
-            "horizon": info.horizon,
-            "context": info.length if options.direct else None,
-            "encoder": "calendar" if calendar else "linear",
-            "mark_sizes": tuple(info.mark_sizes) if calendar else (),
-            "mark_width": info.mark_width if calendar else 0,
-        }
-    else:
-        decided = {"head": TASKS[task].head}
-    if info.symbols:
-        decided |= {"encoder": "embedding", "vocabulary": len(info.symbols)}
-    if options.backbone == "transformer":
-        decided["norm"] = "layer"
-    return ModelConfig(
-        **{**chosen, **decided, "d_input": info.d_input, "d_output": info.d_output, "precision": precision}
-    )
 
 
 for _entry in metadata.entry_points(group="wavessm.tasks"):  # tasks of other packages register themselves when imported

@@ -8,14 +8,17 @@ from typing import Literal
 
 import torch
 
-from wavessm.cli.parse import parse
+from wavessm.cli.parse import parse, shown_model
 from wavessm.errors import check_int
-from wavessm.training.config import ModelOptions, Recipe
+from wavessm.nn.config import ModelConfig
+from wavessm.training.config import TrainConfig
+
+_MODEL = shown_model(ModelConfig(norm="batch", bidirectional=True, head="auto"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    model: ModelOptions = dataclasses.field(default_factory=lambda: ModelOptions(norm="batch", bidirectional=True))
+    model: type(_MODEL) = dataclasses.field(default_factory=lambda: _MODEL)  # type: ignore[valid-type]
     length: int = 1000
     """Samples of a case."""
     channels: int = 12
@@ -46,16 +49,17 @@ def main(arguments: list[str]) -> int:
     from wavessm.training.run import pick_device
     from wavessm.training.stepper import synthetic_step
 
-    recipe = Recipe(
-        model=given.model,
+    config = TrainConfig(
         batch_size=given.batch_size,
         precision=given.precision,
         compile=given.compile,
         cuda_graphs=given.cuda_graphs,
         device=given.device,
-    ).check()
-    device = pick_device(recipe)
-    step = synthetic_step(recipe, device, (given.length, given.channels, given.classes))
+    )
+    device = pick_device(config)
+    step = synthetic_step(
+        ModelConfig(**vars(given.model)), config, device, (given.length, given.channels, given.classes)
+    )
     for _ in range(WARM_UP):
         step()
     _wait(device)

@@ -28,7 +28,7 @@ CAUTION = (
 NEXT = (
     ("One run of this table, to vary: --family legs, --family db6, --structure dplr, --steps 4000, --seed 7.",
      "wavessm train window-copy --length {length} --d-min {d} --d-max {d} --epoch {epoch} --cases {cases} "
-     "--d-model {h} --d-state {n} --batch-size {batch} --lr {lr} --steps {steps} --validations 1 --precision fp32 "
+     "--d-model {h} --d-state {n} --batch-size {batch} --lr {lr} --steps {steps} --val-per-epoch 1 --precision fp32 "
      "--dt-min {slow:.3g} --dt-max {fast:.3g}"),
     ("Your own signals: X.npy (cases, length, channels) and y.npy in a folder.", "wavessm train arrays my_folder"),
     ("Look at the curves of every run here.", "tensorboard --logdir {runs}"),

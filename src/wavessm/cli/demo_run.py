@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from wavessm.errors import OptionError
-from wavessm.training.config import Recipe
+from wavessm.nn.config import ModelConfig
+from wavessm.training.config import TrainConfig, resolve
 from wavessm.training.keeper import read_rows
 from wavessm.training.record import pyplot
-from wavessm.training.task_recipes import recipe
 
 FAMILIES = {"morlet": "WaveSSM (Morlet)", "legs": "S4 (LegS)"}
 POLL_SECONDS = 0.5
@@ -58,17 +58,16 @@ class Setting:
             "cases": self.cases,
         }
 
-    def recipe(self, family: str, seed: int) -> Recipe:
+    def configs(self, family: str, seed: int) -> tuple[ModelConfig, TrainConfig]:
         """The same for every family: the recipe `best` of the task, its second layer as fast as the length wants."""
-        best = recipe("window-copy", "best")
-        model = replace(best.model, family=family, d_model=self.d_model, d_state=self.d_state)
-        return replace(
-            best,
-            model=replace(model, dt_min=0.25 / self.length, dt_max=2.5 / self.length),
+        model, config = resolve("window-copy")
+        model = replace(model, family=family, d_model=self.d_model, d_state=self.d_state)
+        return replace(model, dt_min=0.25 / self.length, dt_max=2.5 / self.length), replace(
+            config,
             lr=self.lr,
             batch_size=self.batch_size,
             steps=self.steps,
-            validations=1,
+            val_per_epoch=1,
             precision="fp32",
             device="cpu",
             seed=seed,
@@ -140,7 +139,7 @@ def train_one(folder: str, family: str, seed: int, setting: Setting) -> float:
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    train("window-copy", setting.options(), setting.recipe(family, seed), Path(folder), "demo", show=False)
+    train("window-copy", setting.options(), *setting.configs(family, seed), Path(folder), "demo", show=False)
     return time.monotonic() - began
 
 

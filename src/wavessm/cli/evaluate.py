@@ -8,7 +8,7 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
 from wavessm.training.folder import Run
 from wavessm.training.results import append, read, rows_of_evaluation
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     given = parse(Options, None, run_first(arguments, "evaluate"), "wavessm evaluate RUN", about)
     from wavessm.training.run import pick_device
 
-    device = pick_device(Recipe(device=given.device))
+    device = pick_device(TrainConfig(device=given.device))
     run = Run.read(given.run)
     if given.csv is not None:
         read(given.csv)  # another table is refused before the work, not after it

@@ -94,7 +94,7 @@ def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:
     run = Run.read(folder)
     if run.info.symbols:
         raise OptionError("tokens cannot be made smaller bit by bit.")
-    source = run.options.load(run.recipe.seed).test
+    source = run.options.load(run.config.seed).test
     batch = source.take(torch.arange(min(len(source), 50 * count)))
     label = batch.y if batch.y.dim() == 1 else batch.y.argmax(1)
     first = [int((label == value).nonzero()[0, 0]) for value in label.unique()]

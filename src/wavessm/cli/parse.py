@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import io
 import re
 import typing
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 from wavessm.errors import MissingExtraError, OptionError
+from wavessm.nn.config import DATA_FIELDS, ModelConfig
 
 T = TypeVar("T")
 _ROOT = re.compile(r"^--data[-_]root(?==|$)")  # the same folder by its longer name
@@ -47,6 +49,20 @@ def parse(
 def explained(kind: Any, text: str) -> Any:
     """A type with a line of help, for options that no class body can carry."""
     return Annotated[kind, _tyro().conf.arg(help=text)]
+
+
+def shown_model(model: ModelConfig) -> ModelConfig:
+    """Return the model as an instance of a class whose fields that the data decide are not options."""
+    return _shown_kind()(**vars(model))
+
+
+@functools.cache
+def _shown_kind() -> Any:
+    conf, hints = _tyro().conf, typing.get_type_hints(ModelConfig)
+    fields: list[Any] = [
+        (name, Annotated[hints[name], conf.Fixed, conf.Suppress], getattr(ModelConfig, name)) for name in DATA_FIELDS
+    ]
+    return dataclasses.make_dataclass("ModelConfig", fields, bases=(ModelConfig,), frozen=True)
 
 
 def _tyro() -> Any:

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from wavessm.cli import plugin
-from wavessm.cli.parse import explained, parse
+from wavessm.cli.parse import explained, parse, shown_model
 from wavessm.errors import OptionError
+from wavessm.nn.config import DATA_FIELDS, ModelConfig
 from wavessm.tasks import TASKS, Task
 from wavessm.training.checkpoint import Interrupted
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig, changed_name, resolve
 from wavessm.training.distributed import team_of
 from wavessm.training.folder import Run, resume_command
-from wavessm.training.task_recipes import RECIPES, recipe
+from wavessm.training.task_recipes import RECIPES
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
        wavessm train --resume RUN
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read(arguments: list[str]) -> tuple[Task, Any]:
-    """The task and all options (data, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
+    """The task and all options (data, model, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
     if arguments[0].startswith("-"):
         raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(TASKS.names())}.")
     task = TASKS[arguments[0]]
@@ -51,31 +52,34 @@ def read(arguments: list[str]) -> tuple[Task, Any]:
             raise OptionError(f"{task.name} makes its own data and takes no folder, got {rest[0]!r}.")
         rest = [f"--{task.where}", *rest]
     name = _peek(rest, "--recipe") or "best"
-    chosen = recipe(task.recipes, name)
+    model, config = resolve(task.name, name)
     kind = _options(task)
+    hidden = (*task.fixed, *(set(DATA_FIELDS) - {f.name for of in (task.data, config) for f in dataclasses.fields(of)}))  # type: ignore[arg-type]
     line = f"wavessm train {task.name}" + (f" {task.where.upper()}" if task.where else "")
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
-    start = kind(task.data, chosen)
+    start = kind(task.data, shown_model(model), config)
     tuned = plugin("wavessm.tuned", task.recipes)
     if tuned and name == "best":  # it has a setting of its own for many data sets and horizons
-        typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, task.fixed)
+        typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, hidden)
         place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
-        start = kind(*tuned(dataclasses.replace(task.data, **place), chosen))  # type: ignore[type-var]
-    return task, parse(kind, start, rest, line, about, task.fixed)
+        data, model, config = tuned(dataclasses.replace(task.data, **place), model, config)  # type: ignore[type-var]
+        start = kind(data, shown_model(model), config)
+    given = parse(kind, start, rest, line, about, hidden)
+    return task, dataclasses.replace(given, model=ModelConfig(**vars(given.model)))
 
 
 def _run(task: Task, given: Any) -> int:
     from wavessm.training.run import train
 
     if given.dry_run:
-        from wavessm.training.dry_run import dry_run
+        from wavessm.training.dry_run import estimate_run
 
-        print("\n".join(dry_run(task.name, fields_of_data(given.data), given.training).lines()))
+        print("\n".join(estimate_run(task.name, fields_of_data(given.data), given.model, given.training).lines()))
         return 0
 
     try:
         fields, called = fields_of_data(given.data), _called(task, given)
-        run = train(task.name, fields, given.training, given.out, called, show=not given.quiet)
+        run = train(task.name, fields, given.model, given.training, given.out, called, show=not given.quiet)
     except Exception as end:
         return _interrupted(end)
     return report(run)
@@ -83,12 +87,11 @@ def _run(task: Task, given: Any) -> int:
 
 def _called(task: Task, given: Any) -> str:
     """The recipe's name, with the options that make it another."""
-    from wavessm.training.config import changed_name
-
     place = [(name, getattr(given.data, name, None)) for name in ("dataset", "horizon", "variables")]
     typed = [word for name, value in place if value is not None for word in (f"--{name}", str(value))]
     _, own = read([task.name, "--recipe", given.recipe, *typed])
-    return changed_name(given.recipe, *((fields_of_data(each.data), each.training) for each in (own, given)))
+    before, after = ((fields_of_data(each.data), each.model, each.training) for each in (own, given))
+    return changed_name(given.recipe, before, after)
 
 
 def _resume(arguments: list[str]) -> int:
@@ -112,7 +115,7 @@ def _interrupted(end: Exception) -> int:
 
 def report(run: Run) -> int:
     """Say how the run ended and where things are; of several processes, only the first says it."""
-    team = team_of(run.recipe)
+    team = team_of(run.config)
     if team is not None and team.rank > 0:
         return 0
     from wavessm.training.evaluate import part_lines
@@ -152,7 +155,8 @@ def _options(task: Task) -> Any:
         "TrainOptions",
         [
             ("data", type(task.data)),
-            ("training", Recipe),
+            ("model", type(shown_model(ModelConfig()))),
+            ("training", TrainConfig),
             ("recipe", explained(str, start), dataclasses.field(default="best")),
             ("out", explained(Path | None, place), dataclasses.field(default=None)),
             ("quiet", explained(bool, "Show no progress."), dataclasses.field(default=False)),

@@ -1,52 +1,48 @@
-"""Stage 6b: `ModelConfig`, everything that decides the shape of a model, as plain values that go to JSON and back.
+"""`ModelConfig`, the one description of a model, as plain values that go to JSON and back. Imports no torch.
 
-Read `encoders.py`, `backbones.py`, `heads.py` for what the fields do, `models.py` for how they meet.
+Read `encoders.py`, `backbones.py` and `heads.py` for what the fields do, `model.py` for how they are combined.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar
 
-from wavessm.errors import OptionError, check_int, check_positive, unknown_name
+from wavessm.errors import OptionError, check_int, unknown_name
+
+Config = TypeVar("Config")
+Check = tuple[Callable[[Any], bool], str]
 
 NORMS = ("layer", "batch", "none")
-ENCODERS = ("linear", "embedding", "calendar")
-HEADS = ("pool", "last", "sequence", "forecast", "pair")
 B_INITS = ("equal", "slow-modes")
-BACKBONES = ("wavessm", "lstm", "transformer")
-INSTANCE_NORMS = ("none", "last", "mean", "mean_std")
+DATA_FIELDS = (
+    "d_input", "d_output", "encoder", "vocabulary", "mark_sizes", "mark_width", "head", "horizon", "context",
+    "precision",
+)  # fmt: skip
+"""Fields that `wavessm.training` fills in from the data and the training options."""
 
-_CHOICES = {
-    "norm": NORMS, "encoder": ENCODERS, "head": HEADS, "backbone": BACKBONES, "instance_norm": INSTANCE_NORMS,
-}  # fmt: skip
-_SWITCHES = ("bidirectional", "prenorm", "horizon_mask", "direct")
-_COUNTS = ("d_input", "d_output", "d_model", "n_layers", "n_heads", "d_state")
-
-
-_OLD_FIELDS = {"drive": "b_init"}
-_OLD_B_INITS = {"even": None, "slow": "slow-modes"}  # even was the default and its effect is that of None
+_OLD_NAMES = {"drive": "b_init"}
+_OLD_VALUES = {"drive": {"even": None, "slow": "slow-modes"}}  # even was the default, with the effect of None
+_CHECKS: dict[str, Check] = {
+    "dropout": (lambda value: 0 <= value < 1, "0 ≤ dropout < 1"),
+    "mark_width": (lambda value: value >= 0, "at least 0"),
+}
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a `SequenceModel`.
+    """The architecture of a `SequenceModel`.
 
-    d_input, d_output  channels in (tokens have none: leave 1); classes, target columns or numbers out
-    d_model, n_layers  width and depth of the backbone
-    encoder            "linear", "embedding" (tokens below `vocabulary`), "calendar" (values and marks)
-    mark_sizes         calendar: table sizes of whole-number marks; or
-    mark_width         calendar: how many real-valued marks
-    horizon_mask       calendar, forecasting: tell steps of the horizon from steps of the context
-    head               "pool", "last", "sequence", "forecast" (the `horizon` steps after the context), "pair"
-    instance_norm      forecasting: take off "last" or "mean" of each context, "mean_std" also scales; undone after
-    direct             forecasting: a linear map beside the backbone, from the last `context` steps to the horizon
-    backbone           "wavessm", "lstm", "transformer" (with `n_heads`)
-    d_state … precision  as in `WaveSSM`; n_ssm None gives every channel its own copy
-    dt_min_first, dt_max_first  steps of the first layer where they differ from the others'
+    Raises:
+        OptionError: a value out of range, or options that do not go together; names the field.
+        UnknownNameError: a name that is not known; offers the closest one.
 
     >>> config = ModelConfig(d_input=12, d_output=5, family="db6", bidirectional=True)
     >>> ModelConfig.from_dict(config.to_dict()) == config
@@ -54,156 +50,207 @@ class ModelConfig:
     """
 
     d_input: int = 1
+    """Channels of the input; leave 1 for tokens."""
     d_output: int = 1
+    """Classes, target columns or numbers of the output."""
     d_model: int = 128
+    """Channels of the backbone."""
     n_layers: int = 4
+    """Blocks."""
     d_state: int = 64
+    """State size of each channel."""
     family: str = "morlet"
+    """Frame of the state: a name of ws.families(), or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv."""
     measure: str | None = None
+    """scaled or translated; None takes the default of the family."""
     structure: str | None = None
+    """diagonal or dplr; None takes diagonal where the operator diagonalises."""
     bidirectional: bool = False
-    norm: str = "layer"
+    """Also read backwards; better for whole recordings, impossible on streams."""
+    norm: Literal["layer", "batch", "none"] = "layer"
+    """Kind of normalisation."""
     prenorm: bool = True
+    """Normalise before the layer, not after the addition."""
     dropout: float = 0.0
-    encoder: str = "linear"
+    """Probability of the tied dropout."""
+    encoder: Literal["linear", "embedding", "calendar"] = "linear"
+    """linear for signals, embedding for tokens below vocabulary, calendar for values with calendar marks."""
     vocabulary: int | None = None
+    """Encoder embedding: number of tokens."""
     mark_sizes: tuple[int, ...] = ()
+    """Encoder calendar: table sizes of integer marks."""
     mark_width: int = 0
+    """Encoder calendar: number of real-valued marks, instead of mark_sizes."""
     horizon_mask: bool = False
-    head: str = "pool"
+    """Forecasting with a calendar: mark the steps of the horizon."""
+    head: Literal["pool", "last", "sequence", "forecast", "pair", "auto"] = "pool"
+    """What is predicted from: the mean, the last step, every step, the horizon after the context, a pair of inputs;
+    auto leaves it to the data when training."""
     horizon: int | None = None
-    instance_norm: str = "none"
+    """Head forecast: steps to predict."""
+    instance_norm: Literal["none", "last", "mean", "mean_std"] = "none"
+    """Forecasting: what is subtracted from the context and added to the forecast; mean_std also scales."""
     direct: bool = False
+    """Forecasting: a linear map from context to horizon, the same for all columns, beside the blocks."""
     context: int | None = None
-    backbone: str = "wavessm"
+    """Steps that the direct map reads."""
+    backbone: Literal["wavessm", "lstm", "transformer"] = "wavessm"
+    """Kind of blocks."""
     n_heads: int = 4
+    """Attention heads of a Transformer."""
     dt_min: float = 1e-3
+    """Smallest initial step."""
     dt_max: float = 1e-1
+    """Largest initial step."""
     dt_min_first: float | None = None
+    """Smallest initial step of the first layer; None takes dt_min."""
     dt_max_first: float | None = None
+    """Largest initial step of the first layer; None takes dt_max."""
     n_ssm: int | None = 1
+    """Independent copies of the dynamics, shared over the channels; None gives every channel its own."""
     b_init: Literal["equal", "slow-modes"] | None = None
+    """Input weights of diagonal frames: equal variance of all modes (default), or larger for slow modes."""
     backend: str = "auto"
-    precision: str = "fp32"
+    """Engine: auto, torch, triton or reference."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic of the layers: fp32, TF32 matrix products, or bf16."""
 
     def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"ModelConfig: {name} is {getattr(self, name)!r}, expected True or False.")
-        for name in _COUNTS:
-            self._count(name)
-        if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
-            raise OptionError(f"ModelConfig: dropout is {self.dropout!r}, expected 0 ≤ dropout < 1.")
-        object.__setattr__(self, "dropout", float(self.dropout))
-        for name in ("dt_min", "dt_max", "dt_min_first", "dt_max_first"):
-            if (value := getattr(self, name)) is not None or not name.endswith("first"):
-                object.__setattr__(self, name, check_positive(value, f"ModelConfig: {name}"))
-        self._check_encoder()
-        self._check_head()
-        self._check_backbone()
-
-    def _count(self, name: str, called: str = "", least: int = 1) -> None:
-        """Keep a field as a Python int, whatever kind of whole number it came as."""
-        object.__setattr__(self, name, check_int(getattr(self, name), f"ModelConfig: {called or name}", least))
-
-    def _check_encoder(self) -> None:
         if isinstance(self.mark_sizes, str) or not isinstance(self.mark_sizes, Sequence):
             raise OptionError(f"ModelConfig: mark_sizes is {self.mark_sizes!r}, expected several table sizes.")
-        sizes = tuple(check_int(size, "ModelConfig: a size in mark_sizes", least=1) for size in self.mark_sizes)
+        sizes = tuple(check_int(size, "ModelConfig: a size in mark_sizes", 1) for size in self.mark_sizes)
         object.__setattr__(self, "mark_sizes", sizes)
-        self._count("mark_width", least=0)
-        if self.encoder == "embedding":
-            self._count("vocabulary", "encoder='embedding': vocabulary")
-        elif self.vocabulary is not None:
-            raise OptionError(
-                f"ModelConfig: vocabulary goes with encoder='embedding', the encoder is {self.encoder!r}."
-            )
-        if self.encoder == "calendar" and bool(sizes) == bool(self.mark_width):
-            raise OptionError(
-                f"ModelConfig: encoder='calendar' has mark_sizes = {sizes} and mark_width = {self.mark_width}; "
-                "give one of them: table sizes of whole-number marks, or the number of real-valued ones."
-            )
-        if self.horizon_mask and (self.encoder, self.head) != ("calendar", "forecast"):
-            raise OptionError("ModelConfig: horizon_mask goes with encoder='calendar' and head='forecast'.")
+        check_fields(self, _CHECKS)
+        if self.head != "auto":  # otherwise the data decide what goes together
+            for ok, reason in (*self._encoder_rules(), *self._head_rules(), *self._backbone_rules()):
+                if not ok:
+                    raise OptionError(f"ModelConfig: {reason}.")
 
-    def _check_head(self) -> None:
-        if self.head == "forecast":
-            if self.horizon is None:
-                raise OptionError("ModelConfig: head='forecast' needs horizon, the number of steps to predict.")
-            self._count("horizon")
-            if self.encoder == "embedding":
-                raise OptionError("ModelConfig: head='forecast' predicts numbers; use encoder='linear' or 'calendar'.")
-        elif self.horizon is not None:
-            raise OptionError(f"ModelConfig: horizon goes with head='forecast', the head is {self.head!r}.")
-        if self.head == "pair" and self.encoder == "calendar":
-            raise OptionError("ModelConfig: head='pair' takes no marks; use encoder='linear' or 'embedding'.")
-        if self.instance_norm != "none":
-            self._check_columns("instance_norm is undone on", "use instance_norm='none' or fewer outputs")
-        if self.direct:
-            self._check_columns("direct reads", "use direct=False or fewer outputs")
-            self._count("context", "direct=True: context, the steps it reads,")
-        elif self.context is not None:
-            raise OptionError("ModelConfig: context goes with direct=True; models without it take any length.")
+    def _encoder_rules(self) -> list[tuple[bool, str]]:
+        embedding, calendar = self.encoder == "embedding", self.encoder == "calendar"
+        forecast = calendar and self.head == "forecast"
+        return [
+            (not embedding or self.vocabulary is not None, "encoder='embedding': vocabulary is None, expected a count"),
+            (embedding or self.vocabulary is None, f"vocabulary goes with encoder='embedding', not {self.encoder!r}"),
+            (
+                not calendar or bool(self.mark_sizes) != bool(self.mark_width),
+                f"encoder='calendar' has mark_sizes = {self.mark_sizes} and mark_width = {self.mark_width}; give one "
+                "of them: table sizes of integer marks, or the number of real-valued ones",
+            ),
+            (not self.horizon_mask or forecast, "horizon_mask goes with encoder='calendar' and head='forecast'"),
+        ]
 
-    def _check_columns(self, what: str, advice: str) -> None:
-        """What works column by column needs the targets among the inputs."""
-        if self.head != "forecast":
-            raise OptionError(f"ModelConfig: {what.split()[0]} goes with head='forecast', the head is {self.head!r}.")
-        if self.d_output > self.d_input:
-            raise OptionError(
-                f"ModelConfig: {what} the last d_output columns of the input; d_output is {self.d_output}, d_input "
-                f"{self.d_input}; {advice}."
-            )
+    def _head_rules(self) -> list[tuple[bool, str]]:
+        forecast = self.head == "forecast"
+        by_column = "instance_norm" if self.instance_norm != "none" else "direct" if self.direct else ""
+        return [
+            (not forecast or self.horizon is not None, "head='forecast' needs horizon, the number of steps to predict"),
+            (forecast or self.horizon is None, f"horizon goes with head='forecast', the head is {self.head!r}"),
+            (
+                not forecast or self.encoder != "embedding",
+                "head='forecast' predicts numbers; use encoder='linear' or 'calendar'",
+            ),
+            (
+                self.head != "pair" or self.encoder != "calendar",
+                "head='pair' takes no marks; use encoder='linear' or 'embedding'",
+            ),
+            (forecast or not by_column, f"{by_column} goes with head='forecast', the head is {self.head!r}"),
+            (
+                not by_column or self.d_output <= self.d_input,
+                f"{by_column} works on the last d_output columns of the input; d_output is {self.d_output}, d_input "
+                f"{self.d_input}",
+            ),
+            (not self.direct or self.context is not None, "direct=True needs context, the number of steps it reads"),
+            (self.direct or self.context is None, "context goes with direct=True; other models take any length"),
+        ]
 
-    def _check_backbone(self) -> None:
-        if self.n_ssm is not None:
-            self._count("n_ssm")
-        if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
-            raise OptionError(f"ModelConfig: d_model is {self.d_model}; a bidirectional LSTM needs an even one.")
-        if self.backbone == "transformer":
-            if self.norm != "layer":
-                raise OptionError("ModelConfig: PyTorch's Transformer has layer norm only; use norm='layer'.")
-            if self.d_model % self.n_heads:
-                raise OptionError(
-                    f"ModelConfig: n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}."
-                )
+    def _backbone_rules(self) -> list[tuple[bool, str]]:
+        transformer = self.backbone == "transformer"
+        return [
+            (
+                self.backbone != "lstm" or not self.bidirectional or self.d_model % 2 == 0,
+                f"d_model is {self.d_model}; a bidirectional LSTM needs an even one",
+            ),
+            (
+                not transformer or self.norm == "layer",
+                "PyTorch's Transformer has layer norm only; use norm='layer'",
+            ),
+            (
+                not transformer or self.d_model % self.n_heads == 0,
+                f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}",
+            ),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        values = dataclasses.asdict(self)
-        return values | {"mark_sizes": list(self.mark_sizes)}
+        """Return plain values, ready for JSON."""
+        return dataclasses.asdict(self) | {"mark_sizes": list(self.mark_sizes)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """The config of `to_dict`; fields left out keep their defaults, unknown ones are refused.
+        """Return the config of `to_dict`; missing fields keep their defaults, names of older files are translated.
 
+        >>> ModelConfig.from_dict({"drive": "slow"}).b_init
+        'slow-modes'
         >>> ModelConfig.from_dict({"d_modle": 8})
         Traceback (most recent call last):
         wavessm.errors.UnknownNameError: unknown field of ModelConfig 'd_modle': did you mean 'd_model'? Known: ...
         """
-        values = rename_fields(values)
-        check_fields(values)
-        return cls(**values)
+        return read_fields(cls, values, _OLD_NAMES, _OLD_VALUES)
 
 
-def rename_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `values` with fields and values of older files under their present names.
+def read_fields(
+    kind: type[Config],
+    values: Mapping[str, Any],
+    old_names: Mapping[str, str],
+    old_values: Mapping[str, Mapping[Any, Any]],
+) -> Config:
+    """Return a config dataclass from plain values after translating old names; refuse unknown fields."""
+    renamed = {}
+    for name, value in values.items():
+        renamed[old_names.get(name, name)] = old_values[name].get(value, value) if name in old_values else value
+    check_names(kind, renamed)
+    return kind(**renamed)
 
-    >>> rename_fields({"d_model": 8, "drive": "slow"})
-    {'d_model': 8, 'b_init': 'slow-modes'}
-    """
-    renamed = {_OLD_FIELDS.get(name, name): value for name, value in values.items()}
-    if "drive" in values:
-        renamed["b_init"] = _OLD_B_INITS.get(values["drive"], values["drive"])
-    return renamed
 
-
-def check_fields(values: Mapping[str, Any]) -> None:
-    """Refuse names that are no fields of `ModelConfig`, offering the closest."""
-    known = [field.name for field in dataclasses.fields(ModelConfig)]
+def check_names(kind: type, values: Mapping[str, Any]) -> None:
+    """Refuse names that are not fields of a config dataclass, offering the closest one."""
+    known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
-            raise unknown_name("field of ModelConfig", name, known)
+            raise unknown_name(f"field of {kind.__name__}", name, known)
+
+
+_COUNT: Check = (lambda value: value >= 1, "at least 1")
+_POSITIVE: Check = (lambda value: 0 < value < math.inf, "a positive number")
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def check_fields(config: Any, checks: Mapping[str, Check]) -> None:
+    """Check every field of a config by its annotation, store numbers as Python numbers.
+
+    Integers must be at least 1 and floats positive and finite, unless `checks` has another condition for the field.
+    """
+    title, hints = type(config).__name__, _hints(config.__class__)
+    for field in dataclasses.fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+            if value is None:
+                continue
+            hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+        if typing.get_origin(hint) is Literal:
+            if value not in typing.get_args(hint):
+                raise unknown_name(field.name, value, [str(choice) for choice in typing.get_args(hint)])
+        elif hint in (int, float):
+            kind = Integral if hint is int else Real
+            ok, expected = checks.get(field.name, _COUNT if hint is int else _POSITIVE)
+            if isinstance(value, bool) or not isinstance(value, kind) or not ok(value):
+                whole = "a whole number, " if hint is int and not isinstance(value, Integral) else ""
+                raise OptionError(f"{title}: {field.name} is {value!r}, expected {whole}{expected}.")
+            object.__setattr__(config, field.name, hint(value))
+        elif hint in (bool, str) and not isinstance(value, hint):
+            expected = "True or False" if hint is bool else "text"
+            raise OptionError(f"{title}: {field.name} is {value!r}, expected {expected}.")

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from wavessm.errors import Registry
-from wavessm.nn.config import ModelConfig, check_fields
+from wavessm.nn.config import ModelConfig, check_names
 from wavessm.nn.model import SequenceModel
 
 _PRESETS: Registry[ModelConfig] = Registry("model")
@@ -52,7 +52,7 @@ def preset_config(name: str, **overrides: Any) -> ModelConfig:
     A Transformer gets layer norm, the only one PyTorch's has, unless `norm` is given.
     """
     base = _PRESETS[name]
-    check_fields(overrides)
+    check_names(ModelConfig, overrides)
     if overrides.get("backbone") == "transformer":
         overrides.setdefault("norm", "layer")
     return dataclasses.replace(base, **overrides)

@@ -17,7 +17,7 @@ from wavessm.data.crops import cropped
 from wavessm.data.source import Batch, DataSet, Source
 from wavessm.data.tokens import Tokens
 from wavessm.errors import OptionError
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo
 
 
@@ -101,7 +101,7 @@ class EvalBatches:
             yield self.source.take(part)
 
 
-def as_trained(data: DataSet, recipe: Recipe) -> DataSet:
+def as_trained(data: DataSet, recipe: TrainConfig) -> DataSet:
     """A set whose training part comes as a recipe wants it: recordings cut to stretches, tokens in buckets of length.
 
     A captured step needs fixed shapes, so there tokens have a bucket even if it is the only one.

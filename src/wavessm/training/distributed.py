@@ -16,7 +16,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from wavessm.errors import OptionError
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DistInfo:
 ALONE = DistInfo()
 
 
-def team_of(recipe: Recipe) -> DistInfo | None:
+def team_of(recipe: TrainConfig) -> DistInfo | None:
     """This process's place in the run a recipe asks for; None if its processes have yet to be started."""
     wanted = recipe.devices * recipe.nodes
     started = _started()

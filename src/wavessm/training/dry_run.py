@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from wavessm.data.source import DataSet
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import data_options, model_config
+from wavessm.tasks import data_options
 from wavessm.training.batches import EvalBatches, as_trained
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.run import pick_device, require_extra
 from wavessm.training.stepper import stepper
 from wavessm.training.words import clock
@@ -35,7 +36,7 @@ CUDA_CONTEXT = 600 * 2**20
 
 
 @dataclass(frozen=True)
-class Forecast:
+class RunEstimate:
     """What one process of a run will take."""
 
     parameters: int
@@ -57,7 +58,7 @@ class Forecast:
     def lines(self) -> list[str]:
         """As the command line prints it.
 
-        >>> print(*Forecast(1200, 64, 8, 80, 10, 0.5, 2.0, 4.0, 3 * 2**29, "cpu").lines(), sep="\\n")
+        >>> print(*RunEstimate(1200, 64, 8, 80, 10, 0.5, 2.0, 4.0, 3 * 2**29, "cpu").lines(), sep="\\n")
         parameters   1,200
         memory       1.50 GiB on cpu at the highest, batches of 8
         steps        80 in 10 validations, 64 training cases
@@ -72,13 +73,12 @@ class Forecast:
         ]
 
 
-def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
+def estimate_run(task: str, options: dict[str, Any], model: ModelConfig, recipe: TrainConfig) -> RunEstimate:
     """Do the first steps of a run and forget them.
 
     Memory on the CPU is what the process grows by, so call it in a fresh one.
     """
     require_extra()
-    recipe = recipe.check()
     device = pick_device(replace(recipe, devices=1))
     before = _resident()
     data = data_options(task, options).load(recipe.seed)
@@ -86,12 +86,12 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
     own = replace(recipe, batch_size=math.ceil(recipe.batch_size / (recipe.devices * recipe.nodes)), devices=1, nodes=1)
     peak = _Peak(device, before)
     torch.manual_seed(recipe.seed)
-    model = SequenceModel(model_config(task, recipe.model, data.info, recipe.precision)).to(device)
+    network = SequenceModel(model_config(task, model, data.info, recipe.precision)).to(device)
     data = data.to(device)
-    step_seconds = _time_steps(model, data, replace(own, buckets=1), device)
-    batches, seconds = _time_evaluation(model, data, own, device)
-    return Forecast(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    step_seconds = _time_steps(network, data, replace(own, buckets=1), device)
+    batches, seconds = _time_evaluation(network, data, own, device)
+    return RunEstimate(
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
         cases=len(data.train),
         batch_size=own.batch_size,
         steps=plan.total_steps,
@@ -104,7 +104,7 @@ def dry_run(task: str, options: dict[str, Any], recipe: Recipe) -> Forecast:
     )
 
 
-def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> float:
+def _time_steps(model: SequenceModel, data: DataSet, recipe: TrainConfig, device: torch.device) -> float:
     """Seconds of a training step: the median of a few, after those in which things settle."""
     step = stepper(model, data, recipe)
     times: list[float] = []
@@ -115,7 +115,9 @@ def _time_steps(model: SequenceModel, data: DataSet, recipe: Recipe, device: tor
     return statistics.median(times)
 
 
-def _time_evaluation(model: SequenceModel, data: DataSet, recipe: Recipe, device: torch.device) -> tuple[int, float]:
+def _time_evaluation(
+    model: SequenceModel, data: DataSet, recipe: TrainConfig, device: torch.device
+) -> tuple[int, float]:
     """Batches of a validation, and the seconds of one."""
     loader = EvalBatches(data.val, recipe.eval_batch_size)
     batch = next(iter(loader))

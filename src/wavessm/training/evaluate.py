@@ -81,7 +81,7 @@ def evaluate_run(
         raise OptionError("evaluate: antialias filters before samples are left out; give a rate above 1.")
     source = getattr(run.load_data(options), split).to(device)
     model, info = run.load_model(checkpoint).to(device), run.info
-    scores, table = evaluate_split(model, source, info, run.recipe.eval_batch_size, factor, ratio, antialias)
+    scores, table = evaluate_split(model, source, info, run.config.eval_batch_size, factor, ratio, antialias)
     parts = score_parts(info, table) if split == "test" else {}
     each = metrics.by_class(info.kind, table, info.classes) if classes else {}
     spans = metrics.bootstrap(info.kind, table)

@@ -32,7 +32,7 @@ from wavessm.nn.model import SequenceModel
 from wavessm.tasks import DataOptions, data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, write_json
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 from wavessm.training.record import processor, revision
 
 
@@ -44,9 +44,9 @@ class Run:
     task: str
     options: DataOptions
     recipe_name: str
-    recipe: Recipe
-    info: DataInfo
     model: ModelConfig
+    config: TrainConfig
+    info: DataInfo
     environment: dict[str, Any]
     checksum: str = ""  # of own data; runs of before have none
 
@@ -61,9 +61,9 @@ class Run:
                 "task": self.task,
                 "data": dataclasses.asdict(options),
                 "recipe_name": self.recipe_name,
-                "recipe": self.recipe.to_dict(),
-                "info": self.info.to_dict(),
                 "model": self.model.to_dict(),
+                "train": self.config.to_dict(),
+                "info": self.info.to_dict(),
                 "environment": self.environment,
                 "checksum": self.checksum,
             },
@@ -88,9 +88,9 @@ class Run:
                 content["task"],
                 data_options(content["task"], content["data"]),
                 content["recipe_name"],
-                Recipe.from_dict(content["recipe"]),
-                DataInfo.from_dict(content["info"]),
                 ModelConfig.from_dict(content["model"]),
+                TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),
+                DataInfo.from_dict(content["info"]),
                 content["environment"],
                 content.get("checksum", ""),
             )
@@ -110,7 +110,7 @@ class Run:
 
         options: the same records at another sampling rate.
         """
-        data = (options or self.options).load(self.recipe.seed)
+        data = (options or self.options).load(self.config.seed)
         free = () if options in (None, self.options) else ("length", "rate", "scale", "skipped")
         what = next((name for name in _differing(self.info, data.info) if name not in free), None)
         if what is None and self.checksum and self.checksum != data_checksum(self.options):

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from wavessm.nn.heads import DirectPath
 from wavessm.nn.layer import WaveSSM, param_groups
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig
 
 
-def optimiser_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+def optimiser_groups(model: nn.Module, recipe: TrainConfig) -> list[dict[str, Any]]:
     """Groups for AdamW.
 
     dt_rate "global" trains the steps at the global rate; c_rate "ssm" trains C at the rate of the dynamics, with decay.

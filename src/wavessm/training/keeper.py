@@ -128,7 +128,7 @@ class Keeper(Callback):
         values = module.team.total(torch.stack([loss.float() for loss in self.losses]) * module.share).tolist()
         first = module.step - len(values) + 1
         self.losses = []
-        limit = math.inf if self.first_loss is None else module.recipe.divergence * max(self.first_loss, 1e-3)
+        limit = math.inf if self.first_loss is None else module.recipe.max_loss_ratio * max(self.first_loss, 1e-3)
         for step, value in enumerate(values, start=first):
             if not math.isfinite(value) or value > limit:
                 what = (

@@ -18,7 +18,7 @@ from wavessm.data.source import Batch, DataSet
 from wavessm.errors import OptionError
 from wavessm.training import metrics
 from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
-from wavessm.training.config import Plan, Recipe
+from wavessm.training.config import Plan, TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo, seed_step
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.groups import optimiser_groups
@@ -31,7 +31,9 @@ class TrainingModule(LightningModule):
 
     run_model: Callable[..., Tensor]
 
-    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, plan: Plan, team: DistInfo = ALONE) -> None:
+    def __init__(
+        self, model: nn.Module, data: DataSet, recipe: TrainConfig, plan: Plan, team: DistInfo = ALONE
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model, self.data, self.recipe, self.plan = model, as_trained(data, recipe), recipe, plan
@@ -47,7 +49,8 @@ class TrainingModule(LightningModule):
     # -- data ---------------------------------------------------------------------------------------------------
 
     def train_dataloader(self) -> TrainBatches:
-        stop = self.step + self.plan.stretch(self.step)
+        every = self.plan.validate_every
+        stop = min(self.step + every - self.step % every, self.plan.total_steps)
         recipe, total = self.recipe, self.plan.total_steps
         return TrainBatches(self.data.train, recipe.batch_size, recipe.seed, self.step, stop, self.team, total)
 
@@ -95,7 +98,7 @@ class TrainingModule(LightningModule):
     def enter_stage(self) -> None:
         """Where a curriculum goes on to longer sequences: slow the model down with them, if the recipe says so."""
         source, total = self.data.train, self.plan.total_steps
-        if self.recipe.slow_down and self.step:
+        if self.recipe.stretch_timescales and self.step:
             before, now = (source.length_at(step / total) for step in (self.step - 1, self.step))
             if before != now:
                 slow_down(self.model, now / before)

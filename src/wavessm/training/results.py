@@ -122,7 +122,7 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
     for part, own in result.get("parts", {}).items():
         spans = own.pop("intervals")
         rows += _score_rows(common | {"horizon": part}, own, spans, None if everything else (selecting, "mse"))
-    if everything or not run.recipe.test:
+    if everything or not run.config.test:
         best = checkpoint.load(run.folder / "last.ckpt")["best"]
         rows.append(common | {"split": "val", "metric": selecting, "value": best})
     return rows
@@ -155,12 +155,12 @@ def _run_columns(run: Run, parameters: int) -> Row:
     last = checkpoint.load(run.folder / "last.ckpt")
     with (run.folder / "metrics.csv").open(newline="") as file:  # has steps and epochs; no need to read the data
         *_, row = csv.DictReader(file)
-    return described(run.task, options, run.recipe_name, run.recipe.seed) | {
+    return described(run.task, options, run.recipe_name, run.config.seed) | {
         **model_columns(run.model),
         "epochs": last["step"] * float(row["epoch"]) / float(row["step"]),
         "params": parameters,
         "train_seconds": last["seconds"],
-        "gpu": gpu_name(run.recipe.device),
+        "gpu": gpu_name(run.config.device),
         "versions": versions(run.environment),
         "status": "ok",
     }

@@ -1,10 +1,10 @@
 """Stage 8l: training from start to end: data, model, Lightning's trainer, the run folder.
 
->>> from wavessm.training.config import ModelOptions, Recipe
 >>> import tempfile
->>> tiny = Recipe(ModelOptions(d_model=4, n_layers=1, d_state=8), batch_size=2, steps=2, device="cpu")
+>>> small, short = ModelConfig(d_model=4, n_layers=1, d_state=8), TrainConfig(batch_size=2, steps=2, device="cpu")
 >>> with tempfile.TemporaryDirectory() as folder:
-...     run = train("window-copy", {"length": 32, "d_min": 2, "d_max": 2, "cases": 8}, tiny, Path(folder), show=False)
+...     options = {"length": 32, "d_min": 2, "d_max": 2, "cases": 8}
+...     run = train("window-copy", options, small, short, Path(folder), show=False)
 ...     sorted(path.name for path in run.folder.iterdir())
 ['best.ckpt', 'curves.png', 'last.ckpt', 'metrics.csv', 'result.json', 'run.json', 'tensorboard', 'test.npy']
 """
@@ -25,12 +25,13 @@ import torch
 
 from wavessm.data.source import DataSet
 from wavessm.errors import DataError, MissingExtraError, OptionError
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import data_checksum, data_options, model_config
+from wavessm.tasks import data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import RunError
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, team_of
 from wavessm.training.evaluate import evaluate_split, score_parts
@@ -42,7 +43,8 @@ from wavessm.training.metrics import SELECTION, bootstrap
 def train(
     task: str,
     options: dict[str, Any],
-    recipe: Recipe,
+    model: ModelConfig,
+    config: TrainConfig,
     out: Path | None = None,
     recipe_name: str = "custom",
     show: bool = True,
@@ -52,13 +54,15 @@ def train(
     options: replaces fields of the task's data options. show: a progress bar.
     """
     require_extra()
-    recipe = recipe.check()
+    recipe = config
+    if recipe.direct_start == "ridge" and not model.direct:
+        raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
     team = team_of(recipe)
     if team is None:
         _check_machine(recipe)
         folder = new_folder(out, task)
         try:
-            launch(train, (task, options, recipe, folder, recipe_name, show), folder, recipe.devices)
+            launch(train, (task, options, model, config, folder, recipe_name, show), folder, recipe.devices)
         except BaseException:
             with suppress(OSError):
                 folder.rmdir()  # if nothing was written
@@ -68,16 +72,16 @@ def train(
     chosen = data_options(task, options)
     data = chosen.load(recipe.seed)
     as_trained(data, recipe)  # what does not fit is refused before anything is written
-    config = model_config(task, recipe.model, data.info, recipe.precision)
-    _check_data(data, recipe, config.norm)
+    model = model_config(task, model, data.info, recipe.precision)
+    _check_data(data, recipe, model.norm)
     torch.manual_seed(recipe.seed)
-    model = SequenceModel(config)
+    network = SequenceModel(model)
     folder = new_folder(out, task) if team.rank == 0 else out or Path("runs")  # the others write nothing
-    run = Run(folder, task, chosen, recipe_name, recipe, data.info, config, environment(), data_checksum(chosen))
+    run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), data_checksum(chosen))
     if team.rank == 0:
         run.write()
     with held(folder) if team.rank == 0 else nullcontext():
-        _fit(run, model, data, RunContext(device, team, show), None)
+        _fit(run, network, data, RunContext(device, team, show), None)
     return run
 
 
@@ -88,10 +92,10 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
     """
     require_extra()
     run = Run.read(folder)
-    devices = run.recipe.devices if devices is None else devices
-    nodes = run.recipe.nodes if nodes is None else nodes
-    recipe = replace(run.recipe, devices=devices, nodes=nodes).check()
-    run = replace(run, recipe=recipe)
+    devices = run.config.devices if devices is None else devices
+    nodes = run.config.nodes if nodes is None else nodes
+    recipe = replace(run.config, devices=devices, nodes=nodes)
+    run = replace(run, config=recipe)
     last = folder / "last.ckpt"
     for name in ("metrics.csv", "result.json"):
         if (folder / name).exists() and not last.exists():
@@ -116,8 +120,8 @@ def _go_on(run: Run, place: RunContext) -> None:
     if start is not None and "optimiser" not in start:
         raise RunError(f"{last}: holds a model alone, nothing to go on from; was it copied from best.ckpt?")
     data = run.load_data()
-    _check_data(data, run.recipe, run.model.norm)
-    torch.manual_seed(run.recipe.seed)
+    _check_data(data, run.config, run.model.norm)
+    torch.manual_seed(run.config.seed)
     model = SequenceModel(run.model)
     if start is not None:
         fill(model, start, last)
@@ -133,7 +137,7 @@ class RunContext:
     show: bool
 
 
-def _check_data(data: DataSet, recipe: Recipe, norm: str) -> None:
+def _check_data(data: DataSet, recipe: TrainConfig, norm: str) -> None:
     """Refuse a validation part that selects nothing, and batches that have no variance."""
     info = data.info
     if norm == "batch" and info.length * (recipe.batch_size // (recipe.devices * recipe.nodes)) == 1:
@@ -156,7 +160,7 @@ def _check_data(data: DataSet, recipe: Recipe, norm: str) -> None:
         )
 
 
-def _check_machine(recipe: Recipe) -> None:
+def _check_machine(recipe: TrainConfig) -> None:
     """Refuse processes that cannot be started from here."""
     if recipe.nodes > 1:
         raise OptionError(
@@ -170,7 +174,7 @@ def _check_machine(recipe: Recipe) -> None:
     pick_device(recipe)
 
 
-def pick_device(recipe: Recipe, team: DistInfo = ALONE) -> torch.device:
+def pick_device(recipe: TrainConfig, team: DistInfo = ALONE) -> torch.device:
     """The device a recipe asks for; auto is the GPU where there is one; of several processes each has its own."""
     name = recipe.device
     if name == "auto":
@@ -200,23 +204,23 @@ def _fit(run: Run, model: SequenceModel, data: DataSet, place: RunContext, start
     from wavessm.training.keeper import Keeper
     from wavessm.training.module import TrainingModule
 
-    plan = run.recipe.plan(len(data.train))
+    plan = run.config.plan(len(data.train))
     device, team = place.device, place.team
     data = data.to(device)
     step = 0 if start is None else start["step"]
     finished = step >= plan.total_steps or (
-        start is not None and run.recipe.patience > 0 and start["waited"] >= run.recipe.patience
+        start is not None and run.config.patience > 0 and start["waited"] >= run.config.patience
     )
     if not finished:
-        if start is None and run.recipe.direct_start == "ridge":
+        if start is None and run.config.direct_start == "ridge":
             start_at_ridge(model, data)
         if team.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        module = TrainingModule(model, data, run.recipe, plan, team)
+        module = TrainingModule(model, data, run.config, plan, team)
         if start is not None:
             module.step, module.optimiser_state = step, start["optimiser"]
         keeper = Keeper(run.folder, start)
-        with _quiet(), _matmul(run.recipe.precision):
+        with _quiet(), _matmul(run.config.precision):
             _trainer(run, module, keeper, place).fit(module)
     if team.rank > 0:
         return
@@ -229,8 +233,8 @@ def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
     scores: dict[str, float] = {}
     spans: dict[str, tuple[float, float]] = {}
     parts: dict[str, dict[str, Any]] = {}
-    if run.recipe.test:
-        scores, table = evaluate_split(best, data.test, data.info, run.recipe.eval_batch_size)
+    if run.config.test:
+        scores, table = evaluate_split(best, data.test, data.info, run.config.eval_batch_size)
         np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
         spans, parts = bootstrap(data.info.kind, table), score_parts(data.info, table)
     picked = checkpoint.load(run.folder / "best.ckpt")
@@ -239,7 +243,7 @@ def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
         {
             "task": run.task,
             "family": run.model.family,
-            "seed": run.recipe.seed,
+            "seed": run.config.seed,
             "best_step": picked["step"],
             "parameters": sum(p.numel() for p in best.parameters()),
             **{f"test_{name}": value for name, value in scores.items()},
@@ -259,16 +263,16 @@ def _trainer(run: Run, module: Any, keeper: Any, place: RunContext) -> Any:
 
     plan, device, several = module.plan, place.device, place.team.size > 1
     show = place.show and place.team.rank == 0
-    gpus = run.recipe.devices if several else [device.index or 0]
+    gpus = run.config.devices if several else [device.index or 0]
     stretches = math.ceil(plan.total_steps / plan.validate_every) - module.step // plan.validate_every
     logger = TensorBoardLogger(run.folder / "tensorboard", name="", version="", purge_step=module.step + 1)
     return Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=gpus if device.type == "cuda" else run.recipe.devices,
-        num_nodes=run.recipe.nodes,
+        devices=gpus if device.type == "cuda" else run.config.devices,
+        num_nodes=run.config.nodes,
         strategy=DDPStrategy(process_group_backend=None if device.type == "cuda" else "gloo") if several else "auto",
         plugins=[TorchElasticEnvironment()] if several and TorchElasticEnvironment.detect() else None,
-        precision="bf16-mixed" if run.recipe.precision == "bf16" else "32-true",
+        precision="bf16-mixed" if run.config.precision == "bf16" else "32-true",
         max_epochs=stretches,
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,

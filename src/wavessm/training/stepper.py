@@ -7,14 +7,16 @@ from collections.abc import Callable
 import torch
 
 from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import model_config
 from wavessm.training.batches import TrainBatches
-from wavessm.training.config import Recipe
+from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.run import require_extra
 
 
-def synthetic_step(recipe: Recipe, device: torch.device, shape: tuple[int, int, int]) -> Callable[[], torch.Tensor]:
+def synthetic_step(
+    model: ModelConfig, recipe: TrainConfig, device: torch.device, shape: tuple[int, int, int]
+) -> Callable[[], torch.Tensor]:
     """One training step on random multi-label cases (length, channels, labels), without a run: for benchmarks."""
     require_extra()
     length, channels, classes = shape
@@ -22,11 +24,11 @@ def synthetic_step(recipe: Recipe, device: torch.device, shape: tuple[int, int, 
     source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, classes) < 0.5).float()).to(device)
     info = DataInfo("multilabel", channels, classes, length, classes=tuple(map(str, range(classes))))
     torch.manual_seed(recipe.seed)
-    config = model_config("arrays", recipe.model, info, recipe.precision)
+    config = model_config("arrays", model, info, recipe.precision)
     return stepper(SequenceModel(config).to(device), DataSet("random", source, source, source, info), recipe)
 
 
-def stepper(model: SequenceModel, data: DataSet, recipe: Recipe) -> Callable[[], torch.Tensor]:
+def stepper(model: SequenceModel, data: DataSet, recipe: TrainConfig) -> Callable[[], torch.Tensor]:
     """A call that does the training step of the next batch, without a run or a trainer. It sets the products' mode."""
     from wavessm.training.module import TrainingModule
 

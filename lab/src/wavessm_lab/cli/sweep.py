@@ -17,7 +17,7 @@ from wavessm.cli import train as train_command
 from wavessm.cli.parse import parse
 from wavessm.errors import OptionError
 from wavessm.training.checkpoint import RunError, write_json
-from wavessm.training.config import Recipe
+from wavessm.training.config import Choice
 from wavessm_lab.sweep.board import Screen, summary
 from wavessm_lab.sweep.grid import Grid, Job, expand
 from wavessm_lab.sweep.job import SweepPaths
@@ -171,13 +171,13 @@ def _resumed(given: Options, shared: list[str]) -> tuple[Options, Grid]:
     return dataclasses.replace(given, out=folder, csv=csv, scores=scores, jobs=jobs, memory_gib=memory), grid
 
 
-def _base(arguments: list[str]) -> tuple[dict[str, Any], Recipe]:
+def _base(arguments: list[str]) -> Choice:
     _, given = train_command.read(arguments)
-    return train_command.fields_of_data(given.data), given.training.check()
+    return train_command.fields_of_data(given.data), given.model, given.training
 
 
 def _engine(given: Options, board: SweepState, planned: list[Job]) -> Any:
-    jobs, on_gpu = given.jobs or 1, any(_on_gpu(job.recipe.device) for job in planned)
+    jobs, on_gpu = given.jobs or 1, any(_on_gpu(job.config.device) for job in planned)
     if given.engine == "ray":
         from wavessm_lab.sweep.ray import OnRay
 

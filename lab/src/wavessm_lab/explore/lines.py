@@ -153,7 +153,7 @@ def _run(state: State, shelf: AllowedFiles) -> str:
         said = f"""
 import torch
 
-source = run.options.load(run.recipe.seed).test
+source = run.options.load(run.config.seed).test
 batch = source.take(torch.linspace(0, len(source) - 1, min({CASES}, len(source))).long())
 with torch.no_grad():
     output = run.load_model()(batch.x, lengths=batch.lengths, marks=batch.marks)

@@ -153,7 +153,7 @@ def _check_data(shelf: AllowedFiles, run: Run) -> None:
 @lru_cache(maxsize=8)
 def _on_test(folder: Path, stamp: int) -> Predictions:
     run = Run.read(folder)
-    source = run.options.load(run.recipe.seed).test
+    source = run.options.load(run.config.seed).test
     if not len(source):
         raise DataError(f"{folder}: the data have no test split.")
     batch = source.take(torch.linspace(0, len(source) - 1, min(CASES, len(source))).long())

@@ -16,10 +16,11 @@ from typing import Any
 
 from wavessm.data.datasets.forecast import ALIASES, SETS
 from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
 from wavessm.tasks import TASKS
-from wavessm.training.config import ModelOptions, Recipe, changed_name
+from wavessm.training.config import Choice, TrainConfig, changed_name
 
 _BACKBONES = ("lstm", "transformer")
 
@@ -95,27 +96,27 @@ class Job:
     task: str
     options: dict[str, Any]
     recipe_name: str
-    recipe: Recipe
+    model: ModelConfig
+    config: TrainConfig
     command: str
 
     @property
     def name(self) -> str:
         """Readable, and of this command only: the name of its folder."""
-        model = self.recipe.model
-        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(model),
-                 self.recipe_name.partition("+")[0], f"s{self.recipe.seed}",
+        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(self.model),
+                 self.recipe_name.partition("+")[0], f"s{self.config.seed}",
                  hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
         return "-".join(str(part) for part in parts if part)
 
     @property
     def shape(self) -> str:
         """What its memory depends on: everything but the seed."""
-        return repr((self.task, sorted(self.options.items()), replace(self.recipe, seed=0)))
+        return repr((self.task, sorted(self.options.items()), self.model, replace(self.config, seed=0)))
 
 
-def label(model: ModelOptions) -> str:
+def label(model: ModelConfig) -> str:
     """
-    >>> label(ModelOptions(family="db6", measure="translated")), label(ModelOptions(backbone="lstm"))
+    >>> label(ModelConfig(family="db6", measure="translated")), label(ModelConfig(backbone="lstm"))
     ('db6-translated', 'lstm')
     """
     if model.backbone != "wavessm":
@@ -123,8 +124,8 @@ def label(model: ModelOptions) -> str:
     return "-".join(part for part in (model.family, model.measure, model.structure) if part)
 
 
-Base = Callable[[list[str]], tuple[dict[str, Any], Recipe]]
-"""Reads the arguments of `wavessm train` into data options and recipe."""
+Base = Callable[[list[str]], Choice]
+"""Reads the arguments of `wavessm train` into data options, model and training."""
 
 
 def expand(grid: Grid, base: Base) -> list[Job]:
@@ -143,14 +144,14 @@ def expand(grid: Grid, base: Base) -> list[Job]:
         arguments = [task, "--recipe", recipe_name, *grid.options, *itertools.chain(*extra)]
         for chosen in _data_axes(grid, task, dataset):
             placed = [*arguments, *_words(chosen)]
-            options, recipe = base(placed)  # which may start elsewhere for every data set and horizon
+            options, model, config = base(placed)  # which may start elsewhere for every data set and horizon
             own = base([task, "--recipe", recipe_name, *_words(chosen)])
-            called = changed_name(recipe_name, own, (options, recipe))
+            called = changed_name(recipe_name, own, (options, model, config))
             for variant, seed in itertools.product(grid.variants, grid.seeds):
-                model: dict[str, Any] = variant_fields(variant)
-                command = shlex.join(["wavessm", "train", *placed, *_words({**model, "seed": seed})])
-                changed = replace(recipe, seed=seed, model=replace(recipe.model, **model))
-                jobs[command] = Job(task, options, called, changed, command)
+                fields: dict[str, Any] = variant_fields(variant)
+                command = shlex.join(["wavessm", "train", *placed, *_words({**fields, "seed": seed})])
+                changed = replace(model, **fields), replace(config, seed=seed)
+                jobs[command] = Job(task, dict(options), called, *changed, command)
     return list(jobs.values())
 
 

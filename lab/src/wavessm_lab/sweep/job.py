@@ -66,19 +66,19 @@ def _trained(job: Job, folder: Path) -> Run:
     if (folder / "run.json").exists():
         return resume(folder, show=False)
     shutil.rmtree(folder, ignore_errors=True)
-    return train(job.task, job.options, job.recipe, folder, job.recipe_name, show=False)
+    return train(job.task, job.options, job.model, job.config, folder, job.recipe_name, show=False)
 
 
 def fail(job: Job, desk: SweepPaths, reason: str) -> None:
     """Write down a run that failed."""
     from wavessm.training.folder import environment
 
-    model = job.recipe.model
-    row = results.described(job.task, job.options, job.recipe_name, job.recipe.seed) | {
+    model = job.model
+    row = results.described(job.task, job.options, job.recipe_name, job.config.seed) | {
         **results.model_name(model.backbone, model.family),
         "measure": model.measure,
         "structure": model.structure,
-        "gpu": results.gpu_name(job.recipe.device),
+        "gpu": results.gpu_name(job.config.device),
         "versions": results.versions(environment()),
         "command": job.command,
         "status": f"failed: {reason}",
@@ -118,11 +118,11 @@ def owned(log: Path) -> Iterator[None]:
 
 def measure(job: Job, answers: Any) -> None:
     """The bytes that a run takes at the highest, or 0 if its dry run fails: the run will say why."""
-    from wavessm.training.dry_run import dry_run
+    from wavessm.training.dry_run import estimate_run
 
     end_with_parent()
     os.setpgrp()
     try:
-        answers.put(dry_run(job.task, job.options, job.recipe).memory)
+        answers.put(estimate_run(job.task, job.options, job.model, job.config).memory)
     except Exception:
         answers.put(0)

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from wavessm.errors import OptionError, unknown_name
-from wavessm.training.config import ModelOptions, Recipe, fields_of
+from wavessm.nn.config import ModelConfig
+from wavessm.training.config import TrainConfig
 
 Setting = Mapping[str, Any]
 """Options by name: fields of the data options, the recipe or its model."""
@@ -37,7 +38,7 @@ COMMON: dict[str, Any] = {
     "warmup": 0.3,
     "epochs": 5,
     "batch_size": 50,
-    "validations": 5,
+    "val_per_epoch": 5,
     "patience": 0,
     "eval_batch_size": 512,
 }
@@ -108,35 +109,29 @@ def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str,
     return {**COMMON, **settings[name]}
 
 
-def settle(data: Data, recipe: Recipe, setting: Setting) -> tuple[Data, Recipe]:
-    """Data options and recipe with the options of a setting; one that neither has is refused."""
-    of_data = [f.name for f in dataclasses.fields(data)]  # type: ignore[arg-type]
-    own, model = fields_of(Recipe), fields_of(ModelOptions)
+def settle(
+    data: Data, model: ModelConfig, config: TrainConfig, setting: Setting
+) -> tuple[Data, ModelConfig, TrainConfig]:
+    """Data options, model and training with the options of a setting; one that neither has is refused."""
+    chosen: list[Any] = [data, config, model]
+    names = [[f.name for f in dataclasses.fields(each)] for each in chosen]
     for name in setting:
-        if name == "model" or name not in (*of_data, *own, *model):
-            raise unknown_name("option of a setting", name, [*of_data, *own, *model])
+        if not any(name in own for own in names):
+            raise unknown_name("option of a setting", name, [name for own in names for name in own])
+    left = dict(setting)
+    for at, own in enumerate(names):
+        taken = {name: left.pop(name) for name in own if name in left}
+        chosen[at] = dataclasses.replace(chosen[at], **taken)
+    return chosen[0], chosen[2], chosen[1]
 
-    def of(names: list[str]) -> dict[str, Any]:
-        return {name: value for name, value in setting.items() if name in names}
 
-    recipe = dataclasses.replace(recipe, **of(own), model=dataclasses.replace(recipe.model, **of(model)))
-    return dataclasses.replace(data, **of(of_data)), recipe  # type: ignore[type-var]
-
-
-def tuned(data: Data, recipe: Recipe) -> tuple[Data, Recipe]:
+def tuned(data: Data, model: ModelConfig, config: TrainConfig) -> tuple[Data, ModelConfig, TrainConfig]:
     """The same for the setting chosen for these data; unchanged where none is (other tasks, other horizons)."""
     dataset, horizon, variables = (getattr(data, field, None) for field in ("dataset", "horizon", "variables"))
     chosen: Mapping[Any, str] = CHOSEN.get(str(variables), {})
     if (dataset, horizon) not in chosen:
-        return data, recipe
-    name = chosen[dataset, horizon]
-    data, recipe = settle(data, recipe, complete(name))
-    note = (
-        f"setting {name} of {variables}variate forecasts, chosen in validation: a linear path from context and "
-        "calendar that starts at the ridge regression; waves for the calendar, that of the horizon too; dropout, "
-        "rates, one cycle of five epochs without early stopping"
-    )
-    return data, dataclasses.replace(recipe, note=note)
+        return data, model, config
+    return settle(data, model, config, complete(chosen[dataset, horizon]))
 
 
 def arguments(setting: Setting) -> list[str]:
