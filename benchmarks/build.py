@@ -13,18 +13,20 @@ import torch
 
 import wavessm as ws
 from common import arguments, best_of, report
-from wavessm import frames, operators
-from wavessm.frames import quadrature, recipe
+from wavessm import operators
+from wavessm.frames.family import _build, pywavelet
+from wavessm.frames.quadrature import lobatto
+from wavessm.frames.tiling import _prototype
 
 
 def forget() -> None:
     """Empty every cache a build could profit from."""
-    for cached in (frames._build, operators._of_frame, recipe._prototype, quadrature.lobatto, frames.pywavelet):
+    for cached in (_build, operators._of_frame, _prototype, lobatto, pywavelet):
         cached.cache_clear()
 
 
-def build(family: str, measure: str, n: int) -> ws.Operator:
-    return ws.make_operator(family, measure=measure, n=n)
+def build(name: str, measure: str, n: int) -> ws.Operator:
+    return ws.make_operator(name, measure=measure, n=n)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from contracts import check_frame, check_operator, check_structure
-from wavessm.frames.bases import BASES
+from wavessm.frames import BASES
 
 NAMED = (*ws.PAPER_FAMILIES, *BASES)
 OTHERS = [name for name in ws.families() if name not in NAMED]

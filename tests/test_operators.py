@@ -78,7 +78,7 @@ def test_the_raw_operator_is_the_least_squares_projection(family):
 @given(st.integers(2, 24), st.sampled_from(ws.PAPER_FAMILIES), st.sampled_from(["scaled", "translated"]))
 def test_raw_and_tight_operators_are_similar(n, family, measure):
     """A_raw = T⁻¹ A_tight T for the change of coordinates T between the two frames."""
-    frame = ws.make_frame(family, n, scales=max(1, n // 4), f_min=1.0, f_max=max(1.5, n / 2))
+    frame = ws.make_frame(family, n, scales=max(2, n // 4), f_min=1.0, f_max=max(1.5, n / 2))
     tight = frame.tighten()
     T = tight.analyse(frame.atoms)  # raw atoms in tight coordinates
     raw = ws.make_operator(frame, measure).A

@@ -1,7 +1,7 @@
 """The errors that wavessm raises, and the checks that raise them where a user's call enters.
 
-Every message says in one line what came, what was expected and what to do. All errors are `ValueError`s, so code that
-knows nothing of wavessm can still catch them.
+Every message is one line: what was given, what was expected, what to do. All errors are `ValueError`s, so code that
+knows nothing about wavessm can still catch them. Read next: `frames`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class WaveSSMError(ValueError):
 
 
 class UnknownNameError(WaveSSMError):
-    """A name that is not registered; the message offers the closest ones."""
+    """A name that is not registered; the message offers the closest one."""
 
 
 class OptionError(WaveSSMError):
-    """An option outside its range, or one that this object does not take."""
+    """An option outside its range, or one that has no effect on this object."""
 
 
 class ShapeError(WaveSSMError):
@@ -40,15 +40,15 @@ class NotFiniteError(WaveSSMError):
 
 
 class DataError(WaveSSMError):
-    """A file or table that is missing, damaged or not what the loader reads; the message names it."""
+    """A file or table that is missing, damaged or in another format; the message names it."""
 
 
 class RankError(WaveSSMError):
-    """Atoms that depend on each other, so that no dual frame exists."""
+    """Atoms that are linearly dependent, so that no dual frame exists."""
 
 
 class ConditionError(WaveSSMError):
-    """A change of coordinates too ill-conditioned to mean anything."""
+    """A change of coordinates too ill-conditioned to be meaningful."""
 
 
 class MissingExtraError(WaveSSMError, ImportError):
@@ -56,27 +56,38 @@ class MissingExtraError(WaveSSMError, ImportError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """The error for `name`, offering the closest of the `known` names.
+    """Return the error for an unknown name, offering the closest of the known ones.
 
-    >>> str(unknown_name("measure", "scald", ["scaled", "translated"]))
-    "unknown measure 'scald': did you mean 'scaled'? Known: scaled, translated."
+    Args:
+        kind: What the name stands for, such as "measure".
+        name: What was given.
+        known: The names that are registered; the first twelve are listed.
+
+    Example:
+        >>> str(unknown_name("measure", "scald", ["scaled", "translated"]))
+        "unknown measure 'scald': did you mean 'scaled'? Known: scaled, translated."
     """
     names = list(known)
     lower = {other.lower(): other for other in names}
     close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)
     hint = f": did you mean '{lower[close[0]]}'?" if close else "."
-    listed = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + f", … ({len(names)} in all)"
+    listed = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return UnknownNameError(f"unknown {kind} {name!r}{hint} Known: {listed}.")
 
 
 class Registry(Generic[T]):
-    """An ordered mapping from names to values of one kind."""
+    """An ordered mapping from names to values of one kind; an unknown name raises `UnknownNameError`.
+
+    Args:
+        kind: What the names stand for, used in messages.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
 
     def register(self, name: str, value: T) -> None:
+        """Add a value; raises `OptionError` if the name is taken."""
         if name in self._entries:
             raise OptionError(f"{self.kind} {name!r} is already registered; choose another name.")
         self._entries[name] = value
@@ -90,21 +101,23 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def names(self) -> list[str]:
+        """Return the names in the order of registration."""
         return list(self._entries)
 
 
 def is_int(value: object) -> bool:
-    """Whether a value counts: Python and NumPy integers do, booleans and floats do not."""
+    """Return whether a value is a Python or NumPy integer; booleans and floats are not."""
     import numpy as np
 
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
 
 
 def check_int(value: Any, name: str, least: int) -> int:
-    """The value as an int of at least `least`, or `OptionError`.
+    """Return the value as an int of at least `least`, or raise `OptionError` with its name.
 
-    >>> check_int(3, "n", least=2)
-    3
+    Example:
+        >>> check_int(3, "n", least=2)
+        3
     """
     if not is_int(value) or operator.index(value) < least:
         raise OptionError(f"{name} is {value!r}, expected a whole number of at least {least}.")
@@ -112,7 +125,7 @@ def check_int(value: Any, name: str, least: int) -> int:
 
 
 def check_positive(value: Any, name: str) -> float:
-    """The value as a finite float above zero, or `OptionError`."""
+    """Return the value as a finite float above zero, or raise `OptionError` with its name."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -123,14 +136,14 @@ def check_positive(value: Any, name: str) -> float:
 
 
 def can_sync(x: torch.Tensor) -> bool:
-    """Whether the values of a tensor may be read without waiting for a device or breaking a compiled graph."""
+    """Return whether values of x may be read without waiting for a GPU or breaking a compiled graph."""
     import torch
 
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def real_array(values: Any, what: str) -> np.ndarray:
-    """Anything array-like as float64, tensors that require gradients included; ragged or complex input is refused."""
+def real_array(values: Any, name: str) -> np.ndarray:
+    """Return array-like values, tensors included, as float64; raises on ragged rows and complex numbers."""
     import numpy as np
     import torch
 
@@ -141,5 +154,5 @@ def real_array(values: Any, what: str) -> np.ndarray:
         if not np.iscomplexobj(array):
             return np.asarray(array, dtype=np.float64, order="C")
     except (TypeError, ValueError) as reason:
-        raise ShapeError(f"{what}: expected an array of real numbers with rows of one length ({reason}).") from reason
-    raise OptionError(f"{what}: got complex numbers; give real and imaginary parts as two.")
+        raise ShapeError(f"{name}: expected an array of real numbers with rows of equal length ({reason}).") from reason
+    raise OptionError(f"{name}: got complex numbers; pass real and imaginary parts separately.")

@@ -20,8 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from wavessm.errors import ConditionError, OptionError, check_int, unknown_name
-from wavessm.frames import Frame, make_frame
-from wavessm.frames.quadrature import Array, frozen
+from wavessm.frames import Array, Frame, frozen, make_frame
 from wavessm.structure import DPLR, MAX_CONDITION, Dense, Diagonal, diagonalise, skew_plus_low_rank
 
 MEASURES = ("scaled", "translated")

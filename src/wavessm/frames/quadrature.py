@@ -1,23 +1,19 @@
-"""Stage 1a: a grid on [0, 1] that integrates and differentiates consistently.
+"""Grids on [0, 1] that integrate and differentiate consistently.
 
-The window is cut into panels; on each panel a function is held by its values at Legendre–Gauss–Lobatto
-points, and neighbouring panels share their end point. Write H for the diagonal matrix of weights and D for
-the derivative. Then Q = H D satisfies *summation by parts*,
+The window is cut into panels. On each panel a function is represented by its values at Legendre–Gauss–Lobatto points,
+and neighbouring panels share their end point. With H the diagonal matrix of weights and D the derivative, Q = H D
+satisfies *summation by parts*,
 
     Q + Qᵀ = e_L e_Lᵀ − e_0 e_0ᵀ,
 
-the discrete form of ∫ f′g + ∫ f g′ = f(1)g(1) − f(0)g(0). It holds to rounding at every order, which is what
-makes the structure of the operators (`wavessm.operators`) exact rather than approximate. Order 1 is the
-trapezoid rule with central differences on any grid; high orders resolve smooth atoms to rounding.
-
-Read next: `frames/frame.py`.
+the discrete form of ∫ f′g + ∫ f g′ = f(1)g(1) − f(0)g(0). It holds to rounding at every order, which makes the
+structure of the operators exact instead of approximate. Read next: `frame.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 
 def frozen(values: npt.ArrayLike) -> Array:
-    """A read-only float64 copy, safe to share between cached objects."""
+    """Return a read-only float64 copy, safe to share between cached objects."""
     array = np.array(values, dtype=np.float64, order="C")
     array.setflags(write=False)
     return array
@@ -37,9 +33,13 @@ def frozen(values: npt.ArrayLike) -> Array:
 
 @lru_cache(maxsize=32)
 def lobatto(order: int) -> tuple[Array, Array, Array]:
-    """Legendre–Gauss–Lobatto points x and weights w on [−1, 1], and Q = diag(w) D, for one panel.
+    """Return one panel: Gauss–Lobatto points x and weights w on [−1, 1], and Q = diag(w) D.
 
-    Q is (order + 1, order + 1) and does not depend on the panel's width.
+    Args:
+        order: Polynomial degree p of the panel; 1 is the trapezoid rule.
+
+    Returns:
+        x (p + 1,), w (p + 1,) and Q (p + 1, p + 1); Q does not depend on the width of the panel.
     """
     if order == 1:
         x = np.array([-1.0, 1.0])
@@ -61,12 +61,13 @@ def lobatto(order: int) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Quadrature:
-    """Points, weights and derivative on [0, 1].
+    """Points, weights and derivative on [0, 1]; build one with `panels` or `from_points`.
 
-    grid     (L,) points from 0 to 1
-    weights  (L,) positive, summing to 1
-    breaks   (panels + 1,) ends of the panels
-    order    polynomial degree on each panel; L = panels · order + 1
+    Attributes:
+        grid: Points from 0 to 1, shape (L,) with L = panels · order + 1.
+        weights: Positive weights that sum to 1: ∫ f ≈ weights · f, shape (L,).
+        breaks: Ends of the panels, shape (panels + 1,).
+        order: Polynomial degree on each panel.
     """
 
     grid: Array
@@ -75,18 +76,26 @@ class Quadrature:
     order: int
 
     @staticmethod
-    def panels(panels: Any, order: int = 8) -> Quadrature:
-        """So many equal panels (or the given panel ends) with Gauss–Lobatto points of one order on each.
+    def panels(panels: int | npt.ArrayLike, order: int = 8) -> Quadrature:
+        """Return Gauss–Lobatto points of one order on each panel; exact for polynomials of degree < 2 · order.
 
-        >>> quad = Quadrature.panels(4, order=6)
-        >>> len(quad.grid), float(quad.weights @ quad.grid**11)
-        (25, 0.0833333333333333...)
+        Args:
+            panels: The number of equal panels, or their ends: increasing numbers from 0 to 1.
+            order: Polynomial degree on each panel.
+
+        Raises:
+            OptionError: The ends do not increase from 0 to 1.
+
+        Example:
+            >>> quad = Quadrature.panels(4, order=6)
+            >>> len(quad.grid), float(quad.weights @ quad.grid**11)
+            (25, 0.0833333333333333...)
         """
-        breaks = np.linspace(0, 1, int(panels) + 1) if is_int(panels) else real_array(panels, "Quadrature")
+        breaks = np.linspace(0, 1, int(panels) + 1) if is_int(panels) else real_array(panels, "Quadrature")  # type: ignore[arg-type]
         if breaks.ndim != 1 or len(breaks) < 2 or not np.all(np.diff(breaks) > 0):
-            raise OptionError("Quadrature: panel ends must be at least two increasing numbers from 0 to 1.")
+            raise OptionError("Quadrature: grid points and panel ends must be increasing numbers from 0 to 1.")
         if abs(breaks[0]) > 1e-12 or abs(breaks[-1] - 1) > 1e-12:
-            raise OptionError(f"Quadrature: panels span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
+            raise OptionError(f"Quadrature: the points span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
         order = check_int(order, "Quadrature: order", least=1)
         x, w, _ = lobatto(order)
         widths = np.diff(breaks)
@@ -100,10 +109,16 @@ class Quadrature:
 
     @staticmethod
     def from_points(grid: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Quadrature:
-        """The trapezoid rule on the user's own points, or the user's own weights there."""
+        """Return the trapezoid rule on the user's points, or the user's weights there.
+
+        Args:
+            grid: Increasing points from 0 to 1, shape (L,).
+            weights: Positive weights that sum to 1, shape (L,); the trapezoid rule by default.
+
+        Raises:
+            ShapeError, NotFiniteError, OptionError: Points or weights that cannot integrate over [0, 1].
+        """
         points = real_array(grid, "Quadrature: grid")
-        if points.ndim != 1:
-            raise ShapeError(f"Quadrature: grid has shape {points.shape}, expected (length,).")
         if not np.all(np.isfinite(points)):
             raise NotFiniteError("Quadrature: the grid holds NaN or infinity; give increasing points from 0 to 1.")
         quad = Quadrature.panels(points, order=1)
@@ -120,7 +135,7 @@ class Quadrature:
         return Quadrature(quad.grid, frozen(given), quad.breaks, 1)
 
     def derivative_moments(self, values: Array) -> Array:
-        """Q applied along the last axis: `derivative_moments(f) @ g` is ∫ f′ g.  (..., L) → (..., L)"""
+        """Return Q f along the last axis, (..., L) → (..., L): `derivative_moments(f) @ g` is ∫ f′ g."""
         _, _, Q = lobatto(self.order)
         panels, p = len(self.breaks) - 1, self.order
         lead = values.shape[:-1]
@@ -133,12 +148,12 @@ class Quadrature:
         return out
 
     def derivative(self, values: Array) -> Array:
-        """d/ds along the last axis. (..., L) → (..., L)"""
+        """Return df/ds along the last axis, (..., L) → (..., L)."""
         # Q goes with the panels' own weights, whatever weights the user integrates with
         return self.derivative_moments(values) / Quadrature.panels(self.breaks, self.order).weights
 
     def interpolation(self, points: Array) -> sparse.csr_array:
-        """The matrix that takes values on the grid to values at `points` in [0, 1]. (len(points), L)"""
+        """Return the matrix (P, L) from values on the grid to values at P points of [0, 1]."""
         x, _, _ = lobatto(self.order)
         p = self.order
         panel = np.clip(np.searchsorted(self.breaks, points, side="right") - 1, 0, len(self.breaks) - 2)

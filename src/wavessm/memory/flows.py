@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wavessm.discretize import zoh
 from wavessm.errors import ConditionError
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.operators import Operator
 
 MODAL_CONDITION = 1e5

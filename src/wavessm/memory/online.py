@@ -24,7 +24,7 @@ from torch import Tensor
 
 from wavessm.discretize import bilinear, zoh
 from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, check_positive, is_int, real_array
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.memory.flows import make_flow
 from wavessm.operators import Operator
 

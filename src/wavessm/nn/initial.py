@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavessm.errors import ConditionError, OptionError, check_int, unknown_name
-from wavessm.frames import RESERVED, families
-from wavessm.frames.wavelets import is_parametric
+from wavessm.frames import RESERVED, families, is_family
 from wavessm.nn.config import B_INITS
 from wavessm.operators import CLOSED_FORMS, MEASURES, Operator, make_operator
 
@@ -78,7 +77,7 @@ def initial_modes(
 def check_family(name: str) -> None:
     """Refuse what no layer can start from."""
     known = [*families(), *RESERVED]
-    if name not in known and not is_parametric(name):
+    if name not in RESERVED and not is_family(name):
         raise unknown_name("family", name, known)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from wavessm.frames import PAPER_FAMILIES, families
-from wavessm.frames.bases import BASES
+from wavessm.frames import BASES, PAPER_FAMILIES, families
 from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
 from wavessm_lab.explore.signals import BUILT_IN
 from wavessm_lab.explore.state import FILE, VIEWS, State

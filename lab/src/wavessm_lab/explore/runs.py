@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from wavessm.errors import DataError, OptionError
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.nn.model import SequenceModel
 from wavessm.tasks import TASKS, data_root
 from wavessm.training import checkpoint

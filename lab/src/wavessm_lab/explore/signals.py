@@ -15,8 +15,7 @@ import numpy as np
 from wavessm.data.signals import read_signal
 from wavessm.data.tables import first_line, is_number
 from wavessm.errors import DataError, NotFiniteError, ShapeError, WaveSSMError, unknown_name
-from wavessm.frames import Frame
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array, Frame
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.state import FILE, MOST_ATOMS
 from wavessm_lab.studies.signals import classical, ecg

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.memory import DenseFlow, OnlineMemory
 from wavessm_lab.explore.signals import Heard
 from wavessm_lab.explore.state import State, coordinates

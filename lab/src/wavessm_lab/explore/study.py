@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavessm.discretize import zoh
-from wavessm.frames import Frame, make_frame
-from wavessm.frames.bases import BASES
-from wavessm.frames.quadrature import Array
+from wavessm.frames import BASES, Array, Frame, make_frame
 from wavessm.inspection.past import localisation
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.frames import PAPER_FAMILIES, Wavelet, make_frame
-from wavessm.frames.quadrature import Array
-from wavessm.frames.wavelets import dpss, gauss, mexhat, morlet, pywavelet
+from wavessm.frames import PAPER_FAMILIES, WAVELETS, Array, Wavelet, get_family, make_frame
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
 
 SCALES = (1.0, 0.315, 0.125)
@@ -60,7 +58,7 @@ def legendre_against_morlet(n: int = 64, points: int = 600) -> Drawing:
 
 def mother_wavelets() -> dict[str, Wavelet]:
     """The five families as mother wavelets."""
-    return {"morlet": morlet(), "gauss": gauss(), "mexhat": mexhat(), "dpss": dpss(), "db6": pywavelet("db6")}
+    return {name: get_family(name)[1] for name in WAVELETS}  # type: ignore[misc]
 
 
 def atoms_at_three_scales(points: int = 1600) -> Drawing:

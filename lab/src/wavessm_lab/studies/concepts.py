@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator

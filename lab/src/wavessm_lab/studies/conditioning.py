@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from wavessm.frames import PAPER_FAMILIES, Frame, make_frame
-from wavessm.frames.bases import BASES
+from wavessm.frames import BASES, PAPER_FAMILIES, Frame, make_frame
 from wavessm.operators import make_operator
 from wavessm.training.record import provenance, pyplot, write_csv
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.frames import PAPER_FAMILIES, Frame, make_frame
-from wavessm.frames.bases import default_quadrature
-from wavessm.frames.recipe import PAPER_ALPHA, Tiling, tile
+from wavessm.frames import PAPER_ALPHA, PAPER_FAMILIES, Frame, Tiling, default_quadrature, make_frame, tile
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, fitted_slope
 from wavessm.operators import MEASURES, make_operator
 from wavessm_lab.studies.atoms import mother_wavelets

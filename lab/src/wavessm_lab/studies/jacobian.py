@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wavessm.discretize import zoh
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, wide_rows
 from wavessm.inspection.past import localisation
 from wavessm.memory import OnlineMemory

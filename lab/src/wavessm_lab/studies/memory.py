@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.frames import PAPER_FAMILIES
-from wavessm.frames.bases import BASES
+from wavessm.frames import BASES, PAPER_FAMILIES
 from wavessm.memory import OnlineMemory
 from wavessm.operators import MEASURES, make_operator
 from wavessm.training.record import provenance, pyplot, write_csv

@@ -20,7 +20,7 @@ import pywt
 from scipy import special
 
 from wavessm.errors import unknown_name
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm_lab.studies.pursuit import Dictionary, Pursuit, cwt_dictionary, matching_pursuit
 
 BUDGETS = (32, 64, 128, 256)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy import linalg
 from scipy.optimize import linear_sum_assignment
 
-from wavessm.frames.quadrature import Array
+from wavessm.frames import Array
 from wavessm.inspection.drawing import LABELS, Drawing, canvas, wide_rows
 from wavessm_lab.studies.jacobian import jacobian, window_energy
 

@@ -1,23 +1,22 @@
-"""Stage 1c: from a mother wavelet to exactly N atoms, by the recipe of the paper's appendix on frames.
+"""From a mother wavelet to exactly N atoms, by the rule of the paper's appendix on frames.
 
     f_k = f_min … f_max     pseudo-frequencies in cycles per window, log-spaced
     s_k = f_c / f_k         dilation of the mother wavelet, f_c its centre frequency
     σ_k = s_k σ_0           width in time, σ_0 the energy-weighted spread of the mother wavelet
-    hop_k ∝ α σ_k           so narrow atoms stand more densely than wide ones
-    n_k                     centres at scale k, in proportion to 1 / hop_k, by largest remainder
+    hop_k ∝ α σ_k           distance between centres: narrow atoms are placed more densely than wide ones
+    n_k                     number of centres at scale k, in proportion to 1 / hop_k, by largest remainder
 
-The paper leaves the range open, and the range decides everything: the proportions n_k do not depend on α, so
-for a fixed N it is f_max that says how densely the atoms really stand. Too low, and they overlap until they are
-dependent; too high, and they leave gaps in time and frequency that no state can remember. By default f_max is the one
-at which an octave ladder of scales has hops of α σ_k; α starts at the paper's 0.75 and widens until κ(S) is at most
-`MAX_CONDITION`; and every scale of a real wavelet has at least two atoms, since a slow scale with one cannot tell the
-two ends of the window apart (complex wavelets and DPSS have several atoms at each centre). Options that are given are
-taken as given: no widening, no atoms moved between scales.
+The paper leaves the range open, and the range decides everything: the proportions n_k do not depend on α, so for a
+fixed N it is f_max that sets how densely the atoms are placed. Too low, and they overlap until they are dependent; too
+high, and they leave gaps in time and frequency that no state can remember. By default f_max is the one at which octave
+scales have hops of α σ_k; α starts at the paper's 0.75 and grows until κ(S) is at most `MAX_CONDITION`; and every scale
+of a real wavelet has at least two atoms, since a slow scale with one cannot tell the two ends of the window apart
+(complex wavelets and DPSS have several atoms at each centre). Options that are given are used as given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,29 +27,33 @@ from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, c
 from wavessm.frames.quadrature import Array, Quadrature
 
 MAX_CONDITION = 1e12
-"""κ(S) that the default range accepts: the tight atoms then keep ten of their sixteen digits."""
+"""Largest κ(S) of the default range: the tight atoms then keep ten of their sixteen digits."""
 
 PAPER_ALPHA = 0.75
-"""Hop in units of the atoms' width, as the paper suggests; the first that the default range tries."""
+"""Hop in units of the width of the atoms, as the paper suggests; the first that the default range tries."""
 
-WIDENING = 2 ** (1 / 8)
-"""Factor on α between two attempts at the default range."""
+_WIDENING = 2 ** (1 / 8)  # factor on α between two attempts at the default range
 
 
 @dataclass(frozen=True)
 class Wavelet:
-    """A mother wavelet: all that the recipe needs to fill a window with it.
+    """A mother wavelet: all that is needed to fill a window with shifted and dilated copies of it.
 
-    function          ψ at points x (M,): (M,) real; (M,) complex, whose real and imaginary parts become two
-                      atoms; or (voices, M), several waveforms that are shifted and dilated together
-    support           (lo, hi): ψ is taken as zero outside
-    centre_frequency  in cycles per unit of x; the peak of the spectrum if not given
-    reference         where the definition comes from
+    Args:
+        function: ψ at points x of shape (M,). Returns (M,) real values; (M,) complex values, whose real and imaginary
+            parts become two atoms; or (voices, M), several waveforms that are shifted and dilated together.
+        support: (low, high); ψ is taken as zero outside.
+        centre_frequency: f_c in cycles per unit of x; by default where the spectrum peaks.
+        reference: Where the definition comes from.
 
-    >>> import numpy as np
-    >>> hat = Wavelet(lambda x: (1 - x**2) * np.exp(-(x**2) / 2), support=(-8, 8))
-    >>> round(hat.frequency, 3), round(hat.spread, 3)   # √2 / 2π and √(7/6)
-    (0.225, 1.08)
+    Raises:
+        OptionError: A support that is not two increasing finite numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> hat = Wavelet(lambda x: (1 - x**2) * np.exp(-(x**2) / 2), support=(-8, 8))
+        >>> round(hat.frequency, 3), round(hat.spread, 3)   # √2 / 2π and √(7/6)
+        (0.225, 1.08)
     """
 
     function: Callable[[Array], npt.NDArray]
@@ -59,16 +62,13 @@ class Wavelet:
     reference: str = ""
 
     def __post_init__(self) -> None:
-        try:
-            low, high = (float(end) for end in self.support)
-        except (TypeError, ValueError):
-            low, high = np.nan, np.nan
+        low, high = map(float, self.support)
         if not (low < high and np.isfinite(high - low)):
             raise OptionError(f"Wavelet: support is {self.support!r}, expected (low, high), finite, with low < high.")
         object.__setattr__(self, "support", (low, high))
 
     def voices(self, x: Array) -> Array:
-        """ψ at x as real waveforms, zero outside the support. (M,) → (voices, M)"""
+        """Return ψ at x as real waveforms, zero outside the support, (M,) → (voices, M)."""
         values = np.atleast_2d(np.asarray(self.function(x)))
         if values.ndim != 2 or values.shape[1] != len(x):
             raise ShapeError(
@@ -84,12 +84,12 @@ class Wavelet:
 
     @property
     def frequency(self) -> float:
-        """f_c in cycles per unit of x."""
+        """Centre frequency f_c in cycles per unit of x."""
         return _prototype(self).frequency
 
     @property
     def spread(self) -> float:
-        """σ_0: energy-weighted standard deviation."""
+        """Energy-weighted standard deviation σ_0."""
         return _prototype(self).spread
 
 
@@ -103,7 +103,7 @@ class _Prototype:
 
 @lru_cache(maxsize=256)
 def _prototype(wavelet: Wavelet) -> _Prototype:
-    """What the recipe measures on the mother wavelet itself."""
+    """Measure a mother wavelet."""
     x = np.linspace(*wavelet.support, 1 << 12)
     values = wavelet.voices(x)
     energy = np.sum(values**2, axis=0)
@@ -119,7 +119,7 @@ def _prototype(wavelet: Wavelet) -> _Prototype:
 
 
 def _spectral_peak(values: Array, spacing: float) -> float:
-    """Frequency at which the largest of the spectra peaks, between the points of the transform by a parabola."""
+    """Frequency at which the largest spectrum peaks, refined by a parabola between the points of the transform."""
     points = 1 << 19
     spectrum = np.abs(np.fft.rfft(values, points, axis=1)).max(axis=0)
     if spectrum.argmax() == 0:
@@ -136,61 +136,65 @@ def _spectral_peak(values: Array, spacing: float) -> float:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the window is tiled; None means chosen as the module's docstring says.
+    """How the window is filled; None leaves an option to the default of the module's docstring.
 
-    scales   number of scales, or the pseudo-frequencies themselves; one an octave if None
-    f_min    lowest pseudo-frequency in cycles per window
-    f_max    highest pseudo-frequency
-    alpha    hop in units of the atoms' width; decides f_max where that is None; from 0.75 on if None
+    Args:
+        scales: Number of scales, or the pseudo-frequencies themselves; by default one per octave.
+        f_min: Lowest pseudo-frequency in cycles per window; 0.5 by default.
+        f_max: Highest pseudo-frequency.
+        alpha: Hop in units of the width of the atoms; decides f_max.
+
+    Raises:
+        OptionError: A value out of range, or an option that another one leaves without effect.
     """
 
     scales: int | tuple[float, ...] | None = None
-    f_min: float = 0.5
+    f_min: float | None = None
     f_max: float | None = None
     alpha: float | None = None
 
-    @staticmethod
-    def of(
-        scales: int | Sequence[float] | None, f_min: float | None, f_max: float | None, alpha: float | None
-    ) -> Tiling:
-        """Options as a user gives them, None for the default of each, checked."""
-        listed: int | tuple[float, ...] | None = None
-        if scales is not None:
-            listed = (
-                check_int(scales, "scales", least=1)
-                if np.ndim(scales) == 0
-                else tuple(
-                    check_positive(f, "scales: a pseudo-frequency") for f in np.ravel(np.asarray(scales, object))
-                )
-            )
-        if isinstance(listed, tuple) and (not listed or not f_min is f_max is alpha is None):
-            raise OptionError("scales: a list of pseudo-frequencies needs at least one and no f_min, f_max or alpha.")
-        if f_max is not None and alpha is not None:
-            raise OptionError("alpha: it decides f_max and says nothing where f_max is given; leave one of them out.")
-        tiling = Tiling(
-            listed,
-            Tiling.f_min if f_min is None else check_positive(f_min, "f_min"),
-            None if f_max is None else check_positive(f_max, "f_max"),
-            None if alpha is None else check_positive(alpha, "alpha"),
-        )
-        if tiling.f_max is not None and tiling.f_max < tiling.f_min:
-            raise OptionError(f"f_min is {tiling.f_min}, f_max is {tiling.f_max}; expected 0 < f_min ≤ f_max.")
-        return tiling
+    def __post_init__(self) -> None:
+        for name in ("f_min", "f_max", "alpha"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_positive(getattr(self, name), name))
+        if isinstance(self.scales, tuple):
+            listed = tuple(check_positive(f, "scales: a pseudo-frequency") for f in self.scales)
+            object.__setattr__(self, "scales", listed)
+            if not listed or not self.f_min is self.f_max is self.alpha is None:
+                raise OptionError("scales: a list of pseudo-frequencies goes without f_min, f_max and alpha.")
+        elif self.scales is not None:
+            object.__setattr__(self, "scales", check_int(self.scales, "scales", least=1))
+        if self.f_max is not None and self.alpha is not None:
+            raise OptionError("alpha: it decides f_max and has no effect where f_max is given; leave one of them out.")
+        if self.scales == 1 and self.f_min is not None:
+            raise OptionError("f_min: a single scale is at f_max, so f_min has no effect; leave it out.")
+        if self.f_max is not None and self.f_max < self.lowest:
+            raise OptionError(f"f_min is {self.lowest}, f_max is {self.f_max}; expected 0 < f_min ≤ f_max.")
+
+    @property
+    def lowest(self) -> float:
+        """Lowest pseudo-frequency, by default that of half a cycle per window."""
+        return 0.5 if self.f_min is None else self.f_min
 
     def frequencies(self, f_max: float) -> Array:
-        """(scales,) log-spaced pseudo-frequencies up to f_max."""
+        """Return the pseudo-frequencies, log-spaced up to f_max, shape (scales,)."""
         if isinstance(self.scales, tuple):
             return np.asarray(self.scales)
-        octaves = np.log2(f_max / self.f_min)
-        count = self.scales if self.scales is not None else max(1, round(octaves) + 1)
-        return np.geomspace(self.f_min, f_max, count) if count > 1 else np.array([f_max])
+        count = self.scales if self.scales is not None else max(1, round(np.log2(f_max / self.lowest)) + 1)
+        return np.geomspace(self.lowest, f_max, count) if count != 1 else np.array([f_max])
 
 
 def allocate(desired: npt.ArrayLike, total: int, least: int = 0) -> npt.NDArray[np.int_]:
-    """Integers in proportion to `desired` that sum to `total`, by largest remainder, none below `least` if that can be.
+    """Return integers in proportion to `desired` that sum to `total`, by largest remainder.
 
-    >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, least=2).tolist()
-    ([1, 3, 6], [2, 3, 5])
+    Args:
+        desired: Positive weights.
+        total: What the integers sum to.
+        least: Smallest integer, as far as `total` allows.
+
+    Example:
+        >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, least=2).tolist()
+        ([1, 3, 6], [2, 3, 5])
     """
     quota = np.asarray(desired, float)
     quota = quota / quota.sum() * total
@@ -204,11 +208,10 @@ def allocate(desired: npt.ArrayLike, total: int, least: int = 0) -> npt.NDArray[
     return counts
 
 
-def place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, least: int = 0) -> Array:
-    """n unit-energy atoms: shifted and dilated copies of ψ at the given pseudo-frequencies. (n, L)
+def _place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, least: int = 0) -> Array:
+    """n unit-energy atoms (n, L): copies of ψ at the given pseudo-frequencies, `least` or more centres at each.
 
-    Several voices share a centre; where n is no multiple of them, the last centre lacks some. `least` is the smallest
-    number of centres a scale.
+    Several voices share a centre; where n is not a multiple of them, the last centre lacks some.
     """
     proto = _prototype(wavelet)
     dilations = proto.frequency / frequencies
@@ -231,27 +234,31 @@ def place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, 
 
 
 def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Array:
-    """The recipe: n atoms of one mother wavelet. (n, L)"""
+    """Return n unit-energy atoms of one mother wavelet on the grid of a quadrature, shape (n, L).
+
+    Raises:
+        OptionError: Atoms too narrow for the grid.
+    """
     if tiling.f_max is not None or isinstance(tiling.scales, tuple):
-        return place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
+        return _place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
     proto = _prototype(wavelet)
 
     def range_up_to(alpha: float) -> Array:
         # Octave scales up to f_max ask for Σ f_k / (α f_c σ_0) ≈ 2 f_max / (α f_c σ_0) centres of `voices` atoms.
         f_max = n * alpha * proto.frequency * proto.spread / (2 * proto.voices)
-        return tiling.frequencies(max(2 * tiling.f_min, f_max))
+        return tiling.frequencies(max(2 * tiling.lowest, f_max))
 
     if tiling.alpha is not None:
-        return place(wavelet, n, quadrature, range_up_to(tiling.alpha))
+        return _place(wavelet, n, quadrature, range_up_to(tiling.alpha))
     least = 2 if proto.voices == 1 else 0
     best, best_condition, alpha = None, np.inf, PAPER_ALPHA
     while best is None or range_up_to(alpha)[-1] <= n:
-        atoms = place(wavelet, n, quadrature, range_up_to(alpha), least)
+        atoms = _place(wavelet, n, quadrature, range_up_to(alpha), least)
         eigenvalues = np.linalg.eigvalsh((atoms * quadrature.weights) @ atoms.T)
         condition = eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] > 0 else np.inf
         if condition <= MAX_CONDITION:
             return atoms
         if best is None or condition < best_condition:
             best, best_condition = atoms, condition
-        alpha *= WIDENING
+        alpha *= _WIDENING
     return best

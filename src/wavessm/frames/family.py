@@ -1,0 +1,381 @@
+"""The families of atoms, as records, and `make_frame`, which turns one into a `Frame`.
+
+A family is a `Wavelet`, which is tiled over the window, or a `Basis`, whose atoms cover it by themselves. Adding one is
+adding a record to `WAVELETS` or `BASES`, or calling `register_family` from outside. s runs over [0, 1] with 1 as now.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pywt
+from scipy import interpolate, signal, special
+
+from wavessm.errors import OptionError, Registry, ShapeError, check_int, is_int, real_array
+from wavessm.frames.frame import Frame
+from wavessm.frames.quadrature import Array, Quadrature
+from wavessm.frames.tiling import Tiling, Wavelet, allocate, tile
+
+PAPER_FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6")
+"""The five families of the paper."""
+
+RESERVED = ("legs", "legt", "fout", "s4d-legs", "s4d-lin", "s4d-inv")
+"""Names of operators and layers that are not made from a frame, so that no family may take them."""
+
+_POINTS_PER_ATOM = 4  # fewest grid points per atom; coarser grids cannot tell the atoms apart
+
+
+def default_quadrature(n: int) -> Quadrature:
+    """Return panels of order 8 with 16 points per atom, and at least 2,049 points."""
+    return Quadrature.panels(max(256, 2 * n), order=8)
+
+
+def _single_panel(n: int) -> Quadrature:
+    """One panel whose order integrates products of polynomials of degree < n exactly, with room to spare."""
+    return Quadrature.panels(1, order=max(64, 2 * n))
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A family that is not tiled from a mother wavelet.
+
+    Args:
+        atoms: Function of n and points s (L,) of [0, 1] that returns the values of n atoms, shape (n, L).
+        quadrature: Function of n that returns the grid on which those atoms are resolved.
+        reference: Where the definition comes from.
+    """
+
+    atoms: Callable[[int, Array], Array]
+    quadrature: Callable[[int], Quadrature] = default_quadrature
+    reference: str = ""
+
+
+Family = Wavelet | Basis
+
+# -- wavelets -------------------------------------------------------------------------------------------------------
+
+
+def gauss(order: int = 1) -> Wavelet:
+    """Return the derivative of a Gaussian of the given order, ψ(x) = He_order(x) e^{−x²/2}."""
+    order = check_int(order, "gauss: order", least=1)
+    return Wavelet(
+        lambda x: special.eval_hermitenorm(order, x) * np.exp(-(x**2) / 2),
+        support=(-8.0 - order / 4, 8.0 + order / 4),
+        centre_frequency=np.sqrt(order) / (2 * np.pi),
+        reference="the paper's eq. (gauss-deriv)",
+    )
+
+
+def dpss(time_bandwidth: float = 2.0, tapers: int = 3) -> Wavelet:
+    """Return discrete prolate spheroidal sequences: the tapers best concentrated in a band, shifted together.
+
+    Args:
+        time_bandwidth: A window of width w has bandwidth time_bandwidth / w, so each scale is one bandwidth.
+        tapers: Number of sequences, from 1 to 2 · time_bandwidth.
+    """
+    if not 0 < tapers <= 2 * time_bandwidth:
+        raise OptionError(f"dpss: {tapers} tapers with time_bandwidth {time_bandwidth:g}, expected 1 to twice as many.")
+    x = np.linspace(-0.5, 0.5, 2049)
+    spline = interpolate.CubicSpline(x, signal.windows.dpss(len(x), time_bandwidth, tapers).T)
+    return Wavelet(
+        lambda t: spline(np.clip(t, -0.5, 0.5)).T,
+        support=(-0.5, 0.5),
+        centre_frequency=time_bandwidth,
+        reference="Slepian 1978; the paper's eq. (dpss)",
+    )
+
+
+_PARAMETERS = {"cmor": "cmor1.5-1.0", "shan": "shan1.0-1.5", "fbsp": "fbsp2-1.0-1.5"}  # of names without any
+
+
+@lru_cache(maxsize=256)
+def pywavelet(name: str) -> Wavelet:
+    """Return any wavelet of PyWavelets by name, discrete or continuous, as a mother wavelet."""
+    full = _PARAMETERS.get(name, name)
+    if full in pywt.wavelist(kind="discrete"):
+        # Orthogonal families give (φ, ψ, x); biorthogonal ones (φ, ψ, φ̃, ψ̃, x), of which ψ̃ synthesises.
+        *functions, x = pywt.Wavelet(full).wavefun(level=10)
+        table = functions[-1]
+        interpolant = lambda t: np.interp(t, x, table, left=0.0, right=0.0)  # noqa: E731
+        return Wavelet(interpolant, (float(x[0]), float(x[-1])), reference=f"PyWavelets' {full}, cascade level 10")
+    wavelet = pywt.ContinuousWavelet(full)
+    low, high = float(wavelet.lower_bound), float(wavelet.upper_bound)
+    psi, x = wavelet.wavefun(length=1 << 13)
+    spline = interpolate.CubicSpline(x, psi)
+    return Wavelet(lambda t: spline(np.clip(t, low, high)), (low, high), reference=f"PyWavelets' {full}")
+
+
+def _is_parametric(name: str) -> bool:
+    """Whether PyWavelets knows this name with parameters, as in cmor1.5-1.0."""
+    if not name.startswith(tuple(_PARAMETERS)) or name in _PARAMETERS:
+        return False
+    try:
+        psi, _ = pywt.ContinuousWavelet(name).wavefun(length=16)
+    except (ValueError, TypeError):  # PyWavelets answers parameters of zero with a TypeError
+        return False
+    return bool(np.isfinite(psi).all())
+
+
+WAVELETS: dict[str, Wavelet | Callable[..., Wavelet]] = {
+    "morlet": Wavelet(
+        lambda x: np.exp(-(x**2) / 2) * np.cos(5 * x),
+        centre_frequency=5 / (2 * np.pi),
+        reference="Morlet et al. 1982; the paper's eq. (morlet); PyWavelets' morl",
+    ),
+    "gauss": gauss,
+    "mexhat": Wavelet(
+        lambda x: (1 - x**2) * np.exp(-(x**2) / 2),
+        centre_frequency=np.sqrt(2) / (2 * np.pi),
+        reference="Ricker 1953; PyWavelets' mexh",
+    ),
+    "dpss": dpss,
+    "db6": partial(pywavelet, "db6"),
+}
+"""The paper's wavelets: a record, or a function that returns one."""
+
+# -- bases: polynomials, Fourier and Gabor ----------------------------------------------------------------------------
+
+
+def _legendre(n: int, s: Array) -> Array:
+    k = np.arange(n)[:, None]
+    return np.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * s - 1)
+
+
+def _chebyshev(n: int, s: Array) -> Array:
+    k = np.arange(n)[:, None]
+    return np.cos(k * np.arccos(np.clip(2 * s - 1, -1, 1))) / np.sqrt(0.5 * (1 - 1 / (4 * k**2 - 1)))
+
+
+def _fourier(n: int, s: Array) -> Array:
+    k = np.arange(n)[:, None]
+    angle = 2 * np.pi * ((k + 1) // 2) * s
+    return np.where(k % 2 == 1, np.cos(angle), np.where(k == 0, np.sqrt(0.5), np.sin(angle))) * np.sqrt(2)
+
+
+def _laguerre(n: int, s: Array) -> Array:
+    """Laguerre functions e^{−x/2} L_k(x) of the age x = 4n(1 − s), over which even the last has decayed.
+
+    The recurrence runs on values scaled by their running magnitude, since e^{−x/2} alone underflows.
+    """
+    x = 4 * n * (1 - s)
+    log_scale = -x / 2
+    before, now = np.zeros_like(x), np.ones_like(x)
+    rows = []
+    for k in range(n):
+        rows.append(now * np.exp(log_scale))
+        before, now = now, ((2 * k + 1 - x) * now - k * before) / (k + 1)
+        size = np.maximum(np.abs(now), np.abs(before))
+        log_scale = log_scale + np.log(size)
+        before, now = before / size, now / size
+    return np.sqrt(4 * n) * np.array(rows)
+
+
+_BERNSTEIN_DEGREE = 9  # of one piece, at most: κ(S) of degree d is binomial(2d + 1, d), beyond 1e16 from d = 28
+
+
+def _bernstein_pieces(n: int) -> np.ndarray:
+    """Degrees of the pieces; joined continuously, pieces of degree d_i have 1 + Σ d_i atoms."""
+    return allocate(np.ones(-(-(n - 1) // _BERNSTEIN_DEGREE)), n - 1)
+
+
+def _bernstein(n: int, s: Array) -> Array:
+    """Bernstein polynomials, composite (as in Bézier curves) once n − 1 exceeds the largest degree."""
+    degrees = _bernstein_pieces(n)
+    atoms = np.zeros((n, len(s)))
+    position = np.clip(s * len(degrees), 0, None)
+    first = 0
+    for piece, degree in enumerate(degrees):
+        t = position - piece
+        inside = (t >= 0) & (t <= 1)
+        k = np.arange(degree + 1)[:, None]
+        t = t[inside]
+        # A joint belongs to both pieces with the same value, so assigning twice is continuous.
+        atoms[first : first + degree + 1, inside] = special.binom(degree, k) * t**k * (1 - t) ** (degree - k)
+        first += degree
+    return atoms
+
+
+def _gabor(n: int, s: Array) -> Array:
+    """Gaussian windows on a critical lattice: about √n centres, and bands of cosines and sines √n cycles apart."""
+    rows = max(1, round(np.sqrt(n)))
+    spacing = n / rows
+    atoms = []
+    for row, count in enumerate(allocate(np.ones(rows), n)):
+        distance = s - (np.arange(count)[:, None] + 0.5) / count
+        wave = np.sin if row % 2 == 0 and row else np.cos
+        phase = 2 * np.pi * ((row + 1) // 2) * spacing * distance
+        atoms.append(np.exp(-np.pi * (spacing * distance) ** 2) * wave(phase))
+    return np.concatenate(atoms)
+
+
+def _bernstein_grid(n: int) -> Quadrature:
+    return Quadrature.panels(len(_bernstein_pieces(n)), order=4 * _BERNSTEIN_DEGREE)
+
+
+BASES = {
+    "legendre": Basis(_legendre, _single_panel, "orthonormal shifted Legendre polynomials; HiPPO (Gu et al. 2020)"),
+    "fourier": Basis(_fourier, reference="1, √2 cos 2πks, √2 sin 2πks; HiPPO-FouT"),
+    "chebyshev": Basis(_chebyshev, _single_panel, "Chebyshev polynomials of the first kind, unit energy"),
+    "laguerre": Basis(_laguerre, lambda n: Quadrature.panels(1, order=3 * n + 64), "Laguerre functions of the age"),
+    "bernstein": Basis(_bernstein, _bernstein_grid, "Bernstein polynomials; composite beyond degree 9"),
+    "gabor": Basis(_gabor, reference="Gabor 1946, critical lattice"),
+}
+"""The families beside wavelets, for comparison."""
+
+# -- names ----------------------------------------------------------------------------------------------------------
+
+_FAMILIES: Registry[Callable[..., Family]] = Registry("family")
+
+
+def families() -> list[str]:
+    """Return the names that `make_frame` knows: the paper's five, the bases, then every wavelet of PyWavelets."""
+    return _FAMILIES.names()
+
+
+def is_family(name: str) -> bool:
+    """Return whether `make_frame` knows a name, PyWavelets' with parameters (cmor1.5-1.0) included."""
+    return name in _FAMILIES or _is_parametric(name)
+
+
+def register_family(name: str, family: Family | Callable[..., Any]) -> None:
+    """Make a family known by name everywhere.
+
+    Args:
+        name: A name that is not taken.
+        family: A `Wavelet`, a `Basis`, a function without required arguments that returns one, or a mother wavelet
+            ψ(x) that decays within |x| ≤ 8.
+
+    Raises:
+        OptionError: The name is taken.
+    """
+    if name in RESERVED:
+        raise OptionError(f"register_family: {name!r} names a closed form; choose another name.")
+    if isinstance(family, Family):
+        _FAMILIES.register(name, lambda: family)
+    else:
+        _FAMILIES.register(name, partial(Wavelet, family) if _needs_arguments(family) else family)
+
+
+def _needs_arguments(function: Callable) -> bool:
+    """Whether a function has required arguments, as ψ(x) has; NumPy's own functions do not tell and have."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return True
+    return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
+
+
+for _name, _family in (WAVELETS | BASES).items():
+    register_family(_name, _family)
+for _name in pywt.wavelist():
+    if _name not in _FAMILIES:
+        register_family(_name, partial(pywavelet, _name))
+
+
+def get_family(family: str | Family | Callable[[Array], Array], order: int | None = None) -> tuple[str, Family]:
+    """Return the name and the record of a family given as `make_frame` takes it.
+
+    Example:
+        >>> get_family("morlet")[1].reference
+        "Morlet et al. 1982; the paper's eq. (morlet); PyWavelets' morl"
+    """
+    if isinstance(family, str):
+        name = family
+        parametric = name not in _FAMILIES and _is_parametric(name)
+        make = partial(pywavelet, name) if parametric else _FAMILIES[name]
+    else:
+        name = getattr(family, "__name__", "own family")
+        make = (lambda: family) if isinstance(family, Family) else partial(Wavelet, family)
+    if order is not None and "order" not in inspect.signature(make).parameters:
+        raise OptionError(f"make_frame: family '{name}' takes no order; gauss does.")
+    return name, make() if order is None else make(order=order)
+
+
+# -- frames ---------------------------------------------------------------------------------------------------------
+
+
+def make_frame(
+    family: str | Family | Callable[[Array], Array],
+    n: int,
+    *,
+    order: int | None = None,
+    scales: int | Sequence[float] | None = None,
+    f_min: float | None = None,
+    f_max: float | None = None,
+    alpha: float | None = None,
+    grid: int | npt.ArrayLike | Quadrature | None = None,
+) -> Frame:
+    """Return N unit-energy atoms of one family on [0, 1].
+
+    The same call twice in a process returns the same frame, unless the grid is an array.
+
+    Args:
+        family: A name of `families()`, a `Wavelet`, a `Basis`, or a function ψ(x) that decays within |x| ≤ 8.
+        n: Number of atoms N, at least 2.
+        order: Order of the derivative, for families that have one (gauss).
+        scales: Wavelets: number of scales, or the pseudo-frequencies in cycles per window themselves.
+        f_min: Wavelets: lowest pseudo-frequency, 0.5 by default.
+        f_max: Wavelets: highest pseudo-frequency; by default chosen as `frames/tiling.py` explains.
+        alpha: Wavelets: hop in units of the width of the atoms, which decides f_max.
+        grid: Number of points (rounded up to whole panels of eight), the points themselves, or a `Quadrature`; chosen
+            by the family by default.
+
+    Raises:
+        UnknownNameError: A family that is not registered.
+        OptionError: An option out of range, or one that the family does not use.
+        RankError: Options that make the atoms dependent.
+
+    Example:
+        >>> frame = make_frame("morlet", n=64)
+        >>> frame.atoms.shape[0], frame.rank()
+        (64, 64)
+    """
+    n = check_int(n, "make_frame: n", least=2)
+    tiling = Tiling(scales if scales is None or np.ndim(scales) == 0 else tuple(scales), f_min, f_max, alpha)  # type: ignore[arg-type]
+    if grid is None or isinstance(grid, Quadrature):
+        return _build(family, n, order, tiling, grid)
+    if is_int(grid):
+        return _build(family, n, order, tiling, check_int(grid, "make_frame: grid", least=9))
+    return _build.__wrapped__(family, n, order, tiling, Quadrature.from_points(grid))
+
+
+@lru_cache(maxsize=32)
+def _build(
+    family: str | Family | Callable[[Array], Array],
+    n: int,
+    order: int | None,
+    tiling: Tiling,
+    grid: int | Quadrature | None,
+) -> Frame:
+    name, record = get_family(family, order)
+    if grid is None:
+        quadrature = record.quadrature(n) if isinstance(record, Basis) else default_quadrature(n)
+    else:
+        quadrature = grid if isinstance(grid, Quadrature) else Quadrature.panels((grid - 1 + 7) // 8, order=8)
+    points = len(quadrature.grid)
+    # A basis on its own grid is resolved there by construction; anything else needs enough points.
+    if points < (_POINTS_PER_ATOM * n if grid is not None or isinstance(record, Wavelet) else n):
+        raise OptionError(
+            f"make_frame: n is {n}, too large for a grid of {points} points; pass grid={_POINTS_PER_ATOM * n} or more."
+        )
+    if isinstance(record, Wavelet):
+        atoms = tile(record, n, quadrature, tiling)
+    else:
+        unused = [option for option, value in vars(tiling).items() if value is not None]
+        if unused:
+            raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {unused[0]}.")
+        atoms = real_array(record.atoms(n, quadrature.grid), f"make_frame: family '{name}'")
+        if atoms.shape != (n, points):
+            raise ShapeError(
+                f"make_frame: family '{name}' gave atoms of shape {atoms.shape}, expected (n, points) = {(n, points)}."
+            )
+        atoms = atoms / np.sqrt(atoms**2 @ quadrature.weights)[:, None]
+    frame = Frame(atoms, quadrature, name=name)
+    frame.require_full_rank()
+    return frame
