@@ -1,15 +1,15 @@
-"""Stage 2: from a frame and a measure to the operator of its online projection.
+"""From a frame and a measure to the operator of its online projection.
 
 The sign is fixed here and nowhere else, as the paper has it:
 
-    scaled      ḣ = −(1/t) A h + (1/t) B u     A = (S + ⟨sφ′, φᵀ⟩) S⁻¹        history [0, t] stretched over [0, 1]
+    scaled      ḣ = −(1/t) A h + (1/t) B u     A = (S + ⟨sφ′, φᵀ⟩) S⁻¹        the past [0, t] mapped to [0, 1]
     translated  ḣ = −(1/θ) A h + (1/θ) B u     A = (⟨φ′, φᵀ⟩ + z zᵀ) S⁻¹       the last θ, sliding
 
     A        (N, N)   B = b = φ(1)   (N,)   z = φ(0)   (N,)   S   Gram matrix, I for a tight frame
 
 Integrating by parts gives, for any frame, A S + S Aᵀ = S + b bᵀ (scaled) and b bᵀ + z zᵀ (translated). Here it
 holds to rounding because the quadrature sums by parts and s∂ₛ is taken in the split form ½(s∂ₛ + ∂ₛs) − ½. On a
-tight frame it makes −A a skew matrix minus rank 1 or 2: see `structure.py`, which comes next.
+tight frame it makes −A a skew matrix minus rank 1 or 2. Read next: `structure.py`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from wavessm.frames import Array, Frame, frozen, make_frame
 from wavessm.structure import DPLR, MAX_CONDITION, Dense, Diagonal, diagonalise, skew_plus_low_rank
 
 MEASURES = ("scaled", "translated")
+"""How the past is weighed: all of it, or a sliding window."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """The dynamics of a projection memory, in float64.
+    """The dynamics of a projection memory, in float64; build one with `make_operator`.
 
-    A        (N, N) with the sign of the module's docstring: the state moves by −A
-    B        (N,) atoms at s = 1, where the input enters
-    z        (N,) atoms at s = 0, where the window lets go
-    measure  "scaled" or "translated"
-    frame    the frame whose coefficients the state holds
+    Attributes:
+        A: State matrix with the sign of the module's docstring, the state moves by −A, shape (N, N).
+        B: Atoms at s = 1, where the input enters, shape (N,).
+        z: Atoms at s = 0, where a window ends, shape (N,).
+        measure: "scaled" or "translated".
+        frame: The frame whose coefficients are the state.
     """
 
     A: Array
@@ -52,27 +54,31 @@ class Operator:
         return f"Operator({self.frame.name!r}, measure={self.measure!r}, n={self.n})"
 
     def identity_residual(self) -> float:
-        """max |A S + S Aᵀ − (S + b bᵀ)| (scaled) or − (b bᵀ + z zᵀ) (translated); S = I on a tight frame."""
+        """Return max |A S + S Aᵀ − (S + b bᵀ)| (scaled) or max |A S + S Aᵀ − (b bᵀ + z zᵀ)| (translated)."""
         S = np.eye(self.n) if self.frame.is_tight else self.frame.gram()
         AS = self.A @ S
         boundary = np.outer(self.B, self.B) + (S if self.measure == "scaled" else np.outer(self.z, self.z))
         return float(np.abs(AS + AS.T - boundary).max())
 
     def norm_bound(self) -> float:
-        """The paper's bound ‖A‖₂ ≤ ‖A S‖₂ / λ_min(S): how far a badly conditioned frame may inflate A."""
+        """Return the paper's bound ‖A‖₂ ≤ ‖A S‖₂ / λ_min(S): how far a badly conditioned frame may inflate A."""
         return float(np.linalg.norm(self.A @ self.frame.gram(), 2) / self.frame.bounds()[0])
 
     @property
     def system(self) -> Dense:
-        """ẋ = −A x + B u as a state space, without the factor 1/t or 1/θ."""
+        """The state space ẋ = −A x + B u, without the factor 1/t or 1/θ."""
         return Dense(-self.A, self.B)
 
     def to_dense(self) -> Array:
-        """−A. (N, N)"""
+        """Return −A, shape (N, N)."""
         return -self.A
 
     def to_dplr(self) -> DPLR:
-        """Exact diagonal-plus-low-rank form, rank 1 (scaled) or 2 (translated); needs a tight frame."""
+        """Return the exact diagonal-plus-low-rank form, of rank 1 (scaled) or 2 (translated).
+
+        Raises:
+            ConditionError: The frame is not tight.
+        """
         if not self.frame.is_tight:
             raise ConditionError(
                 f"to_dplr: the frame '{self.frame.name}' is not tight (κ(S) = {self.frame.condition_number():.1e}), "
@@ -83,26 +89,37 @@ class Operator:
         return skew_plus_low_rank(-self.A, self.B, shift=0.0, P=np.stack([self.B, self.z], 1) / np.sqrt(2))
 
     def to_diagonal(self, max_condition: float = MAX_CONDITION) -> Diagonal:
-        """Exact diagonal form; `ConditionError` if its eigenvectors are too ill-conditioned to mean anything."""
+        """Return the exact diagonal form.
+
+        Raises:
+            ConditionError: The condition number of the eigenvectors exceeds `max_condition`.
+        """
         return diagonalise(self.system, max_condition)
 
 
 def make_operator(source: str | Frame, measure: str | None = None, n: int | None = None) -> Operator:
-    """The operator of a frame, of a family's tight frame, or of a closed form.
+    """Return the operator of a frame, of the tight frame of a family, or of a closed form.
 
-    source   a `Frame`; a family name, whose frame is built with its defaults and tightened; or a closed form:
-             "legs" (scaled Legendre), "legt" (translated Legendre), "fout" (translated Fourier)
-    measure  "scaled" (default) or "translated"; closed forms have their own
-    n        state size, with a name
+    A frame that is not tight gives the raw operator of the paper's least-squares lemma, in its own coordinates. The
+    same call twice in a process returns the same operator.
 
-    A frame that is not tight gives the raw operator of the paper's least-squares lemma, in its own coordinates.
-    The same call twice in a process returns the same operator.
+    Args:
+        source: A `Frame`; the name of a family, whose frame is built with its defaults and tightened; or a closed
+            form: "legs" (scaled Legendre), "legt" (translated Legendre), "fout" (translated Fourier).
+        measure: "scaled" (default) or "translated"; a closed form has its own.
+        n: State size N, needed with a name.
 
-    >>> op = make_operator(make_frame("db6", n=32).tighten(), measure="scaled")
-    >>> op.identity_residual() < 1e-10
-    True
-    >>> make_operator("legs", n=3).A.round(3).tolist()
-    [[1.0, 0.0, 0.0], [1.732, 2.0, 0.0], [2.236, 3.873, 3.0]]
+    Raises:
+        UnknownNameError: A measure or family that does not exist.
+        OptionError: No state size, or a measure or size that contradicts the source.
+        RankError: A frame with dependent atoms.
+
+    Example:
+        >>> op = make_operator(make_frame("db6", n=32).tighten(), measure="scaled")
+        >>> op.identity_residual() < 1e-10
+        True
+        >>> make_operator("legs", n=3).A.round(3).tolist()
+        [[1.0, 0.0, 0.0], [1.732, 2.0, 0.0], [2.236, 3.873, 3.0]]
     """
     if measure is not None and measure not in MEASURES:
         raise unknown_name("measure", measure, MEASURES)
@@ -145,11 +162,8 @@ def _of_frame(frame: Frame, measure: str) -> Operator:
 
 def _legs(n: int) -> tuple[Array, Array, Array]:
     root = np.sqrt(2 * np.arange(n) + 1)
-    return (
-        np.tril(np.outer(root, root), -1) + np.diag(np.arange(1.0, n + 1)),
-        root,
-        root * (-1.0) ** np.arange(n),
-    )
+    A = np.tril(np.outer(root, root), -1) + np.diag(np.arange(1.0, n + 1))
+    return A, root, root * (-1.0) ** np.arange(n)
 
 
 def _legt(n: int) -> tuple[Array, Array, Array]:
@@ -174,6 +188,7 @@ CLOSED_FORMS = {
     "legt": ("legendre", "translated", _legt),
     "fout": ("fourier", "translated", _fout),
 }
+"""Name → family, measure and function of n that returns A, B, z."""
 
 
 @lru_cache(maxsize=64)

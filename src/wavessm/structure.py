@@ -1,12 +1,12 @@
-"""Stage 3: three exact forms of one state space, ẋ = A x + B u.
+"""Three exact forms of one state space, ẋ = A x + B u.
 
     Dense      A as it is
     DPLR       A = V (diag(lam) − P Qᴴ) V⁻¹    normal plus low rank, V unitary
     Diagonal   A = V diag(lam) V⁻¹             V well conditioned or refused
 
-lam (N,), P and Q (N, rank), B (N,) in the coordinates of the form; the frame's own coordinates are h = V x.
-Conjugate modes stand side by side, so that a real system can be run on one of each pair (`one_of_each_pair`).
-The discretisations of `discretize.py` map each form to itself, with discrete-time matrices.
+lam (N,), P and Q (N, rank), B (N,) are in the coordinates x of the form; the frame's coordinates are h = V x.
+Conjugate modes are neighbours, so that a real system can be run on one of each pair (`one_of_each_pair`).
+Read next: `discretize.py`, which maps each form to itself in discrete time.
 """
 
 from __future__ import annotations
@@ -29,33 +29,62 @@ MAX_CONDITION = 1e8
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A (N, N) and B (N,), real or complex."""
+    """The state matrix as it is.
+
+    Attributes:
+        A: State matrix, shape (N, N), real or complex.
+        B: Input vector, shape (N,).
+    """
 
     A: npt.NDArray
     B: npt.NDArray
 
     def to_dense(self) -> npt.NDArray:
-        """A in the frame's coordinates. (N, N)"""
+        """Return A in the frame's coordinates, shape (N, N)."""
         return self.A
 
     def apply(self, x: npt.NDArray) -> npt.NDArray:
-        """A x for states x. (..., N)"""
+        """Return A x for states x, (..., N) → (..., N)."""
         return x @ self.A.T
 
     def to_coordinates(self, h: npt.NDArray) -> npt.NDArray:
-        """The frame's coordinates h to the form's x. (..., N)"""
+        """Return the form's coordinates of the frame's, (..., N) → (..., N)."""
         return h
 
     def from_coordinates(self, x: npt.NDArray) -> npt.NDArray:
-        """The form's coordinates x to the frame's h. (..., N)"""
+        """Return the frame's coordinates of the form's, (..., N) → (..., N)."""
         return x
 
 
+class _Modal:
+    """What forms with modes lam (N,) and coordinates h = V x have in common."""
+
+    lam: Complex
+    V: Complex
+
+    def from_coordinates(self, x: npt.NDArray) -> Real:
+        """Return h = V x of a real system, (..., N) → (..., N)."""
+        return (x @ self.V.T).real
+
+    @cached_property
+    def one_of_each_pair(self) -> tuple[npt.NDArray[np.int_], Real]:
+        """Indices of the modes with Im ≥ 0, and weights: 2 for one of a conjugate pair, 1 for a real mode.
+
+        For a real system V x = Re(Σ weight · V[:, i] x_i) over these modes.
+        """
+        kept = np.flatnonzero(self.lam.imag >= 0)
+        return kept, np.where(self.lam.imag[kept] > 0, 2.0, 1.0)
+
+
 @dataclass(frozen=True, eq=False)
-class Diagonal:
+class Diagonal(_Modal):
     """A = V diag(lam) V⁻¹.
 
-    lam (N,), B (N,) = V⁻¹ B, V (N, N) with unit columns, condition_number κ₂(V)
+    Attributes:
+        lam: Eigenvalues, shape (N,).
+        B: V⁻¹ B, shape (N,).
+        V: Eigenvectors as unit columns, shape (N, N).
+        condition_number: κ₂(V).
     """
 
     lam: Complex
@@ -64,35 +93,28 @@ class Diagonal:
     condition_number: float
 
     def to_dense(self) -> Real:
-        """A in the frame's coordinates. (N, N)"""
+        """Return A in the frame's coordinates, shape (N, N)."""
         return np.linalg.solve(self.V.T, (self.V * self.lam).T).T.real
 
     def apply(self, x: npt.NDArray) -> Complex:
-        """diag(lam) x. (..., N)"""
+        """Return diag(lam) x, (..., N) → (..., N)."""
         return self.lam * x
 
     def to_coordinates(self, h: npt.NDArray) -> Complex:
-        """x = V⁻¹ h. (..., N)"""
+        """Return x = V⁻¹ h, (..., N) → (..., N)."""
         return np.linalg.solve(self.V, np.asarray(h, complex)[..., None])[..., 0]
-
-    def from_coordinates(self, x: npt.NDArray) -> Real:
-        """h = V x, real for a real system. (..., N)"""
-        return (x @ self.V.T).real
-
-    @cached_property
-    def one_of_each_pair(self) -> tuple[npt.NDArray[np.int_], Real]:
-        """(indices, weights): modes with Im ≥ 0, and 2 for one of a pair or 1 for a real mode.
-
-        For a real system V x = Re(Σ weight · V[:, i] x_i) over these modes.
-        """
-        return one_of_each_pair(self.lam)
 
 
 @dataclass(frozen=True, eq=False)
-class DPLR:
+class DPLR(_Modal):
     """A = V (diag(lam) − P Qᴴ) Vᴴ with V unitary.
 
-    lam (N,), P (N, rank), B (N,) = Vᴴ B, V (N, N), Q (N, rank), the same as P in continuous time
+    Attributes:
+        lam: Diagonal, shape (N,).
+        P: Left factor, shape (N, rank).
+        B: Vᴴ B, shape (N,).
+        V: Unitary, shape (N, N).
+        Q: Right factor, shape (N, rank); the same as P in continuous time.
     """
 
     lam: Complex
@@ -107,43 +129,35 @@ class DPLR:
         return self.P.shape[1]
 
     def to_dense(self) -> Real:
-        """A in the frame's coordinates. (N, N)"""
+        """Return A in the frame's coordinates, shape (N, N)."""
         core = np.diag(self.lam) - self.P @ self.Q.conj().T
         return (self.V @ core @ self.V.conj().T).real
 
     def apply(self, x: npt.NDArray) -> Complex:
-        """(diag(lam) − P Qᴴ) x in O(N). (..., N)"""
+        """Return (diag(lam) − P Qᴴ) x in O(N), (..., N) → (..., N)."""
         return self.lam * x - (x @ self.Q.conj()) @ self.P.T
 
     def to_coordinates(self, h: npt.NDArray) -> Complex:
-        """x = Vᴴ h. (..., N)"""
+        """Return x = Vᴴ h, (..., N) → (..., N)."""
         return np.asarray(h) @ self.V.conj()
-
-    def from_coordinates(self, x: npt.NDArray) -> Real:
-        """h = V x, real for a real system. (..., N)"""
-        return (x @ self.V.T).real
-
-    @cached_property
-    def one_of_each_pair(self) -> tuple[npt.NDArray[np.int_], Real]:
-        """As in `Diagonal`."""
-        return one_of_each_pair(self.lam)
-
-
-def one_of_each_pair(lam: Complex) -> tuple[npt.NDArray[np.int_], Real]:
-    """Indices of the modes with Im ≥ 0 and the multiplicity of each: 2 for a conjugate pair, 1 for a real mode."""
-    kept = np.flatnonzero(lam.imag >= 0)
-    return kept, np.where(lam.imag[kept] > 0, 2.0, 1.0)
 
 
 def skew_plus_low_rank(A: Real, B: Real, shift: float, P: Real) -> DPLR:
-    """The DPLR form of A = K + shift·I − P Pᵀ with K real and skew-symmetric.
+    """Return the DPLR form of A = K + shift·I − P Pᵀ with K real and skew-symmetric.
 
-    The eigenvalues ±iω of K come from its real Schur form, whose 2×2 blocks pair them exactly, whatever the
-    number of zeros among them.
+    The eigenvalues ±iω of K come from its real Schur form, whose 2×2 blocks pair them exactly, whatever the number of
+    zeros among them.
 
-    >>> A, P = np.array([[0.0, 2.0], [-2.0, -1.0]]), np.array([[0.0], [1.0]])
-    >>> skew_plus_low_rank(A, np.ones(2), 0.0, P).lam.tolist()
-    [2j, -2j]
+    Args:
+        A: State matrix, shape (N, N).
+        B: Input vector, shape (N,).
+        shift: Real part that all modes share.
+        P: Factor of the low-rank term, shape (N, rank).
+
+    Example:
+        >>> A, P = np.array([[0.0, 2.0], [-2.0, -1.0]]), np.array([[0.0], [1.0]])
+        >>> skew_plus_low_rank(A, np.ones(2), 0.0, P).lam.tolist()
+        [2j, -2j]
     """
     K = (A - A.T) / 2
     T, Z = linalg.schur(K, output="real")
@@ -167,7 +181,7 @@ def skew_plus_low_rank(A: Real, B: Real, shift: float, P: Real) -> DPLR:
 
 
 def diagonalise(system: Dense, max_condition: float = MAX_CONDITION) -> Diagonal:
-    """The diagonal form, or `ConditionError` with the condition number of its eigenvectors."""
+    """Return the diagonal form, or raise `ConditionError` with the condition number of its eigenvectors."""
     lam, V = linalg.eig(system.A)
     condition = float(np.linalg.cond(V))
     if not condition <= max_condition:
