@@ -45,7 +45,8 @@ def measure(name: str, folder: Path) -> list[Row]:
     for form, write, length in (("onnx", export_onnx, LENGTH), ("step-onnx", export_step_onnx, CHUNK)):
         written = write(model, folder / f"{form}.onnx", chunk=CHUNK)
         run, x = session(written.path), torch.randn(1, length, d)
-        feed = {e.name: np.zeros([1, *e.shape[1:]], np.float32) for e in run.get_inputs() if e.name != "x"}
+        types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+        feed = {e.name: np.zeros([1, *e.shape[1:]], types[e.type]) for e in run.get_inputs() if e.name != "x"}
         feed["x"] = x.numpy()
         state = model.initial_state(1)
         with torch.no_grad():

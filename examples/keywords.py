@@ -15,8 +15,9 @@ import numpy as np
 import onnxruntime
 import soundfile
 
+from wavessm.data import DataInfo
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.export import Units, export_step_onnx
+from wavessm.export import export_step_onnx
 
 CHUNK = 100
 
@@ -46,10 +47,13 @@ def main(folder: Path, epochs: int = 15) -> float:
     accuracy = model.score(X[1::2], y[1::2])
     print(f"accuracy on the other half: {accuracy:.2f}")
     path = folder / "words.onnx"
-    print(export_step_onnx(model.model_, path, chunk=CHUNK, units=Units(model.mean_.tolist(), model.scale_.tolist())))
+    scale = tuple(model.mean_.tolist()), tuple(model.scale_.tolist())
+    info = DataInfo("multiclass", 1, len(model.classes_), X[0].shape[1], tuple(model.classes_.tolist()), scale=scale)
+    print(export_step_onnx(model.model_, path, chunk=CHUNK, info=info))
     stream = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [entry.name for entry in stream.get_inputs() if entry.name != "x"]
-    state = {e.name: np.zeros([1, *e.shape[1:]], np.float32) for e in stream.get_inputs() if e.name != "x"}
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    state = {e.name: np.zeros([1, *e.shape[1:]], types[e.type]) for e in stream.get_inputs() if e.name != "x"}
     for begin in range(0, X[1].shape[1] - CHUNK + 1, CHUNK):  # as a microphone would deliver it
         logits, *after = stream.run(None, {"x": X[1][:, begin : begin + CHUNK].T[None], **state})
         state = dict(zip(names, after, strict=True))

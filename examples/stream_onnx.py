@@ -28,7 +28,8 @@ def main(path: str) -> np.ndarray:
     model = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     notes = {name: json.loads(text) for name, text in model.get_modelmeta().custom_metadata_map.items()}
     names = [entry.name for entry in model.get_inputs() if entry.name != "x"]
-    state = {e.name: np.zeros([1, *e.shape[1:]], np.float32) for e in model.get_inputs() if e.name != "x"}
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    state = {e.name: np.zeros([1, *e.shape[1:]], types[e.type]) for e in model.get_inputs() if e.name != "x"}
     classes = notes.get("info", {}).get("classes") or range(notes["model"]["d_output"])
     logits = np.zeros((1, len(classes)), np.float32)
     for chunk in live(notes["model"]["d_input"], notes["chunk"]):

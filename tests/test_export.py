@@ -12,8 +12,9 @@ import torch
 import miniatures
 import wavessm as ws
 from wavessm.cli import main
+from wavessm.data import DataInfo
 from wavessm.errors import DataError
-from wavessm.export import Units, export_onnx, export_step_onnx, export_torch
+from wavessm.export import export_onnx, export_step_onnx, export_torch
 
 TOLERANCE = 1e-4  # what the files promise; float32 and tables in another order give about 1e-6
 
@@ -76,8 +77,9 @@ def feed(x, marks):
     return {"x": x.numpy()} | ({} if marks is None else {"marks": marks.numpy()})
 
 
-def units_for(model):
-    return Units([0.0, 1.0, 2.0], [2.0, 3.0, 4.0]) if model.config.d_input == 3 else Units()
+def info_for(model, **fields):
+    scale = ((0.0, 1.0, 2.0), (2.0, 3.0, 4.0)) if model.config.d_input == 3 else None
+    return DataInfo("regression", model.config.d_input, model.config.d_output, 100, scale=scale, **fields)
 
 
 def close(got, wanted, what):
@@ -89,14 +91,14 @@ def close(got, wanted, what):
 @pytest.mark.parametrize("name", MODELS)
 def test_onnx_says_what_the_model_says_at_any_batch_and_length(name, tmp_path):
     model = make(name)
-    units = units_for(model)
-    report = export_onnx(model, tmp_path / "model.onnx", units=units, rate=1.5)
+    info = info_for(model)
+    report = export_onnx(model, tmp_path / "model.onnx", info=info, rate=1.5)
     assert report.error < TOLERANCE
     run = session(tmp_path / "model.onnx")
     for batch, length in ((1, 1), (3, 5), (2, 64), (1, 65), (2, 700)):
         x, marks = example(model, batch, length, seed=length)
         with torch.no_grad():
-            wanted = model(units.before(x), rate=1.5, marks=marks)
+            wanted = model(info.standardise(x), rate=1.5, marks=marks)
         close(run.run(["y"], feed(x, marks))[0], wanted, (name, batch, length))
 
 
@@ -106,16 +108,16 @@ PADDED = ["pool", "both directions", "dense", "dense, both directions", "tokens"
 @pytest.mark.parametrize("name", PADDED)
 def test_padded_batches_are_heard_up_to_their_lengths(name, tmp_path):
     model = make(name)
-    units = units_for(model)
-    report = export_onnx(model, tmp_path / "model.onnx", units=units, lengths=True)
+    info = info_for(model)
+    report = export_onnx(model, tmp_path / "model.onnx", info=info, lengths=True)
     assert report.error < TOLERANCE
     run = session(tmp_path / "model.onnx")
     for lengths in ([1], [5, 1, 3], [64, 63], [70, 700, 65, 1]):
         x, _ = example(model, len(lengths), max(lengths), seed=len(lengths))
         ends = torch.tensor(lengths)
         with torch.no_grad():
-            wanted = model(units.before(x), ends)
-            alone = model(units.before(x[-1:, : lengths[-1]]))
+            wanted = model(info.standardise(x), ends)
+            alone = model(info.standardise(x[-1:, : lengths[-1]]))
         if x.is_floating_point():  # what stands in the padding does not matter
             x = x.masked_fill(torch.arange(max(lengths))[:, None] >= ends[:, None, None], float("nan"))
         (got,) = run.run(["y"], {"x": x.numpy(), "lengths": ends.numpy()})
@@ -133,23 +135,25 @@ def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize("chunk", [1, 16])
 def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp_path):
     model = make(name)
-    units = units_for(model)
-    export_step_onnx(model, tmp_path / "step.onnx", chunk=chunk, units=units)
+    info = info_for(model)
+    export_step_onnx(model, tmp_path / "step.onnx", chunk=chunk, info=info)
     run = session(tmp_path / "step.onnx")
-    states = {i.name: np.zeros([2, *i.shape[1:]], np.float32) for i in run.get_inputs() if i.name not in ("x", "marks")}
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    inputs = [i for i in run.get_inputs() if i.name not in ("x", "marks")]
+    states = {i.name: np.zeros([2, *i.shape[1:]], types[i.type]) for i in inputs}
     wanted_state = model.initial_state(2)
     heard = []
     for number in range(100):
         x, marks = example(model, 2, chunk * (1 + number % 3), seed=number)
         heard.append(x)
         with torch.no_grad():
-            wanted, wanted_state = model.stream(units.before(x), wanted_state, marks=marks)
+            wanted, wanted_state = model.stream(info.standardise(x), wanted_state, marks=marks)
         got, *after = run.run(None, feed(x, marks) | states)
         states = dict(zip(states, after, strict=True))
         close(got, wanted, (name, number))
     if model.config.head in ("pool", "last"):  # and it is what the whole sequence gives
         with torch.no_grad():
-            close(got, model(units.before(torch.cat(heard, 1))), name)
+            close(got, model(info.standardise(torch.cat(heard, 1))), name)
 
 
 def test_graphs_hold_no_complex_number_and_no_fourier_transform(tmp_path):
@@ -169,12 +173,33 @@ def test_graphs_hold_no_complex_number_and_no_fourier_transform(tmp_path):
 
 def test_outputs_come_in_the_units_of_the_data(tmp_path):
     model = make("forecast")
-    units = Units([0.0, 1.0, 2.0], [2.0, 3.0, 4.0], [1.0, 2.0], [3.0, 4.0])
-    export_onnx(model, tmp_path / "model.onnx", units=units)
+    info = info_for(model, target_scale=((1.0, 2.0), (3.0, 4.0)))
+    export_onnx(model, tmp_path / "model.onnx", info=info)
     x, _ = example(model, 2, 40)
     with torch.no_grad():
         wanted = model((x - torch.tensor([0.0, 1, 2])) / torch.tensor([2.0, 3, 4])) * torch.tensor([3.0, 4])
     close(session(tmp_path / "model.onnx").run(None, feed(x, None))[0], wanted + torch.tensor([1.0, 2]), "units")
+
+
+def test_scaling_of_every_step_is_in_the_file(tmp_path):
+    """`train speech --scaling s4-compat` has means and deviations for each sample of a clip."""
+    torch.manual_seed(0)
+    model = ws.SequenceModel(ws.ModelConfig(d_output=3, d_model=8, n_layers=1, d_state=8)).eval()
+    scale = (tuple(np.linspace(-1, 2, 50).tolist()), tuple(np.linspace(0.5, 3, 50).tolist()))
+    info = DataInfo("multiclass", 1, 3, 50, ("a", "b", "c"), step_scale=scale)
+    export_onnx(model, tmp_path / "model.onnx", info=info)
+    export_torch(model, tmp_path / "model.pt2", info=info)
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    for length in (20, 50, 70):
+        x = torch.randn(2, length, 1)
+        mean, std = (torch.tensor(values)[:length, None] for values in scale)
+        with torch.no_grad():
+            wanted = model((x[:, :50] - mean) / std)
+        close(session(tmp_path / "model.onnx").run(["y"], feed(x, None))[0], wanted, length)
+        if length <= 50:
+            close(program(x).detach().numpy(), wanted, length)
+    with pytest.raises(ws.OptionError, match="scales every step by itself and cannot read a stream"):
+        export_step_onnx(model, tmp_path / "step.onnx", info=info)
 
 
 @pytest.mark.parametrize("name", ["pool", "both directions", "forecast with a calendar"])
@@ -191,7 +216,7 @@ def test_torch_export_says_what_the_model_says(name, tmp_path):
 
 
 def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("wavessm.export.checks.TOLERANCE", 1e-12)
+    monkeypatch.setattr("wavessm.export.files.TOLERANCE", 1e-12)
     with pytest.raises(DataError, match="differs from PyTorch"):
         export_onnx(make("pool"), tmp_path / "model.onnx")
     assert not any(tmp_path.iterdir())
@@ -299,14 +324,12 @@ def test_marks_that_end_with_the_context_are_zero_after_it(tmp_path, horizon, ma
 
 def test_mistakes_in_a_call_leave_no_file(tmp_path):
     model = make("pool")
-    wrong = Units(mean=(1.0, 2.0), scale=(1.0, 1.0))
+    wrong = DataInfo("multiclass", 2, 5, 100)
     for export in (export_onnx, export_step_onnx, export_torch):
-        with pytest.raises(ws.OptionError, match=r"units\.mean has 2 numbers, expected 1 or 3"):
-            export(model, tmp_path / "model", units=wrong)
+        with pytest.raises(ws.OptionError, match="info has 2 channels and 5 outputs, expected"):
+            export(model, tmp_path / "model", info=wrong)
         with pytest.raises(ws.OptionError, match="sampled for streams"):
             export(ws.sampled(model), tmp_path / "model")
-    with pytest.raises(ws.OptionError, match=r"units\.output_scale has 2 numbers, expected 1 or 5"):
-        export_onnx(model, tmp_path / "model", units=Units(output_scale=(1.0, 1.0)))
     with pytest.raises(ws.OptionError, match="max_length is 2, expected a whole number of at least 3"):
         export_torch(model, tmp_path / "model", max_length=2)
     (tmp_path / "folder").mkdir()

@@ -9,7 +9,7 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
-from wavessm.export import CHUNK, Units, export_onnx, export_step_onnx, export_torch
+from wavessm.export import CHUNK, export_onnx, export_step_onnx, export_torch
 from wavessm.nn.pretrained import Card, save_model
 from wavessm.training.folder import Run
 
@@ -47,26 +47,19 @@ def main(arguments: list[str]) -> int:
             raise OptionError("--every goes with the other formats; a folder's model takes its rate when it is called.")
         print(save_model(model, out, card_of(run), {"info": run.info.to_dict()}))
         return 0
-    units, notes = units_of(run), {"task": run.task, "info": run.info.to_dict()}
+    notes = {"task": run.task}
     if given.lengths and given.format != "onnx":
         raise OptionError(f"--lengths goes with --format onnx, got {given.format}; leave it out.")
     if given.format == "torch-export":
-        report = export_torch(model, out, given.max_length, given.every, units)
+        report = export_torch(model, out, given.max_length, given.every, run.info)
     elif given.format == "onnx":
-        report = export_onnx(model, out, given.every, given.chunk, units, notes, given.lengths)
+        report = export_onnx(model, out, given.every, given.chunk, run.info, notes, given.lengths)
     else:
-        report = export_step_onnx(model, out, given.every, given.chunk, units, notes)
+        report = export_step_onnx(model, out, given.every, given.chunk, run.info, notes)
     compared = "chunks of a stream" if given.format == "step-onnx" else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
           f"over {report.calls} {compared}")  # fmt: skip
     return 0
-
-
-def units_of(run: Run) -> Units:
-    """The scaling of a run's data, for inside the file."""
-    mean, scale = run.info.scale or ((0.0,), (1.0,))
-    output_mean, output_scale = run.info.target_scale or ((0.0,), (1.0,))
-    return Units(mean, scale, output_mean, output_scale)
 
 
 def card_of(run: Run) -> Card:

@@ -1,0 +1,304 @@
+"""Trained models for other runtimes: ONNX for whole sequences and for streams, and `torch.export`.
+
+    export_onnx(model, path)        x (batch, length, d_input) → y; batch and length are free
+    export_step_onnx(model, path)   x and a state → y and the next state, for chunks of a stream
+    export_torch(model, path)       a program for torch.export.load, free in batch and in length up to a largest one
+
+With the `DataInfo` of a run, files take raw numbers and return the units of the data. Each file is compared with what
+`predict` computes, and written only if they agree. Next: `model_graph.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wavessm.data.source import DataInfo
+from wavessm.errors import DataError, MissingExtraError, OptionError, check_int, check_positive
+from wavessm.export.graph import import_onnx
+from wavessm.export.model_graph import Scan, state_inputs, stream_graph, whole_graph
+from wavessm.nn.backbones import Stack
+from wavessm.nn.layer import WaveSSM
+from wavessm.nn.model import SequenceModel
+from wavessm.nn.streaming import SampledLayer
+from wavessm.ops.convolution import convolve
+
+OPSET, IR_VERSION = 17, 8
+CHUNK = 64
+TOLERANCE = 1e-4
+"""Largest difference from PyTorch, relative to the largest output, that a written file may show."""
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """A written file and how far it is from PyTorch."""
+
+    path: Path
+    megabytes: float
+    error: float  # largest |difference| / max(1, largest |output|)
+    calls: int  # sequences or chunks compared
+
+
+def export_onnx(
+    model: SequenceModel,
+    path: str | Path,
+    rate: float = 1.0,
+    chunk: int = CHUNK,
+    info: DataInfo | None = None,
+    notes: dict[str, Any] | None = None,
+    lengths: bool = False,
+) -> ExportReport:
+    """Write a model of whole sequences as an ONNX file, checked at several batch sizes and lengths.
+
+    Args:
+        model: Any model with the backbone "wavessm", except head "pair".
+        path: File to write.
+        rate: Sampling rate of training divided by that of the input.
+        chunk: Samples per row of the scan inside; changes speed and size, not the result.
+        info: What is known about the data; its scaling becomes part of the file, which then takes raw numbers.
+        notes: JSON values for the file's metadata, beside the config and the info.
+        lengths: Add a second input (batch,) with the true lengths of padded sequences.
+
+    Returns:
+        Size of the file and its largest difference from PyTorch.
+
+    Raises:
+        OptionError: The model has no such form, or an option does not fit it.
+        DataError: The file cannot be written there or differs from PyTorch.
+    """
+    model, data = _prepared(model, path, info, onnx=True)
+    if lengths and model.config.head == "forecast":
+        raise OptionError("export: lengths go with the heads 'pool', 'last' and 'sequence', got 'forecast'.")
+    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=True)
+    part = _write(whole_graph(model, data, scan, lengths), model, Path(path), scan, info, notes)
+    session = _session(part)
+
+    def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
+        return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
+
+    return _accept(part, Path(path), _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
+
+
+def export_step_onnx(
+    model: SequenceModel,
+    path: str | Path,
+    rate: float = 1.0,
+    chunk: int = CHUNK,
+    info: DataInfo | None = None,
+    notes: dict[str, Any] | None = None,
+) -> ExportReport:
+    """Write a streaming model as an ONNX file that takes its state and returns the next one, checked over many chunks.
+
+    The inputs are x (batch, length, d_input), the length a multiple of `chunk`; state_0 … (batch, d_model, slots, 2) in
+    float32, one per layer; and for head="pool" pooled_mean (batch, d_model) and pooled_steps (batch, 1) in float64. All
+    states are zero at the start, and each returns as next_…
+
+    Other arguments and the report are those of `export_onnx`; a `chunk` of 1 allows chunks of any length.
+    """
+    model, data = _prepared(model, path, info, onnx=True)
+    model._check_streams("export")
+    if data.step_scale is not None:
+        raise OptionError("export: this model scales every step by itself and cannot read a stream; use onnx.")
+    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=False)
+    part = _write(stream_graph(model, data, scan), model, Path(path), scan, info, notes)
+    session, errors, state = _session(part), [], model.initial_state(2)
+    carried = {n: np.zeros([2, *cast(list[int], shape[1:])], t) for n, (t, shape) in state_inputs(model).items()}
+    for number in range(40):
+        x, marks = _example(model, data, 2, scan.chunk * (1 + number % 3), seed=number)
+        with torch.no_grad():
+            wanted, state = model.stream(data.standardise(x), state, rate=rate, marks=marks)
+        got, *after = session.run(None, _feed(x=x, marks=marks) | carried)
+        errors.append(_distance(got, data.restore(wanted)))
+        carried = dict(zip(carried, after, strict=True))
+    return _accept(part, Path(path), errors)
+
+
+def export_torch(
+    model: SequenceModel, path: str | Path, max_length: int = 16384, rate: float = 1.0, info: DataInfo | None = None
+) -> ExportReport:
+    """Write a `torch.export` program for whole sequences up to `max_length` (at least 3), checked after reloading.
+
+    Other arguments and the report are those of `export_onnx`; every head has this form.
+    """
+    model, data = _prepared(model, path, info, onnx=False)
+    longest = min(check_int(max_length, "max_length", least=3), len((data.step_scale or [range(max_length)])[0]))
+    wrapped = _ConstantKernels(model, check_positive(rate, "rate"), longest, data).eval()
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=2, max=longest)
+    shapes: dict[str, Any] = {"x": {0: batch, (2 if model.config.head == "pair" else 1): length}}
+    x, marks = _example(model, data, 3, min(70, longest), seed=0)
+    if marks is not None:
+        shapes["marks"] = {0: batch, 1: length + model.config.horizon if model.config.horizon else length}
+    arguments = (x,) if marks is None else (x, marks)
+    with torch.no_grad():
+        program = torch.export.export(wrapped, arguments, dynamic_shapes=tuple(shapes.values()))
+    part = Path(path).with_name(Path(path).name + ".part.pt2")
+    torch.export.save(program, part)
+    loaded = torch.export.load(part).module()
+
+    def run(x: Tensor, marks: Tensor | None, ends: None) -> np.ndarray:
+        return (loaded(x) if marks is None else loaded(x, marks)).detach().numpy()
+
+    sizes = [(cases, min(steps, longest)) for cases, steps in ((1, 2), (2, 63), (3, 700))]
+    return _accept(part, Path(path), _errors(run, model, data, rate, sizes))
+
+
+class _Kernel(nn.Module):
+    """A `WaveSSM` whose kernel is a constant: whole sequences only, any length up to the kernel's."""
+
+    def __init__(self, layer: WaveSSM, rate: float, max_length: int) -> None:
+        super().__init__()
+        self.register_buffer("K", layer.kernel(max_length, rate).float().detach().clone())
+        self.register_buffer("D", layer.D.detach().clone())
+        self.engine, self.d_model = layer.engine._replace(backend="torch"), layer.d_model
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: None = None,
+    ) -> Tensor:
+        y = convolve(x.transpose(1, 2), cast(Tensor, self.K)[..., : x.shape[1]])
+        return y.transpose(1, 2) + x * cast(Tensor, self.D)
+
+
+class _ConstantKernels(nn.Module):
+    """A model with constant kernels and the scaling of its data inside."""
+
+    def __init__(self, model: SequenceModel, rate: float, max_length: int, info: DataInfo) -> None:
+        super().__init__()
+        self.model, self.info = copy.deepcopy(model), info
+        steps = [[*values, 1.0] for values in info.step_scale or ()]  # one step more than needed: no length is special
+        self.register_buffer("steps", torch.tensor(steps)[..., None])  # (2, length + 1, 1), or empty
+        longest = max_length + (model.config.horizon or 0) + 1
+        for block in cast(Stack, self.model.backbone).blocks:
+            cast(Any, block).layer = _Kernel(cast(WaveSSM, block.layer), rate, longest)
+
+    def forward(self, x: Tensor, marks: Tensor | None = None) -> Tensor:
+        if self.info.step_scale is None:
+            x = self.info.standardise(x)
+        else:  # its tuples would fix the length
+            mean, std = cast(Tensor, self.steps)[:, : x.shape[1]]
+            x = (x - mean) / std
+        return self.info.restore(self.model(x, marks=marks)).float()
+
+
+# -- checks and files -----------------------------------------------------------------------------------------------
+
+
+def _prepared(
+    model: SequenceModel, path: str | Path, info: DataInfo | None, onnx: bool
+) -> tuple[SequenceModel, DataInfo]:
+    """A copy of the model on the CPU in evaluation mode, if it can be exported to that place, and its scaling."""
+    if not isinstance(model, SequenceModel):
+        raise OptionError(f"export: got a {type(model).__name__}, expected a SequenceModel.")
+    config = model.config
+    if config.backbone != "wavessm":
+        raise OptionError(f"export: the backbone is {config.backbone!r}, expected 'wavessm', the one with kernels.")
+    if config.head == "pair" and onnx:
+        raise OptionError("export: head='pair' has no ONNX form here; use torch-export.")
+    if any(isinstance(module, SampledLayer) for module in model.modules()):
+        raise OptionError("export: this model was sampled for streams; export the one it came from.")
+    info = info or DataInfo("regression", config.d_input, config.d_output, length=1)
+    if (info.d_input, info.d_output) != (config.d_input, config.d_output):
+        raise OptionError(f"export: info has {info.d_input} channels and {info.d_output} outputs, expected "
+                          f"{config.d_input} and {config.d_output} as the model.")  # fmt: skip
+    if Path(path).is_dir():
+        raise DataError(f"{path}: is a folder; give the name of a file.")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return copy.deepcopy(model).cpu().float().eval(), info
+
+
+def _write(graph: Any, model: SequenceModel, path: Path, scan: Scan, info: DataInfo | None,
+           notes: dict[str, Any] | None) -> Path:  # fmt: skip
+    """The graph with its metadata, checked, in a file beside its place."""
+    content = {
+        "format": "wavessm-onnx" if scan.pad else "wavessm-step-onnx", "wavessm": metadata.version("wavessm"),
+        "model": model.config.to_dict(), "chunk": scan.chunk, "rate": scan.rate,
+        **({} if info is None else {"info": info.to_dict()}), **(notes or {}),
+    }  # fmt: skip
+    onnx = import_onnx()
+    proto = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="wavessm"
+    )
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in content.items()})
+    onnx.checker.check_model(proto)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(proto.SerializeToString())
+    return part
+
+
+def _accept(part: Path, path: Path, errors: list[float]) -> ExportReport:
+    """Move a file to its place if it agrees with the model."""
+    if not max(errors) <= TOLERANCE:
+        part.unlink()
+        raise DataError(f"{path}: differs from PyTorch by {max(errors):.2g}, more than {TOLERANCE}; not written.")
+    os.replace(part, path)
+    return ExportReport(path, path.stat().st_size / 1e6, max(errors), len(errors))
+
+
+def _errors(
+    run: Callable[..., np.ndarray],
+    model: SequenceModel,
+    info: DataInfo,
+    rate: float,
+    sizes: Sequence[tuple[int, int]],
+    lengths: bool = False,
+) -> list[float]:
+    """Distances between a file and what `predict` computes, for whole sequences of several (batch, length)."""
+    errors = []
+    for batch, length in sizes:
+        x, marks = _example(model, info, batch, length, seed=length)
+        ends = torch.linspace(1, x.shape[1], batch).long() if lengths else None
+        with torch.no_grad():
+            wanted = info.restore(model(info.standardise(x), ends, rate, marks))
+        errors.append(_distance(run(x, marks, ends), wanted))
+    return errors
+
+
+def _distance(got: np.ndarray, wanted: Tensor) -> float:
+    expected = wanted.numpy()
+    if got.shape != expected.shape or not np.isfinite(got).all():
+        return float("inf")
+    return float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def _session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as reason:
+        raise MissingExtraError("checking ONNX files needs onnxruntime: pip install 'wavessm[export]'.") from reason
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+
+
+def _feed(**tensors: Tensor | None) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+
+
+def _example(model: SequenceModel, info: DataInfo, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Random input, and marks over context and horizon where the encoder reads them."""
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    length = length if info.step_scale is None else min(length, len(info.step_scale[0]))
+    shape = (batch, 2, length) if config.head == "pair" else (batch, length)
+    if config.encoder == "embedding":
+        return torch.randint(cast(int, config.vocabulary), shape, generator=generator), None
+    x = torch.randn(*shape, config.d_input, generator=generator)
+    if config.encoder != "calendar":
+        return x, None
+    shape = batch, length + (config.horizon or 0)
+    if config.mark_sizes:
+        return x, torch.stack([torch.randint(size, shape, generator=generator) for size in config.mark_sizes], dim=-1)
+    return x, torch.randn(*shape, config.mark_width, generator=generator)

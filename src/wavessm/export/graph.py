@@ -1,0 +1,148 @@
+"""An ONNX graph under construction: nodes, constants and the small pieces that models are made of.
+
+Every method takes and returns names of values. Next: `model_graph.py`, which builds a model of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wavessm.errors import MissingExtraError
+from wavessm.nn.block import SequenceNorm
+
+END = np.iinfo(np.int64).max
+"""An index beyond any end."""
+Shape = Sequence[str | int]
+
+
+def import_onnx() -> Any:
+    """The package onnx, or one line that says how to install it."""
+    try:
+        import onnx
+    except ImportError as reason:
+        raise MissingExtraError("ONNX files need onnx: pip install 'wavessm[export]'.") from reason
+    return onnx
+
+
+class Graph:
+    """Nodes and constants; equal constants are stored once.
+
+    Args:
+        prefix: Start of the names of all values, so that those of a nested graph differ from those around it.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.onnx, self.prefix = import_onnx(), prefix
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._names: dict[bytes, str] = {}
+
+    def nested(self) -> Graph:
+        """A graph for the body of a node; it shares the constants of this one."""
+        inner = Graph(f"{self.prefix}body{len(self.nodes)}_")
+        inner.constants, inner._names = self.constants, self._names
+        return inner
+
+    def close(self, name: str, inputs: Mapping[str, tuple[Any, Shape | None]], outputs: Mapping[str, Any]) -> Any:
+        """The finished graph. Inputs and outputs: name → NumPy type and shape, entries of which may be names."""
+        values = [
+            [self.onnx.helper.make_tensor_value_info(n, self.type(dtype), shape) for n, (dtype, shape) in part.items()]
+            for part in (inputs, outputs)
+        ]
+        constants = [] if self.prefix else self.constants
+        return self.onnx.helper.make_graph(self.nodes, name, *values, constants)
+
+    def type(self, dtype: Any) -> int:
+        """ONNX's number for a NumPy type."""
+        return self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    def add(self, kind: str, *inputs: str, **options: Any) -> str:
+        """Add a node with one output."""
+        name = f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **options))
+        return name
+
+    def output(self, value: str, name: str) -> None:
+        """Give a value a public name."""
+        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
+
+    def constant(self, values: Any, dtype: Any = np.float32) -> str:
+        """A constant array."""
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        array = np.asarray(array, dtype=dtype, order="C")
+        key = f"{array.dtype}{array.shape}".encode() + array.tobytes()
+        if key not in self._names:
+            self._names[key] = f"constant_{len(self.constants)}"
+            self.constants.append(self.onnx.numpy_helper.from_array(array, self._names[key]))
+        return self._names[key]
+
+    def ints(self, *values: int) -> str:
+        """Whole numbers in one axis."""
+        return self.constant(values, np.int64)
+
+    def cast(self, x: str, dtype: Any) -> str:
+        """x as another type."""
+        return self.add("Cast", x, to=self.type(dtype))
+
+    def size(self, x: str, axis: int) -> str:
+        """One entry of a shape, (1,)."""
+        return self.add("Shape", x, start=axis, end=axis + 1)
+
+    def shape(self, *parts: str | int) -> str:
+        """A shape of numbers and of results of `size`."""
+        names = [part if isinstance(part, str) else self.ints(part) for part in parts]
+        return self.add("Concat", *names, axis=0)
+
+    def zeros(self, *parts: str | int) -> str:
+        """Zeros of a shape."""
+        return self.add("Expand", self.constant(0.0), self.shape(*parts))
+
+    def slice(self, x: str, start: str | int, end: str | int, axis: int) -> str:
+        """x[start:end] along an axis."""
+        ends = [part if isinstance(part, str) else self.ints(part) for part in (start, end)]
+        return self.add("Slice", x, *ends, self.ints(axis))
+
+    def linear(self, x: str, layer: nn.Linear) -> str:
+        """A Linear layer."""
+        y = self.add("MatMul", x, self.constant(layer.weight.T))
+        return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias))
+
+    def gelu(self, x: str) -> str:
+        """GELU by the error function."""
+        bell = self.add("Erf", self.add("Mul", x, self.constant(0.5**0.5)))
+        return self.add("Mul", x, self.add("Mul", self.add("Add", bell, self.constant(1.0)), self.constant(0.5)))
+
+    def mean(self, x: str, keepdims: bool) -> str:
+        """Mean over axis 1."""
+        return self.add("ReduceMean", x, axes=[1], keepdims=int(keepdims))
+
+    def sum(self, x: str) -> str:
+        """Sum over axis 1, which is removed."""
+        return self.add("ReduceSum", x, self.ints(1), keepdims=0)
+
+    def where(self, condition: str, x: str) -> str:
+        """x where the condition holds, else zero, even where x is NaN."""
+        return self.add("Where", condition, x, self.constant(0.0))
+
+    def steps(self, x: str) -> str:
+        """0, 1, … along axis 1 of x, (length,)."""
+        length = self.add("Squeeze", self.size(x, 1), self.ints(0))
+        return self.add("Range", self.constant(0, np.int64), length, self.constant(1, np.int64))
+
+    def norm(self, x: str, norm: SequenceNorm) -> str:
+        """Layer norm, batch norm with the statistics of training, or none."""
+        inner = norm.norm
+        if isinstance(inner, nn.LayerNorm):
+            weights = self.constant(inner.weight), self.constant(inner.bias)
+            return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=inner.eps)
+        if isinstance(inner, nn.Identity):
+            return x
+        batch = cast(nn.BatchNorm1d, inner)
+        scale = batch.weight / torch.sqrt(cast(Tensor, batch.running_var) + batch.eps)
+        shift = batch.bias - cast(Tensor, batch.running_mean) * scale
+        return self.add("Add", self.add("Mul", x, self.constant(scale)), self.constant(shift))

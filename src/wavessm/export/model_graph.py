@@ -1,0 +1,327 @@
+"""A `SequenceModel` as an ONNX graph of real matrix products, for whole sequences or for chunks of a stream.
+
+A layer is the chunked scan of `ops/scan.py` with its tables as constants: rows of M samples u, the state s before each,
+
+    v = u E        s' = D s + v  (a Scan over rows)        y = u T + s C
+
+Both directions and dense states use the same products; the graph has no FFT and no complex number, and batch and length
+stay free. A whole sequence is padded to full rows; a stream takes whole rows and returns its state.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from wavessm.data.source import DataInfo
+from wavessm.export.graph import END, Graph
+from wavessm.nn.backbones import Stack
+from wavessm.nn.block import ResidualBlock
+from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
+from wavessm.nn.heads import DirectPath
+from wavessm.nn.layer import WaveSSM
+from wavessm.nn.model import SequenceModel
+from wavessm.ops.modes import flags
+from wavessm.ops.scan import Prepared, prepare
+
+Values = dict[str, tuple[Any, list[str | int]]]
+"""Name → NumPy type and shape."""
+
+
+class Scan(NamedTuple):
+    """How layers run: rows of `chunk` samples, steps Δ times `rate`; padded to full rows, or whole rows only."""
+
+    chunk: int
+    rate: float
+    pad: bool
+
+
+def whole_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool) -> Any:
+    """The graph for whole sequences; with `lengths`, a second input has the true lengths of padded ones."""
+    g, inputs, config = Graph(), _inputs(model), model.config
+    x, marks = _scale_input(g, info), "marks" if "marks" in inputs else None
+    if config.head == "forecast":
+        y = _forecast(g, x, marks, model, scan)
+    else:
+        valid = _valid(g, x) if lengths else None  # whether a sample belongs to its sequence
+        x = x if valid is None or config.encoder == "embedding" else g.where(valid, x)
+        h = _encode(g, x, marks, model.encoder, None)
+        h, _ = _stack(g, h, cast(Stack, model.backbone), scan, valid=valid)
+        y = _head(g, h, model, valid)
+    _scale_output(g, y, info)
+    if lengths:
+        inputs["lengths"] = np.int64, ["batch"]
+    return g.close("wavessm", inputs, {"y": (np.float32, _output_shape(model))})
+
+
+def stream_graph(model: SequenceModel, info: DataInfo, scan: Scan) -> Any:
+    """The graph for chunks of a stream: the inputs of `state_inputs` return as outputs next_…"""
+    g, inputs, config = Graph(), _inputs(model), model.config
+    states, stack = state_inputs(model), cast(Stack, model.backbone)
+    x, forecast = _scale_input(g, info), config.head == "forecast"
+    early = late = None
+    if "marks" in inputs:
+        early, late = _split_marks(g, "marks", g.size("x", 1), config.horizon or 0)
+    h = _encode(g, x, early, model.encoder, 0 if forecast else None)
+    h, after = _stack(g, h, stack, scan, list(states))
+    if forecast:
+        zeros = g.zeros(g.size("x", 0), cast(int, config.horizon), config.d_input)
+        ahead = _encode(g, zeros, late, model.encoder, 1)
+        ahead, _ = _stack(g, ahead, stack, scan._replace(pad=True), after)
+        y = g.linear(ahead, cast(Any, model.head).decoder)
+    elif config.head == "pool":
+        y, pooled = _running_mean(g, h, model)
+        after += pooled
+    else:
+        y = _head(g, h, model)
+    _scale_output(g, y, info)
+    for name, value in zip(states, after, strict=True):
+        g.output(value, f"next_{name}")
+    outputs = {"y": (np.float32, _output_shape(model)), **{f"next_{name}": value for name, value in states.items()}}
+    return g.close("wavessm-stream", inputs | states, outputs)
+
+
+def _inputs(model: SequenceModel) -> Values:
+    config = model.config
+    if config.encoder == "embedding":
+        return {"x": (np.int64, ["batch", "length"])}
+    inputs: Values = {"x": (np.float32, ["batch", "length", config.d_input])}
+    if config.encoder == "calendar":
+        width = len(config.mark_sizes) or config.mark_width
+        inputs["marks"] = np.int64 if config.mark_sizes else np.float32, ["batch", "marks_length", width]
+    return inputs
+
+
+def state_inputs(model: SequenceModel) -> Values:
+    """The states of a stream: one per layer, and the running mean and count of a pooled head."""
+    layers = [cast(WaveSSM, block.layer) for block in cast(Stack, model.backbone).blocks]
+    states: Values = {
+        f"state_{number}": (np.float32, ["batch", layer.d_model, layer.n_slots, 2])
+        for number, layer in enumerate(layers)
+    }
+    if model.config.head == "pool":  # float64: in float32 neither would change after 2²⁴ samples
+        states |= {"pooled_mean": (np.float64, ["batch", model.config.d_model])}
+        states |= {"pooled_steps": (np.float64, ["batch", 1])}
+    return states
+
+
+def _output_shape(model: SequenceModel) -> list[str | int]:
+    middle: dict[str, list[str | int]] = {"sequence": ["length"], "forecast": [model.config.horizon or 0]}
+    return ["batch", *middle.get(model.config.head, []), model.config.d_output]
+
+
+# -- layers ---------------------------------------------------------------------------------------------------------
+
+
+def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> tuple[str, str]:
+    """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
+    d, M = layer.d_model, scan.chunk
+    with torch.no_grad():
+        tables = prepare(layer.discrete(scan.rate), M, torch.float64)
+    R = tables.decay.shape[1]
+    batch, length = g.size(x, 0), g.size(x, 1)
+    u = g.add("Transpose", x, perm=[2, 0, 1])
+    if scan.pad:
+        missing = g.add("Mod", g.add("Neg", length), g.ints(M))
+        u = g.add("Pad", u, g.shape(0, 0, 0, 0, 0, missing))
+    rows = g.add("Reshape", u, g.ints(0, 0, -1, M))  # (d, batch, rows, M)
+    if state is None:
+        s = g.zeros(d, batch, R)
+    else:
+        s = g.add("Transpose", g.add("Reshape", state, g.ints(0, 0, R)), perm=[1, 0, 2])
+    v = g.add("MatMul", rows, g.constant(tables.into[:, None]))  # (d, batch, rows, directions · R)
+    before, after = _scan(g, g.slice(v, 0, R, axis=3), s, tables, back=False)
+    parts = [rows, before]
+    if tables.into.shape[-1] == 2 * R:
+        behind, _ = _scan(g, g.slice(v, R, 2 * R, axis=3), g.zeros(d, batch, R), tables, back=True)
+        parts.append(behind)
+    y = g.add("MatMul", g.add("Concat", *parts, axis=3), g.constant(tables.out[:, None]))
+    y = g.add("Reshape", y, g.ints(0, 0, -1))
+    if scan.pad:
+        y = g.slice(y, 0, length, axis=2)
+    y = g.add("Add", g.add("Transpose", y, perm=[1, 2, 0]), g.add("Mul", x, g.constant(layer.D)))
+    return y, g.add("Reshape", g.add("Transpose", after, perm=[1, 0, 2]), g.ints(0, 0, R // 2, 2))
+
+
+def _scan(g: Graph, v: str, s: str, tables: Prepared, back: bool) -> tuple[str, str]:
+    """States before each row (d, batch, rows, R) and after the last (d, batch, R); backwards, Dᵀ for D."""
+    inner, decay = g.nested(), tables.decay
+    state, row = f"{inner.prefix}s", f"{inner.prefix}v"
+    if decay.dim() == 2:  # pairs: D s = same · s + across · (s with each pair swapped)
+        first, second = decay.unflatten(1, (-1, 2)).unbind(-1)
+        c = flags(tables.n_complex, first.shape[1], decay)
+        cross = c * second * (-1 if back else 1)
+        pairs = (first, c * first + (1 - c) * second), (-cross, cross)
+        same, across = (torch.stack(pair, -1).flatten(1)[:, None] for pair in pairs)
+        swap = g.constant(torch.arange(same.shape[-1]) ^ 1, np.int64)
+        swapped = inner.add("Mul", inner.add("Gather", state, swap, axis=2), g.constant(across))
+        moved = inner.add("Add", inner.add("Mul", state, g.constant(same)), swapped)
+    else:
+        moved = inner.add("MatMul", state, g.constant(decay if back else decay.transpose(1, 2)))
+    outputs = inner.add("Add", moved, row), inner.add("Identity", state)
+    body = inner.close(
+        inner.prefix, *({name: (np.float32, None) for name in names} for names in ((state, row), outputs))
+    )
+    names = [f"{inner.prefix}after", f"{inner.prefix}before"]
+    options = {"scan_input_axes": [2], "scan_output_axes": [2],
+               "scan_input_directions": [int(back)], "scan_output_directions": [int(back)]}  # fmt: skip
+    g.nodes.append(g.onnx.helper.make_node("Scan", [s, v], names, body=body, num_scan_inputs=1, **options))
+    return names[1], names[0]
+
+
+def _stack(
+    g: Graph,
+    h: str,  # (batch, length, d_model)
+    stack: Stack,
+    scan: Scan,
+    states: list[str] | None = None,
+    valid: str | None = None,  # (batch, length, 1)
+) -> tuple[str, list[str]]:
+    """Residual blocks and the last norm; the states after them."""
+    after = []
+    for number, module in enumerate(stack.blocks):
+        block = cast(ResidualBlock, module)
+        z = g.norm(h, block.norm) if block.prenorm else h
+        z = z if valid is None else g.where(valid, z)
+        z, state = _layer(g, z, block.layer, scan, None if states is None else states[number])
+        after.append(state)
+        z = g.linear(g.gelu(z), block.project)
+        d = block.layer.d_model
+        gate = g.add("Sigmoid", g.slice(z, d, 2 * d, axis=2))
+        h = g.add("Add", h, g.add("Mul", g.slice(z, 0, d, axis=2), gate))
+        h = h if block.prenorm else g.norm(h, block.norm)
+    return (h if stack.norm is None else g.norm(h, stack.norm)), after
+
+
+# -- input and encoders ---------------------------------------------------------------------------------------------
+
+
+def _scale_input(g: Graph, info: DataInfo) -> str:
+    """The input as `DataInfo.standardise` gives it."""
+    x = "x"
+    if info.step_scale is not None:
+        x = g.slice(x, 0, len(info.step_scale[0]), axis=1)
+        constants = [g.constant(np.array(values)[:, None]) for values in info.step_scale]
+        mean, std = (g.slice(values, 0, g.size(x, 1), axis=0) for values in constants)
+    elif info.scale is not None:
+        mean, std = map(g.constant, info.scale)
+    else:
+        return x
+    return g.add("Div", g.add("Sub", x, mean), std)
+
+
+def _encode(g: Graph, x: str, marks: str | None, encoder: nn.Module, row: int | None) -> str:
+    """x → (batch, length, d_model); `row` is the calendar's row of context (0) or horizon (1), or None."""
+    if isinstance(encoder, EmbeddingEncoder):
+        return g.add("Gather", g.constant(encoder.table.weight), x)
+    h = g.linear(x, cast(LinearEncoder, encoder).linear)
+    if not isinstance(encoder, CalendarEncoder):
+        return h
+    assert marks is not None
+    if hasattr(encoder, "tables"):
+        for column, table in enumerate(encoder.tables):
+            index = g.add("Gather", marks, g.constant(column, np.int64), axis=2)
+            h = g.add("Add", h, g.add("Gather", g.constant(cast(nn.Embedding, table).weight), index))
+    else:
+        h = g.add("Add", h, g.linear(marks, encoder.marks))
+    if row is None or not hasattr(encoder, "horizon"):
+        return h
+    return g.add("Add", h, g.constant(encoder.horizon.weight[row if encoder.horizon_mask else 0]))
+
+
+def _split_marks(g: Graph, marks: str, length: str, horizon: int) -> tuple[str, str | None]:
+    """Marks of the context and of the horizon; the latter are zero where marks end with the context."""
+    early = g.slice(marks, 0, length, axis=1)
+    if not horizon:
+        return early, None
+    padded = g.add("Pad", marks, g.ints(0, 0, 0, 0, horizon, 0))
+    return early, g.slice(padded, length, g.add("Add", length, g.ints(horizon)), axis=1)
+
+
+def _valid(g: Graph, x: str) -> str:
+    """Whether a sample comes before the end of its sequence, from the input `lengths`. → (batch, length, 1)"""
+    inside = g.add("Less", g.steps(x), g.add("Unsqueeze", "lengths", g.ints(1)))
+    return g.add("Unsqueeze", inside, g.ints(2))
+
+
+# -- heads and output -----------------------------------------------------------------------------------------------
+
+
+def _head(g: Graph, h: str, model: SequenceModel, valid: str | None = None) -> str:
+    """The heads `pool`, `last` and `sequence`; `valid` as in `_stack`."""
+    decoder, kind = cast(Any, model.head).decoder, model.config.head
+    if kind == "sequence":
+        y = g.linear(h, decoder)
+        return y if valid is None else g.where(valid, y)
+    if valid is None:
+        if kind == "pool":
+            return g.linear(g.mean(h, keepdims=False), decoder)
+        return g.linear(g.add("Gather", h, g.constant(-1, np.int64), axis=1), decoder)
+    ends = g.add("Unsqueeze", "lengths", g.ints(1))  # (batch, 1)
+    if kind == "pool":
+        return g.linear(g.add("Div", g.sum(g.where(valid, h)), g.cast(ends, np.float32)), decoder)
+    at_end = g.add("Equal", g.steps(h), g.add("Sub", ends, g.ints(1)))
+    return g.linear(g.sum(g.where(g.add("Unsqueeze", at_end, g.ints(2)), h)), decoder)
+
+
+def _running_mean(g: Graph, h: str, model: SequenceModel) -> tuple[str, list[str]]:
+    """The mean of the stream so far through the decoder; the next mean and count."""
+    new = g.cast(g.size(h, 1), np.float64)
+    steps = g.add("Add", "pooled_steps", new)
+    difference = g.add("Sub", g.cast(g.mean(h, keepdims=False), np.float64), "pooled_mean")
+    mean = g.add("Add", "pooled_mean", g.add("Mul", difference, g.add("Div", new, steps)))
+    return g.linear(g.cast(mean, np.float32), cast(Any, model.head).decoder), [mean, steps]
+
+
+def _forecast(g: Graph, x: str, marks: str | None, model: SequenceModel, scan: Scan) -> str:
+    """The forecast after a whole context; marks may end with it or with the horizon."""
+    horizon, d = cast(int, model.config.horizon), model.config.d_output
+    length = g.size(x, 1)
+    x, centre, scale = _instance_norm(g, x, model.scale)
+    early, late = (None, None) if marks is None else _split_marks(g, marks, length, horizon)
+    past = _encode(g, x, early, model.encoder, 0)
+    future = _encode(g, g.zeros(g.size(x, 0), horizon, model.config.d_input), late, model.encoder, 1)
+    h, _ = _stack(g, g.add("Concat", past, future, axis=1), cast(Stack, model.backbone), scan)
+    y = g.linear(g.slice(h, -horizon, END, axis=1), cast(Any, model.head).decoder)
+    if model.direct is not None:
+        y = g.add("Add", y, _direct(g, x, early, model.direct))
+    for name, kind in ((scale, "Mul"), (centre, "Add")):
+        if name is not None:
+            y = g.add(kind, y, g.slice(name, -d, END, axis=2))
+    return y
+
+
+def _direct(g: Graph, x: str, marks: str | None, path: DirectPath) -> str:
+    """The forecast straight from the context (batch, length, d_input) and its marks."""
+    x = g.slice(x, -path.d_output, END, axis=2)
+    early = g.zeros(g.size(x, 0), path.context, path.d_output)
+    recent = g.slice(g.add("Concat", early, x, axis=1), -path.context, END, axis=1)
+    y = g.add("MatMul", g.constant(path.W.T / math.sqrt(path.context)), recent)
+    if path.U is None or marks is None:
+        return y
+    now = g.add("MatMul", g.slice(marks, -1, END, axis=1), g.constant(path.U.flatten(1)))  # (batch, 1, horizon · d)
+    return g.add("Add", y, g.add("Reshape", now, g.shape(0, path.W.shape[1], path.d_output)))
+
+
+def _instance_norm(g: Graph, x: str, norm: InstanceNorm) -> tuple[str, str | None, str | None]:
+    if norm.kind == "none":
+        return x, None, None
+    centre = g.slice(x, -1, END, axis=1) if norm.kind == "last" else g.mean(x, keepdims=True)
+    x = g.add("Sub", x, centre)
+    if norm.kind != "mean_std":
+        return x, centre, None
+    power = g.mean(g.add("Mul", x, x), keepdims=True)
+    scale = g.add("Sqrt", g.add("Max", power, g.constant(norm.FLOOR**2)))
+    return g.add("Div", x, scale), centre, scale
+
+
+def _scale_output(g: Graph, y: str, info: DataInfo) -> None:
+    """The output in the units of the data, as `DataInfo.restore` gives it."""
+    if info.target_scale is not None:
+        mean, std = map(g.constant, info.target_scale)
+        y = g.add("Add", g.add("Mul", y, std), mean)
+    g.output(y, "y")
