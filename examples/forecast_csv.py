@@ -30,9 +30,9 @@ def main(path: Path, epochs: int = 12) -> float:
     model = WaveSSMForecaster(horizon=24, max_epochs=epochs, random_state=0, verbose=1).fit(series)
     ahead, (lower, upper) = model.predict(48), model.predict_interval(48, level=0.8)
     print(pd.DataFrame({"forecast": ahead, "lower": lower, "upper": upper}).round(1).iloc[::8])
-    judged = model.backtest(stride=6)
-    print(f"mean absolute error {judged.mae:.2f}; {judged.mase:.2f} of that of repeating yesterday")
-    return judged.mae
+    result = model.backtest(stride=6)
+    print(f"mean absolute error {result.mae:.2f}; {result.mase:.2f} of that of repeating yesterday")
+    return result.mae
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def test_the_stretch_set_aside_is_not_trained_on():
     options = {"horizon": 3, "context": 12, "max_epochs": 2, "n_iter_no_change": 2, **SMALL}
     plain = WaveSSMForecaster(**options).fit(series)
     other = WaveSSMForecaster(**options).fit(changed)
-    np.testing.assert_array_equal(plain.scales_[0].mean, other.scales_[0].mean)
+    np.testing.assert_array_equal(plain.series_[0].scale.mean, other.series_[0].scale.mean)
     assert plain.history_.loss == other.history_.loss
     assert plain.history_.validation != other.history_.validation
 
@@ -207,8 +207,8 @@ def test_the_stretch_set_aside_is_not_trained_on():
     ("series", "options", "error", "words"),
     [
         (np.r_[np.zeros(50), np.nan], {}, ws.NotFiniteError, "series: row 50 has NaN or infinity"),
-        (np.zeros((5, 2, 2)), {}, ws.ShapeError, "expected numbers"),
-        (["a", "b"], {}, ws.WaveSSMError, "expected numbers"),
+        (np.zeros((5, 2, 2)), {}, ws.ShapeError, r"shape \(5, 2, 2\), expected \(time,\) or \(time, columns\)"),
+        (["a", "b"], {}, ws.WaveSSMError, "expected an array of real numbers"),
         (np.full(90, 3.0), {}, DataError, r"series 0: column 0 is constant \(3\) over the 72 training steps"),
         (np.stack([np.arange(90.0), np.zeros(90)], 1), {}, DataError, "column 1 is constant"),
         ([np.arange(90.0), np.r_[np.zeros(80), 1.0]], {}, DataError, "series 1: column 0 is constant"),

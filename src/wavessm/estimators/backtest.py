@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from wavessm.errors import DataError, NotFiniteError
-from wavessm.estimators.base import mean_and_deviation
 from wavessm.estimators.series import TimeSeries
 from wavessm.nn.model import SequenceModel
 
@@ -49,71 +48,39 @@ class Backtest:
     """Number of the series and rows before the forecast (origins, 2)."""
 
 
-class Scale(NamedTuple):
-    """Mean and deviation of columns."""
-
-    mean: np.ndarray  # (columns,)
-    deviation: np.ndarray  # (columns,)
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Scale:  # (time, columns)
-        """Of these rows; constant columns keep their unit.
-
-        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
-        [1e-09, 1.0]
-        """
-        mean, deviation = mean_and_deviation(values)
-        return cls(mean, np.where(deviation > 0, deviation, 1.0))
-
-    def apply(self, values: np.ndarray) -> np.ndarray:
-        return (values - self.mean) / self.deviation
-
-    def undo(self, values: np.ndarray) -> np.ndarray:
-        return values * self.deviation + self.mean
+@torch.no_grad()
+def forecast(model: SequenceModel, one: TimeSeries, context: int, origins: np.ndarray, h: int) -> np.ndarray:
+    """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
+    device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
+    blocks = -(-h // horizon)
+    rows = origins[:, None] - context + np.arange(context + blocks * horizon)
+    x = torch.from_numpy(one.scale.apply(one.values[rows[:, :context]])).float().to(device)
+    marks = None
+    if one.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before
+        marks = torch.from_numpy(one.marks[np.minimum(rows, len(one.marks) - 1)]).float().to(device)
+    outputs = []
+    for at in range(0, blocks * horizon, horizon):
+        y = model(x, marks=None if marks is None else marks[:, at : at + context + horizon])
+        outputs.append(y)
+        x = torch.cat([x, y], dim=1)[:, -context:]
+    values = one.scale.undo(torch.cat(outputs, dim=1)[:, :h].double().cpu().numpy())
+    if not np.isfinite(values).all():
+        raise NotFiniteError("the series or its covariates are too far from those of fit; give them in their units.")
+    return values
 
 
-class ScaledSeries(NamedTuple):
-    """One series to forecast."""
-
-    series: TimeSeries
-    scale: Scale
-    marks: np.ndarray | None  # (time + known steps, k): calendar and covariates
-
-    @torch.no_grad()
-    def forecast(self, model: SequenceModel, context: int, origins: np.ndarray, h: int) -> np.ndarray:
-        """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
-        device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
-        blocks = -(-h // horizon)
-        rows = origins[:, None] - context + np.arange(context + blocks * horizon)
-        x = torch.from_numpy(self.scale.apply(self.series.values[rows[:, :context]])).float().to(device)
-        marks = None
-        if self.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before
-            marks = torch.from_numpy(self.marks[np.minimum(rows, len(self.marks) - 1)]).float().to(device)
-        outputs = []
-        for at in range(0, blocks * horizon, horizon):
-            y = model(x, marks=None if marks is None else marks[:, at : at + context + horizon])
-            outputs.append(y)
-            x = torch.cat([x, y], dim=1)[:, -context:]
-        forecasts = self.scale.undo(torch.cat(outputs, dim=1)[:, :h].double().cpu().numpy())
-        if not np.isfinite(forecasts).all():
-            raise NotFiniteError(
-                "the series or its covariates are too far from those of fit; give them in their units."
-            )
-        return forecasts
-
-    def errors(self, model: SequenceModel, context: int, begin: int, h: int) -> np.ndarray:
-        """|error| / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
-        values = self.series.values
-        origins = np.arange(begin, len(values))
-        origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
-        rows = origins[:, None] + np.arange(h)
-        truth = np.where(rows[..., None] < len(values), values[np.minimum(rows, len(values) - 1)], np.nan)
-        return np.abs(self.forecast(model, context, origins, h) - truth) / self.scale.deviation
+def calibration_errors(model: SequenceModel, one: TimeSeries, context: int, begin: int, h: int) -> np.ndarray:
+    """|error| / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
+    origins = np.arange(begin, len(one.values))
+    origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
+    rows = origins[:, None] + np.arange(h)
+    truth = np.where(rows[..., None] < len(one.values), one.values[np.minimum(rows, len(one.values) - 1)], np.nan)
+    return np.abs(forecast(model, one, context, origins, h) - truth) / one.scale.deviation
 
 
 def compare(
     model: SequenceModel,
-    each: list[tuple[int, ScaledSeries, np.ndarray]],  # number, series, (n,) origins
+    each: list[tuple[int, TimeSeries, np.ndarray]],  # number, series, (n,) origins
     context: int,
     h: int,
     season: int,
@@ -122,15 +89,13 @@ def compare(
     """Forecast from the origins of each series and compare with the truth."""
     steps, parts = np.arange(h), []
     for number, one, origins in each:
-        values = one.series.values
-        forecasts = one.forecast(model, context, origins, h)
-        truth, naive = values[origins[:, None] + steps], values[origins[:, None] - season + steps % season]
-        inside = (
-            np.full(truth.shape, np.nan) if width is None else abs(forecasts - truth) <= width * one.scale.deviation
-        )
-        parts.append((forecasts, truth, naive, inside, np.stack([np.full_like(origins, number), origins], axis=1)))
-    forecasts, truth, naive, inside, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    error, tiny = forecasts - truth, 1e-12
+        ahead = forecast(model, one, context, origins, h)
+        truth, naive = one.values[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
+        half = np.nan if width is None else width * one.scale.deviation
+        inside = np.where(np.isnan(half), np.nan, np.abs(ahead - truth) <= half)
+        parts.append((ahead, truth, naive, inside, np.stack([np.full_like(origins, number), origins], axis=1)))
+    ahead, truth, naive, inside, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    error, tiny = ahead - truth, 1e-12
     mae = float(np.abs(error).mean())
     spread = float(np.square(truth - truth.mean(axis=(0, 1))).sum())
     return Backtest(
@@ -140,7 +105,7 @@ def compare(
         r2=1 - float(np.square(error).sum()) / max(spread, tiny),
         coverage=float(inside.mean()),
         mae_by_step=np.abs(error).mean(axis=(0, 2)),
-        forecasts=forecasts,
+        forecasts=ahead,
         truth=truth,
         origins=where,
     )

@@ -8,28 +8,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from wavessm.data.source import Source
 from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
-from wavessm.estimators.fitting import Plan
+from wavessm.estimators.fitting import Plan, train
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 
-FASTEST = 10.0
-"""Samples that the fastest channels look back."""
-
 STEPS = 1500
 """Optimiser steps a fit aims at."""
-
-CONSTANT = 1e-12
-"""A channel or column whose deviation is at most this part of its mean is constant."""
 
 _MODEL_OPTIONS = ("family", "d_model", "n_layers", "d_state", "dt_min", "dt_max", "dropout")
 _global_generator = threading.Lock()
@@ -62,6 +58,23 @@ class WaveSSMEstimator(BaseEstimator):
         """Whether fit continues the model of the last fit."""
         return self.warm_start and hasattr(self, "model_")
 
+    def _fit_model(
+        self, source: Source, held: Source | None, loss: Callable[[Tensor, Tensor], Tensor], seed: int,
+        config: ModelConfig, plan: Plan, **choices: Any,
+    ) -> None:  # fmt: skip
+        """Train a new model, or continue the last one; `held` is the source of validation."""
+        device = pick_device(self.device)
+        if not self._continues:
+            self.model_ = build_model(config, seed)
+        self.choices_ = {name: getattr(config, name) for name in _MODEL_OPTIONS} | choices
+        self.choices_ |= {"max_epochs": plan.epochs, "batch_size": plan.batch_size, "early_stopping": held is not None}
+        if self.verbose:
+            words = (f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.choices_.items())
+            print(f"{type(self).__name__}: {', '.join(words)}")
+        held = None if held is None else held.to(device)
+        self.history_ = train(self.model_.to(device), plan, source.to(device), loss, held, seed)
+        self.n_iter_ = self.history_.epochs
+
     def _model_config(self, sizes: dict[str, Any], **decided: Any) -> ModelConfig:
         """The model: options as given, the rest as `sizes` says or, for a warm start, as the last fit chose."""
         before = self.model_.config if self._continues else None
@@ -76,11 +89,11 @@ class WaveSSMEstimator(BaseEstimator):
         return config
 
     def _plan(self, cases: int, steps_per_epoch: int | None = None) -> Plan:
-        """The training: options as given, the rest for `cases` training cases."""
-        batch = check_int(default_batch_size(cases) if self.batch_size is None else self.batch_size, "batch_size", 1)
-        if steps_per_epoch is not None:
-            cases = min(cases, steps_per_epoch * batch)
-        epochs = default_epochs(cases, batch) if self.max_epochs is None else self.max_epochs
+        """The training: options as given, the rest for `cases` training cases: about `STEPS` steps."""
+        batch = min(64, max(8, math.ceil(cases / 4))) if self.batch_size is None else self.batch_size
+        batch = check_int(batch, "batch_size", least=1)
+        steps = min(math.ceil(cases / batch), steps_per_epoch or cases)
+        epochs = min(200, max(10, round(STEPS / steps))) if self.max_epochs is None else self.max_epochs
         return Plan(
             epochs=check_int(epochs, "max_epochs", least=1),
             batch_size=batch,
@@ -92,56 +105,23 @@ class WaveSSMEstimator(BaseEstimator):
             label=type(self).__name__,
         )
 
-    def _tell(self, config: ModelConfig, **choices: Any) -> None:
-        """Keep, and print if asked to, what the options and the data made of the model and its training."""
-        self.choices_ = {name: getattr(config, name) for name in _MODEL_OPTIONS} | choices
-        if self.verbose:
-            words = (f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.choices_.items())
-            print(f"{type(self).__name__}: {', '.join(words)}")
-
-
-def step_range(length: int) -> tuple[float, float]:
-    """Initial steps Δ of the slowest and fastest channels; a channel with step Δ looks back about 1/Δ samples.
-
-    >>> step_range(100)
-    (0.01, 0.1)
-    """
-    slowest = 1.0 / max(length, 2)
-    return slowest, max(1 / FASTEST, 2 * slowest)
-
 
 def model_sizes(cases: int, length: int, lookback: int) -> dict[str, Any]:
-    """Sizes of a model for `cases` sequences of `length` samples whose slowest channels look back `lookback`.
+    """Sizes of a model for `cases` sequences of `length` samples.
+
+    A channel with step Δ looks back about 1/Δ samples: the slowest ones `lookback`, the fastest ten.
 
     >>> model_sizes(60, 150, 100)
     {'d_model': 32, 'n_layers': 2, 'd_state': 32, 'dt_min': 0.01, 'dt_max': 0.1}
     """
-    slow, fast = step_range(lookback)
+    slowest = 1.0 / max(lookback, 2)
     return {
         "d_model": 32 if cases < 1000 else 64,
         "n_layers": 2 if cases < 500 else 3 if cases < 5000 else 4,
         "d_state": 32 if length < 500 else 64,
-        "dt_min": slow,
-        "dt_max": fast,
+        "dt_min": slowest,
+        "dt_max": max(0.1, 2 * slowest),
     }
-
-
-def default_batch_size(cases: int) -> int:
-    """Four or more batches in an epoch, of 8 to 64 cases.
-
-    >>> default_batch_size(36), default_batch_size(500)
-    (9, 64)
-    """
-    return min(64, max(8, math.ceil(cases / 4)))
-
-
-def default_epochs(cases: int, batch: int) -> int:
-    """Epochs that make about `STEPS` steps, from 10 to 200.
-
-    >>> default_epochs(36, 9), default_epochs(10_000, 64)
-    (200, 10)
-    """
-    return min(200, max(10, round(STEPS / math.ceil(cases / batch))))
 
 
 def build_model(config: ModelConfig, seed: int) -> SequenceModel:
@@ -168,6 +148,33 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+class Scale(NamedTuple):
+    """Mean and standard deviation of columns."""
+
+    mean: np.ndarray  # (columns,)
+    deviation: np.ndarray  # (columns,), 1 where a column is constant
+    constant: np.ndarray  # (columns,) bool
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> Scale:  # (n, columns) float64
+        """The scale of these rows.
+
+        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
+        [1e-09, 1.0]
+        """
+        mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        constant = deviation <= 1e-12 * np.abs(mean)
+        return cls(mean, np.where(constant, 1.0, deviation), constant)
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """Values (…, columns) with mean 0 and deviation 1 over the rows of the scale."""
+        return (values - self.mean) / self.deviation
+
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        """Scaled values (…, columns) in the units of the data."""
+        return values * self.deviation + self.mean
+
+
 def check_unchanged(what: str, now: Any, before: Any) -> None:
     """Refuse a warm start that needs another model than the one to continue."""
     if now != before:
@@ -183,7 +190,7 @@ def check_number(value: Any, name: str, below: float = math.inf) -> float:
     return float(value)
 
 
-def check_numbers(array: np.ndarray, where: str) -> None:
+def check_finite(array: np.ndarray, where: str) -> None:
     """Refuse NaN, infinity and what float32 does not hold; `where` names a row, as in "case {} of X"."""
     unfit = ~(np.abs(array) <= LARGEST)
     if unfit.any():
@@ -205,14 +212,3 @@ def column_order(names: Any, wanted: list, what: str) -> list[int]:
         shown = [", ".join(map(repr, some[:8])) + (", …" if len(some) > 8 else "") for some in (names, wanted)]
         raise DataError(f"{what}: the columns are {shown[0]}, expected {shown[1]} in any order; rename or choose them.")
     return [names.index(name) for name in wanted]
-
-
-def mean_and_deviation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column of rows (n, columns) float64; the deviation of a constant column is 0."""
-    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
-    return mean, np.where(deviation > CONSTANT * np.abs(mean), deviation, 0.0)
-
-
-def as_array(values: Any) -> Any:
-    """A tensor as a NumPy array; anything else as it is."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,17 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.data.source import Arrays
 from wavessm.errors import NotFiniteError, OptionError, check_positive
-from wavessm.estimators.base import (
-    WaveSSMEstimator,
-    build_model,
-    check_number,
-    mean_and_deviation,
-    model_sizes,
-    pick_device,
-)
-from wavessm.estimators.fitting import predict, train
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
+from wavessm.estimators.fitting import predict
 from wavessm.estimators.signals import Signals, read_signals, read_targets
 from wavessm.nn.model import SequenceModel
 
@@ -46,24 +38,16 @@ class FittedClassifier(Protocol):
         """Scores (cases, classes or labels) float64, as logits."""
 
 
-@dataclass
-class TrainedClassifier:
+class TrainedClassifier(NamedTuple):
     """A model trained by gradient descent on standardised signals."""
 
     model: SequenceModel
-    mean: np.ndarray  # (channels,)
-    scale: np.ndarray  # (channels,)
-
-    def standardise(self, signals: Signals) -> Tensor:
-        """Values (cases, length, channels) float32 as the model reads them."""
-        return ((signals.values - torch.from_numpy(self.mean)) / torch.from_numpy(self.scale)).float()
+    scale: Scale  # of each channel
 
     def decision_function(self, signals: Signals) -> np.ndarray:
         """Logits (cases, classes or labels) float64."""
-        x = self.standardise(signals)
-        device = next(self.model.parameters()).device
-        source = Arrays(x, torch.zeros(len(x)), signals.lengths).to(device)
-        return predict(self.model, source).double().cpu().numpy()
+        source = signals.source(self.scale, torch.zeros(len(signals.values)))
+        return predict(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -143,7 +127,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
 
     def _fit_gradient(self, signals: Signals, targets: Tensor) -> TrainedClassifier:
         """Train a model; `model_`, `mean_`, `scale_`, `choices_` and `history_` tell about it."""
-        device, random = pick_device(self.device), check_random_state(self.random_state)
+        random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         kept, held = self._split(targets, random)
         self.length_ = int(signals.values.shape[1] if signals.lengths is None else signals.lengths.double().median())
@@ -151,30 +135,21 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
             model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=len(self.classes_),
             bidirectional=self.bidirectional, norm="batch", head="pool",
         )  # fmt: skip
-        plan, weight = self._plan(len(kept)), self._weights(targets[kept])
-        if not self._continues:
-            self.mean_, self.scale_ = self._measure(signals, kept)
-            self.model_ = build_model(config, seed)
-        self._tell(config, max_epochs=plan.epochs, batch_size=plan.batch_size, early_stopping=held is not None)
-        fitted = TrainedClassifier(self.model_.to(device), self.mean_, self.scale_)
-        x = fitted.standardise(signals)
-        weight = None if weight is None else weight.to(device)
+        weight = self._weights(targets[kept])
+        before = self.fitted_ if self._continues else None
+        scale = before.scale if isinstance(before, TrainedClassifier) else self._measure(signals.take(kept))
+        self.mean_, self.scale_ = scale.mean, scale.deviation
 
-        def part(index: Tensor) -> Arrays:
-            return Arrays(x[index], targets[index], None if signals.lengths is None else signals.lengths[index]).to(
-                device
-            )
+        def loss(logits: Tensor, y: Tensor) -> Tensor:
+            on = None if weight is None else weight.to(y.device)
+            if self.multilabel_:
+                return F.binary_cross_entropy_with_logits(logits, y, pos_weight=on)
+            return F.cross_entropy(logits, y, on)
 
-        self.history_ = train(
-            self.model_,
-            plan,
-            part(kept),
-            lambda logits, y: _loss(logits, y, weight),
-            None if held is None else part(held),
-            seed,
-        )
-        self.n_iter_ = self.history_.epochs
-        return fitted
+        source = signals.take(kept).source(scale, targets[kept])
+        validation = None if held is None else signals.take(held).source(scale, targets[held])
+        self._fit_model(source, validation, loss, seed, config, self._plan(len(kept)))
+        return TrainedClassifier(self.model_, scale)
 
     def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
         """Numbers of the cases to train on and of those set aside."""
@@ -190,16 +165,16 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         kept, held = train_test_split(np.arange(cases), test_size=count, random_state=random, stratify=stratify)
         return torch.from_numpy(kept), torch.from_numpy(held)
 
-    def _measure(self, signals: Signals, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation (channels,) over the cases to train on, without padding; 1 for a constant channel."""
-        values = signals.values[index]
+    def _measure(self, signals: Signals) -> Scale:
+        """The scale of each channel over all samples, without padding; constant channels are told."""
+        values = signals.values
         if signals.lengths is not None:
-            values = values[torch.arange(values.shape[1]) < signals.lengths[index, None]]
-        mean, deviation = mean_and_deviation(values.reshape(-1, values.shape[-1]).numpy())
-        for at in np.flatnonzero(deviation == 0):
+            values = values[torch.arange(values.shape[1]) < signals.lengths[:, None]]
+        scale = Scale.of(values.reshape(-1, values.shape[-1]).numpy())
+        for at in np.flatnonzero(scale.constant):
             name = at if self.channel_names_ is None else repr(self.channel_names_[at])
-            warnings.warn(f"channel {name} is constant ({mean[at]:g}) in all training cases.", stacklevel=4)
-        return mean, np.where(deviation > 0, deviation, 1.0)
+            warnings.warn(f"channel {name} is constant ({scale.mean[at]:g}) in all training cases.", stacklevel=4)
+        return scale
 
     def _weights(self, targets: Tensor) -> Tensor | None:
         """A weight for each class, or for the ones of each label."""
@@ -255,9 +230,3 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         if self.multilabel_:
             return (logits > 0).astype(np.int64)
         return self.classes_[(logits > 0).astype(np.int64) if logits.ndim == 1 else logits.argmax(axis=1)]
-
-
-def _loss(logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
-    if targets.dim() == 2:
-        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
-    return F.cross_entropy(logits, targets, weight)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.data.source import Windows
 from wavessm.errors import DataError, OptionError, check_int
-from wavessm.estimators.backtest import MOST_ORIGINS, Backtest, Interval, Scale, ScaledSeries, compare, conformal
-from wavessm.estimators.base import WaveSSMEstimator, build_model, model_sizes, pick_device
-from wavessm.estimators.fitting import train
+from wavessm.estimators.backtest import (
+    MOST_ORIGINS,
+    Backtest,
+    Interval,
+    calibration_errors,
+    compare,
+    conformal,
+    forecast,
+)
+from wavessm.estimators.base import Scale, WaveSSMEstimator, model_sizes
 from wavessm.estimators.series import (
     TimeSeries,
     check_alike,
     column_names,
+    cycles_of,
     read_series,
     same_form,
     season_of,
@@ -28,10 +35,10 @@ from wavessm.estimators.series import (
 from wavessm.estimators.windows import (
     Marks,
     Split,
-    check_moves,
     nearer_norm,
     read_covariates,
     split_series,
+    training_scale,
     window_starts,
 )
 
@@ -80,6 +87,11 @@ class WaveSSMForecaster(WaveSSMEstimator):
     n_iter_no_change: int = 8
     calendar: bool = True
 
+    marks_: Marks = field(init=False)
+    context_: int = field(init=False)
+    column_names_: list | None = field(init=False)
+    covariate_names_: list | None = field(init=False)
+
     def fit(self, series: Any, covariates: Any = None) -> WaveSSMForecaster:
         """Train on one series or several.
 
@@ -91,70 +103,52 @@ class WaveSSMForecaster(WaveSSMEstimator):
             The estimator itself.
         """
         again, horizon = self._continues, check_int(self.horizon, "horizon", least=1)
-        parts, form = read_series(series, "series", self.column_names_ if again else None)
-        check_alike(parts, parts[0])
         if not isinstance(self.calendar, bool):
             raise OptionError(f"calendar is {self.calendar!r}, expected True or False.")
-        lengths, season = [one.length for one in parts], season_of(parts[0].index)
+        parts, form = read_series(series, "series", self.column_names_ if again else None)
+        check_alike(parts, parts[0])
+        lengths, index = [len(one.values) for one in parts], parts[0].index
         context = self.context_ if again and self.context is None else self.context
-        split = split_series(np.array(lengths), horizon, self.validation_fraction, context, season)
-        check_moves(parts, split.train_end)
+        split = split_series(np.array(lengths), horizon, self.validation_fraction, context, season_of(index))
         names = self.covariate_names_ if again else None
         tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, None, names)
-        known = [table.values for table in tables] or None
-        marks = Marks.learn(parts, split.train_end, known, self.calendar)
-        marks = marks._replace(cycles=self.marks_.cycles) if again else marks
-        scales = [Scale.of(one.values[:end]) for one, end in zip(parts, split.train_end, strict=True)]
-        self._train(_scaled(parts, scales, marks, known), split)
-        self.series_, self.form_, self.scales_, self.known_ = parts, form, scales, known
-        self.season_, self.stop_end_, self.n_columns_ = season, split.stop_end, parts[0].values.shape[1]
-        self.context_: int = split.context
-        self.marks_: Marks = marks
-        self.column_names_: list | None = self.column_names_ if again else column_names(parts)
-        self.covariate_names_: list | None = names if again else column_names(tables)
+        cycles = [cycles_of(one.index, int(end)) for one, end in zip(parts, split.train_end, strict=True)]
+        shared = tuple(name for name in cycles[0] if self.calendar and all(name in some for some in cycles))
+        scale = Scale.of(np.concatenate([table.values for table in tables])) if tables else None
+        marks = Marks(self.marks_.cycles if again else shared, getattr(index, "tz", None), scale)
+        known: list[Any] = [table.values for table in tables] or [None] * len(parts)
+        for at, (one, end, table) in enumerate(zip(parts, split.train_end, known, strict=True)):
+            parts[at] = replace(one, scale=training_scale(one, end, at), marks=marks.of(one.index, table))
+        self._train(parts, split)
+        self.series_, self.form_, self.marks_, self.season_ = parts, form, marks, season_of(index)
+        self.context_, self.stop_end_, self.n_columns_ = split.context, split.stop_end, parts[0].values.shape[1]
+        if not again:
+            self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
         return self
 
-    def _train(self, inputs: list[ScaledSeries], split: Split) -> None:
+    def _train(self, parts: list[TimeSeries], split: Split) -> None:
         """Train on the windows of all series, laid one after another in one table."""
-        horizon, lengths = int(self.horizon), [one.series.length for one in inputs]
-        values = torch.from_numpy(np.concatenate([one.scale.apply(one.series.values) for one in inputs])).float()
-        each = [one.marks for one in inputs if one.marks is not None]
+        horizon, lengths = int(self.horizon), [len(one.values) for one in parts]
+        values = torch.from_numpy(np.concatenate([one.scale.apply(one.values) for one in parts])).float()
+        each = [one.marks for one in parts if one.marks is not None]
         marks = torch.from_numpy(np.concatenate(each)).float() if each else None
+        columns = values.shape[1]
 
         def windows(begin: Any, end: Any, most: int) -> Windows:
             first = window_starts(lengths, begin, end, split.context, horizon)
             first = first[:: max(1, len(first) // most)]
-            return Windows(values, marks, split.context, horizon, tuple(range(values.shape[1])), first, eval_stamp=True)
+            return Windows(values, marks, split.context, horizon, tuple(range(columns)), first, eval_stamp=True)
 
         source, few = (windows(0, split.train_end, most) for most in (len(values), MOST_ORIGINS))
-        config = self._model_config(self._sizes(few, len(source), split.context), **self._fixed(values, marks))
-        plan = self._plan(len(source), STEPS_PER_EPOCH)
-        device, seed = pick_device(self.device), int(check_random_state(self.random_state).randint(2**31 - 1))
-        if not self._continues:
-            self.model_ = build_model(config, seed)
-        self._tell(config, context=split.context, max_epochs=plan.epochs, early_stopping=split.stops)
         held = windows(split.train_end, split.stop_end, MOST_ORIGINS) if split.stops else None
-        held = None if held is None else held.to(device)
-        self.history_ = train(self.model_.to(device), plan, source.to(device), F.l1_loss, held, seed)
-        self.n_iter_ = self.history_.epochs
-
-    def _sizes(self, some: Windows, count: int, context: int) -> dict[str, Any]:
-        """What the data suggest for the model: sizes, steps and instance norm."""
-        batch = some.take(torch.arange(len(some)))
-        sizes = model_sizes(count // int(self.horizon), context, context + int(self.horizon))
-        return sizes | {"instance_norm": nearer_norm(batch.x, batch.y)}
-
-    def _fixed(self, values: Tensor, marks: Tensor | None) -> dict[str, Any]:
-        """What the data decide about the model."""
-        columns = {
-            "d_input": values.shape[1],
-            "d_output": values.shape[1],
-            "head": "forecast",
-            "horizon": int(self.horizon),
-        }
-        if marks is None:
-            return columns
-        return columns | {"encoder": "calendar", "mark_width": marks.shape[1], "horizon_mask": True}
+        sizes = model_sizes(len(source) // horizon, split.context, split.context + horizon)
+        sizes["instance_norm"] = nearer_norm(few.take(torch.arange(len(few))))
+        decided: dict[str, Any] = {"d_input": columns, "d_output": columns, "head": "forecast", "horizon": horizon}
+        if marks is not None:
+            decided |= {"encoder": "calendar", "mark_width": marks.shape[1], "horizon_mask": True}
+        config, plan = self._model_config(sizes, **decided), self._plan(len(source), STEPS_PER_EPOCH)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._fit_model(source, held, F.l1_loss, seed, config, plan, context=split.context)
 
     def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
         """Forecast the series of fit or given ones.
@@ -172,7 +166,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         """
         h = self._check_steps(h)
         inputs, form = self._inputs(series, covariates, h)
-        return same_form([one.series.wrap(self._ahead(one, h)) for one in inputs], form)
+        return same_form([one.wrap(self._ahead(one, h)) for one in inputs], form)
 
     def predict_interval(
         self, h: int | None = None, level: float = 0.9, series: Any = None, covariates: Any = None
@@ -195,7 +189,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         width = self._width(h, level)
         sides = []
         for sign in (-1, 1):
-            each = [one.series.wrap(self._ahead(one, h) + sign * width * one.scale.deviation) for one in inputs]
+            each = [one.wrap(self._ahead(one, h) + sign * width * one.scale.deviation) for one in inputs]
             sides.append(same_form(each, form))
         return Interval(*sides)
 
@@ -218,12 +212,12 @@ class WaveSSMForecaster(WaveSSMEstimator):
         """
         h, stride = self._check_steps(h), check_int(stride, "stride", least=1)
         own = series is None
-        inputs = self._own() if own else self._inputs(series, covariates, 0)[0]
+        inputs = self.series_ if own else self._inputs(series, covariates, 0)[0]
         width = None if level is None else self._width(h, level)
         parts = []
         for at, one in enumerate(inputs):
             begin = max(int(self.stop_end_[at]) if own else 0, self.context_, self.season_)
-            parts.append((at, one, np.arange(begin, one.series.length - h + 1, stride)))
+            parts.append((at, one, np.arange(begin, len(one.values) - h + 1, stride)))
         parts = [part for part in parts if len(part[2])]
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
@@ -237,48 +231,45 @@ class WaveSSMForecaster(WaveSSMEstimator):
         check_is_fitted(self, "model_")
         return int(self.horizon) if h is None else check_int(h, "h", least=1)
 
-    def _ahead(self, one: ScaledSeries, h: int) -> np.ndarray:  # (h, columns)
-        return one.forecast(self.model_, self.context_, np.array([one.series.length]), h)[0]
+    def _ahead(self, one: TimeSeries, h: int) -> np.ndarray:  # (h, columns)
+        return forecast(self.model_, one, self.context_, np.array([len(one.values)]), h)[0]
 
-    def _own(self) -> list[ScaledSeries]:
-        """The series of fit, to their end."""
-        return _scaled(self.series_, self.scales_, self.marks_, self.known_)
+    def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[TimeSeries], Any]:
+        """Series with the scales and marks to forecast h steps beyond their end, and the form they came in."""
+        own = series is None
+        parts, form = (list(self.series_), self.form_) if own else self._read(series)
+        rows = [h if own else len(one.values) + h for one in parts]
+        if (covariates is None) != (self.marks_.scale is None):
+            wanted = f"give those of {'' if own else 'the series and of '}the next {h} steps"
+            had = "no covariates; leave them out" if covariates is not None else f"covariates; {wanted}"
+            raise OptionError(f"covariates: fit had {had}.")
+        known: list[Any] = [None] * len(parts)
+        if self.marks_.scale is not None:
+            width, names = len(self.marks_.scale.mean), self.covariate_names_
+            known = [table.values for table in read_covariates(covariates, parts, form, rows, width, names)]
+        for at, (one, table) in enumerate(zip(parts, known, strict=True)):
+            if own:
+                ahead = self.marks_.of(one.future(h), table)
+                marks = None if one.marks is None or ahead is None else np.concatenate([one.marks, ahead])
+            else:
+                index = None if one.index is None else one.index.append(one.future(h))
+                marks = self.marks_.of(index, table)
+            parts[at] = replace(one, marks=marks)
+        return parts, form
 
-    def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[ScaledSeries], Any]:
-        """What to forecast h steps beyond the end of, and the form it came in."""
-        parts, form, scales = self.series_, self.form_, self.scales_
-        if series is not None:
-            parts, form = read_series(series, "series", self.column_names_)
-            check_alike(parts, self.series_[0])
-            scales = self._scales_for(parts, form)
+    def _read(self, series: Any) -> tuple[list[TimeSeries], Any]:
+        """Given series, scaled as the series of fit with their key or place, others by themselves."""
+        parts, form = read_series(series, "series", self.column_names_)
+        check_alike(parts, self.series_[0])
         for at, one in enumerate(parts):
-            if one.length < self.context_:
-                raise DataError(f"series {at} has {one.length} steps, expected the context of {self.context_}.")
-        return _scaled(parts, scales, self.marks_, self._known_for(parts, form, covariates, series is None, h), h), form
-
-    def _known_for(
-        self, parts: list[TimeSeries], form: Any, covariates: Any, own: bool, h: int
-    ) -> list[np.ndarray] | None:
-        """Covariates of all steps of the series and h more, where fit had covariates."""
-        if covariates is not None and self.known_ is None:
-            raise OptionError("covariates: fit had no covariates; leave them out or fit with them.")
-        if self.known_ is None:
-            return None
-        if covariates is None:
-            steps = f"the next {h} steps" if own else f"the series and of the next {h} steps"
-            raise OptionError(f"covariates: fit had covariates; give those of {steps}.")
-        rows = [h if own else one.length + h for one in parts]
-        tables = read_covariates(covariates, parts, form, rows, self.known_[0].shape[1], self.covariate_names_)
-        past = self.known_ if own else [table.values[:0] for table in tables]
-        return [np.concatenate([before, table.values]) for before, table in zip(past, tables, strict=True)]
-
-    def _scales_for(self, parts: list[TimeSeries], form: Any) -> list[Scale]:
-        """Scales of fit, by key in a dict, else by place where there are as many series; their own for others."""
-        own = [Scale.of(one.values) for one in parts]
+            if len(one.values) < self.context_:
+                raise DataError(f"series {at} has {len(one.values)} steps, expected the context of {self.context_}.")
         if isinstance(form, list):
-            known = dict(zip(self.form_, self.scales_, strict=True)) if isinstance(self.form_, list) else {}
-            return [known.get(key, scale) for key, scale in zip(form, own, strict=True)]
-        return self.scales_ if len(parts) == len(self.series_) else own
+            fitted = dict(zip(self.form_, self.series_, strict=True)) if isinstance(self.form_, list) else {}
+            like = [fitted.get(key, one) for key, one in zip(form, parts, strict=True)]
+        else:
+            like = self.series_ if len(parts) == len(self.series_) else parts
+        return [replace(one, scale=other.scale) for one, other in zip(parts, like, strict=True)], form
 
     def _width(self, h: int, level: float) -> np.ndarray:
         """Half an interval in deviations, from errors over the calibrating end of each series. (h, columns)"""
@@ -286,15 +277,6 @@ class WaveSSMForecaster(WaveSSMEstimator):
             raise OptionError(f"level is {level!r}, expected a number between 0 and 1.")
         if not self.validation_fraction:
             raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
-        ends = zip(self._own(), self.stop_end_, strict=True)
-        return conformal(
-            np.concatenate([one.errors(self.model_, self.context_, int(end), h) for one, end in ends]), level
-        )
-
-
-def _scaled(
-    parts: list[TimeSeries], scales: list[Scale], marks: Marks, known: list[np.ndarray] | None, steps: int = 0
-) -> list[ScaledSeries]:
-    tables = [None] * len(parts) if known is None else known
-    each = zip(parts, scales, tables, strict=True)
-    return [ScaledSeries(one, scale, marks.of(one, table, steps)) for one, scale, table in each]
+        each = zip(self.series_, self.stop_end_, strict=True)
+        scores = [calibration_errors(self.model_, one, self.context_, int(end), h) for one, end in each]
+        return conformal(np.concatenate(scores), level)

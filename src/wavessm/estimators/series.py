@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.errors import DataError, MissingExtraError, ShapeError
-from wavessm.estimators.base import as_array, check_numbers, column_order
+from wavessm.errors import DataError, MissingExtraError, ShapeError, real_array
+from wavessm.estimators.base import Scale, check_finite, column_order
 
 try:
     import pandas as pd
@@ -31,16 +31,14 @@ _DATED = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """Numbers of one series, and its index and names where it came with them."""
+    """Numbers of one series, its index and names where it came with them, and how a forecaster reads it."""
 
     values: np.ndarray  # (time, columns) float64
+    scale: Scale  # its own, unless a forecaster replaces it
     kind: str  # "array", "table", "series" or "frame"
     index: Any = None  # a pandas Index, or None for arrays
     columns: Any = None  # names of a DataFrame's columns, the name of a Series
-
-    @property
-    def length(self) -> int:
-        return len(self.values)
+    marks: np.ndarray | None = None  # (time + known steps, k): calendar and covariates
 
     def future(self, steps: int) -> Any:
         """The index of the next `steps` rows; None without an index."""
@@ -79,7 +77,8 @@ def read_series(given: Any, what: str, names: list | None = None) -> tuple[list[
             names = list(one.columns) if names is None else names
             if one.values.shape[1] > 1 or len(names) > 1:  # one column needs no name
                 order = column_order(one.columns, names, title)
-                one = replace(one, values=one.values[:, order], columns=one.columns[order])
+                values = one.values[:, order]
+                one = replace(one, values=values, scale=Scale.of(values), columns=one.columns[order])
         series.append(one)
     if not series:
         raise ShapeError(f"{what}: empty, expected at least one series.")
@@ -87,22 +86,18 @@ def read_series(given: Any, what: str, names: list | None = None) -> tuple[list[
 
 
 def _read_one(given: Any, what: str) -> TimeSeries:
-    index = getattr(given, "index", None) if hasattr(given, "to_numpy") else None
-    try:
-        values = np.asarray(as_array(given))
-        values = values.astype(np.float64) if values.dtype.kind in "fiubO" else values
-    except (TypeError, ValueError) as reason:
-        raise DataError(
-            f"{what}: not all numbers ({reason}); give (time,) or (time, columns), and dates as the index."
-        ) from reason
-    if values.dtype.kind != "f" or values.ndim not in (1, 2) or 0 in values.shape:
-        raise ShapeError(f"{what}: {values.shape} of {values.dtype}, expected numbers (time,) or (time, columns).")
-    check_numbers(values, f"{what}: row {{}}")
+    values = real_array(given, f"{what} (time,) or (time, columns)")
+    if values.ndim not in (1, 2) or 0 in values.shape:
+        raise ShapeError(f"{what} has shape {values.shape}, expected (time,) or (time, columns).")
+    check_finite(values, f"{what}: row {{}}")
     table = values.reshape(len(values), -1)
-    if index is None:
-        return TimeSeries(table, "array" if values.ndim == 1 else "table")
-    _check_index(index, what)
-    return TimeSeries(table, *(("series", index, given.name) if values.ndim == 1 else ("frame", index, given.columns)))
+    scale = Scale.of(table)
+    if not isinstance(given, pd.Series | pd.DataFrame):
+        return TimeSeries(table, scale, "array" if values.ndim == 1 else "table")
+    _check_index(given.index, what)
+    if values.ndim == 1:
+        return TimeSeries(table, scale, "series", given.index, given.name)
+    return TimeSeries(table, scale, "frame", given.index, given.columns)
 
 
 def column_names(series: Sequence[TimeSeries]) -> list | None:
@@ -184,27 +179,15 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
         columns, wanted = one.values.shape[1], first.values.shape[1]
         if columns != wanted:
             raise ShapeError(f"series {at} has {columns} columns, expected {wanted}; a series is (time, columns).")
-        zones = [index.tz for index in (one.index, first.index) if isinstance(index, pd.DatetimeIndex)]
-        if len(zones) == 2 and (zones[0] is None) != (zones[1] is None):
+        here, there = step_seconds(one.index), step_seconds(first.index)
+        if here is None or there is None:
+            continue
+        zones = [getattr(index, "tz", None) for index in (one.index, first.index)]
+        if (zones[0] is None) != (zones[1] is None):
             raise DataError(f"series {at} has the time zone {zones[0]}, the first of fit {zones[1]}; use tz_localize.")
-        _check_step(one.index, first.index, f"series {at}")
-
-
-def _check_step(index: Any, first: Any, what: str) -> None:
-    here, there, dated = _spacing(index), _spacing(first), isinstance(first, _DATED)
-    if here is None or there is None or isinstance(index, _DATED) != dated or step_of(index) == step_of(first):
-        return
-    if abs(here - there) > there * (0.12 if dated and there > 27 * DAY else 1e-3):  # months differ by a tenth
-        unit = " s" if dated else ""
-        raise DataError(f"{what} has a step of {here:g}{unit}, expected {there:g}{unit} as in fit; resample it.")
-
-
-def _spacing(index: Any) -> float | None:
-    """Seconds between dates, or the step of numbers; None where it is not known or merely counts rows."""
-    if index is None or len(index) < 3 or isinstance(index, _DATED):
-        return step_seconds(index)
-    step = float(step_of(index))
-    return None if step == 1 and index.dtype.kind in "iu" else step
+        far = abs(here - there) > 0.12 * there  # months differ by a tenth
+        if far and step_of(one.index) != step_of(first.index):  # a weekend may be among few business days
+            raise DataError(f"series {at} has a step of {here:g} s, expected {there:g} s as in fit; resample it.")
 
 
 # -- seasons and the calendar ---------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor
 
-from wavessm.errors import DataError, OptionError, ShapeError
-from wavessm.estimators.base import as_array, check_numbers, check_unchanged, column_order
+from wavessm.data.source import Arrays
+from wavessm.errors import DataError, OptionError, ShapeError, real_array
+from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order
 
 AXES = "X is (cases, channels, time), (cases, time) or a list of arrays (channels, time)"
 
@@ -25,6 +26,14 @@ class Signals(NamedTuple):
 
     values: Tensor  # (cases, length, channels) float64
     lengths: Tensor | None  # (cases,); None where all cases have the length of the tensor
+
+    def take(self, index: Tensor) -> Signals:
+        """Some of the cases."""
+        return Signals(self.values[index], None if self.lengths is None else self.lengths[index])
+
+    def source(self, scale: Scale, targets: Tensor) -> Arrays:
+        """What a model trains on: standardised signals and their targets (cases, …)."""
+        return Arrays(torch.from_numpy(scale.apply(self.values.numpy())).float(), targets, self.lengths)
 
 
 def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
@@ -36,7 +45,8 @@ def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
         X: (cases, channels, time), (cases, time) or a list of arrays.
         reset: Whether this is a fit from scratch.
     """
-    X, names = as_array(X), None if reset else estimator.channel_names_
+    X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+    names = None if reset else estimator.channel_names_
     if _is_list(X):
         signals, names = _from_list(X, names)
         if reset:
@@ -81,7 +91,7 @@ def _from_array(estimator: Any, X: Any, reset: bool) -> Signals:
         array = check_array(X, estimator=estimator, input_name="X", **options)
     if 0 in array.shape:
         raise ShapeError(f"X has shape {array.shape}, expected at least one channel and one sample; {AXES}.")
-    check_numbers(array, "case {} of X")
+    check_finite(array, "case {} of X")
     if reset:
         estimator._columns = array.ndim == 2
     signals = array[:, None] if array.ndim == 2 else array
@@ -93,23 +103,21 @@ def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
     arrays: list[np.ndarray] = []
     for at, case in enumerate(X):
         where = f"case {at} of X"
-        array = case.to_numpy().T if _is_table(case) else np.asarray(as_array(case))
+        array = real_array(case.to_numpy().T if _is_table(case) else case, where)
         if hasattr(case, "columns") and case.shape[1] > 1:  # one channel needs no name
             names = list(case.columns) if names is None else names
             array = array[column_order(case.columns, names, where)]
-        if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:
-            raise ShapeError(
-                f"{where} is {array.shape} of {array.dtype}, expected numbers (channels, time) or (time,)."
-            )
+        if array.ndim not in (1, 2) or 0 in array.shape:
+            raise ShapeError(f"{where} has shape {array.shape}, expected (channels, time) or (time,).")
         array = np.atleast_2d(array)
-        check_numbers(array, where)
+        check_finite(array, where)
         if arrays and len(array) != len(arrays[0]):
             raise ShapeError(f"{where} has {len(array)} channels, case 0 has {len(arrays[0])}; {AXES}.")
         arrays.append(array)
     lengths = torch.tensor([array.shape[1] for array in arrays])
     values = torch.zeros(len(arrays), int(lengths.max()), len(arrays[0]), dtype=torch.float64)
     for row, array in zip(values, arrays, strict=True):
-        row[: array.shape[1]] = torch.from_numpy(array.T.astype(np.float64))
+        row[: array.shape[1]] = torch.from_numpy(array.T.copy())
     return Signals(values, None if int(lengths.min()) == int(lengths.max()) else lengths), names
 
 

@@ -1,10 +1,6 @@
-"""Stage 9i: the estimators as sktime knows them: a classifier of panels and a forecaster with a horizon.
+"""The estimators in sktime's form: a classifier of panels and a forecaster with a horizon. Needs the extra `sktime`.
 
-    SktimeClassifier(WaveSSMClassifier(family="db6")).fit(X, y).predict(X)
-    SktimeForecaster(WaveSSMForecaster(horizon=12)).fit(y, fh=[1, 2, 12]).predict()
-
-Each holds one of our estimators, so that its options have one home; a search names them `estimator__family`. Importing
-this file needs the extra `sktime`; nothing else here does.
+Each holds one of our estimators; a search names its options `estimator__family`.
 """
 
 from __future__ import annotations
@@ -25,19 +21,24 @@ try:
 except ImportError as reason:
     raise MissingExtraError("this needs sktime: pip install 'wavessm[sktime]'.") from reason
 
-OWNERS = {"authors": "wavessm", "maintainers": "wavessm"}
+TAGS = {
+    "authors": "wavessm",
+    "maintainers": "wavessm",
+    "capability:multivariate": True,
+    "capability:categorical_in_X": False,
+    "capability:random_state": True,
+    "property:randomness": "derandomized",
+}
 TINY: dict[str, Any] = {"d_model": 4, "d_state": 4, "n_layers": 1, "max_epochs": 2, "random_state": 0}
 
 
 class SktimeClassifier(BaseClassifier):
     """A `WaveSSMClassifier` in sktime's form, for panels of several channels and of unequal lengths.
 
-    estimator     the classifier; None takes its defaults. After fit `estimator_` is its trained copy
-    random_state  takes the place of the estimator's own, unless None
+    Args:
+        estimator: The classifier; None takes its defaults. After fit `estimator_` is its trained copy.
+        random_state: Replaces that of the estimator, unless None.
 
-    >>> import numpy as np
-    >>> from wavessm.estimators import WaveSSMClassifier
-    >>> from wavessm.estimators.sktime import SktimeClassifier
     >>> random = np.random.default_rng(0)
     >>> X, y = random.standard_normal((10, 2, 30)), np.arange(10) % 2
     >>> model = SktimeClassifier(WaveSSMClassifier(max_epochs=1, random_state=0)).fit(X, y)
@@ -45,15 +46,11 @@ class SktimeClassifier(BaseClassifier):
     (10, 2)
     """
 
-    _tags = OWNERS | {
+    _tags = TAGS | {
         "X_inner_mtype": "df-list",
-        "capability:multivariate": True,
         "capability:unequal_length": True,
         "capability:predict_proba": True,
         "capability:class_weight": True,
-        "capability:categorical_in_X": False,
-        "capability:random_state": True,
-        "property:randomness": "derandomized",
     }
 
     def __init__(self, estimator: WaveSSMClassifier | None = None, random_state: Any = None) -> None:
@@ -62,15 +59,15 @@ class SktimeClassifier(BaseClassifier):
         super().__init__()
 
     def _fit(self, X: Any, y: np.ndarray) -> SktimeClassifier:
-        self.estimator_ = _ready(WaveSSMClassifier() if self.estimator is None else self.estimator, self.random_state)
-        self.estimator_.fit(_signals(X), y)
+        self.estimator_ = _copy(WaveSSMClassifier() if self.estimator is None else self.estimator, self.random_state)
+        self.estimator_.fit(_arrays(X), y)
         return self
 
     def _predict(self, X: Any) -> np.ndarray:
-        return self.estimator_.predict(_signals(X))
+        return self.estimator_.predict(_arrays(X))
 
     def _predict_proba(self, X: Any) -> np.ndarray:
-        return self.estimator_.predict_proba(_signals(X))
+        return self.estimator_.predict_proba(_arrays(X))
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
@@ -81,13 +78,13 @@ class SktimeClassifier(BaseClassifier):
         ]
 
 
-def _ready(estimator: Any, random_state: Any) -> Any:
+def _copy(estimator: Any, random_state: Any) -> Any:
     """A copy to train, with the random state if one is given."""
     copy = clone(estimator)
     return copy if random_state is None else copy.set_params(random_state=random_state)
 
 
-def _signals(X: list[pd.DataFrame]) -> list[np.ndarray]:
+def _arrays(X: list[pd.DataFrame]) -> list[np.ndarray]:
     """Tables (time, channels) as arrays (channels, time)."""
     return [table.to_numpy(dtype=np.float64).T for table in X]
 
@@ -95,37 +92,31 @@ def _signals(X: list[pd.DataFrame]) -> list[np.ndarray]:
 class SktimeForecaster(BaseForecaster):
     """A `WaveSSMForecaster` in sktime's form, with covariates known beforehand and conformal intervals.
 
-    estimator     the forecaster; None takes its defaults, with the largest step that fit is asked for as its horizon.
-                  After fit `estimator_` is its trained copy
-    random_state  takes the place of the estimator's own, unless None
+    `update` gives it new values; with update_params it is trained again on all values.
 
-    `update` shows it new values; with update_params it is trained again on all that it has seen.
+    Args:
+        estimator: The forecaster; None takes its defaults, with the largest step of `fh` in fit as its horizon. After
+            fit `estimator_` is its trained copy.
+        random_state: Replaces that of the estimator, unless None.
 
-    >>> import numpy as np, pandas as pd
-    >>> from wavessm.estimators import WaveSSMForecaster
-    >>> from wavessm.estimators.sktime import SktimeForecaster
     >>> y = pd.Series(np.sin(np.arange(80) / 2), index=pd.period_range("2020-01", periods=80, freq="M"))
     >>> model = SktimeForecaster(WaveSSMForecaster(horizon=3, max_epochs=1, random_state=0)).fit(y, fh=[1, 3])
     >>> model.predict().index.astype(str).tolist()
     ['2026-09', '2026-11']
     """
 
-    _tags = OWNERS | {
+    _tags = TAGS | {
         "y_inner_mtype": ["pd.Series", "pd.DataFrame"],
         "X_inner_mtype": "pd.DataFrame",
-        "capability:multivariate": True,
         "capability:exogenous": True,
         "capability:insample": False,
         "capability:pred_int": True,
         "capability:pred_int:insample": False,
         "capability:non_contiguous_X": False,
-        "capability:categorical_in_X": False,
         "capability:update": True,
         "requires-fh-in-fit": False,
-        "capability:random_state": True,
-        "property:randomness": "derandomized",
     }
-    _config = {"remember_data": False}  # noqa: RUF012  it remembers by itself, in `seen_` and `known_`
+    _config = {"remember_data": False}  # noqa: RUF012  `seen_` and `known_` have the data
     _y = _X = None  # what sktime remembers where that is switched on
 
     def __init__(self, estimator: WaveSSMForecaster | None = None, random_state: Any = None) -> None:
@@ -138,7 +129,7 @@ class SktimeForecaster(BaseForecaster):
         if inner is None:
             steps = np.ones(1) if fh is None else np.asarray(fh.to_relative(self.cutoff))
             inner = WaveSSMForecaster(horizon=max(1, int(steps.max())))
-        self.estimator_ = _ready(inner, self.random_state)
+        self.estimator_ = _copy(inner, self.random_state)
         self.seen_, self.known_ = y, X
         self.estimator_.fit(y, X)
         return self
@@ -153,7 +144,7 @@ class SktimeForecaster(BaseForecaster):
     def _predict(self, fh: Any, X: Any) -> Any:
         steps, covariates = self._ahead(fh, X)
         values = self.estimator_.predict(int(steps.max()), series=self.seen_, covariates=covariates)
-        return self._picked(values, steps, fh)
+        return values.iloc[steps - 1].set_axis(fh.to_absolute_index(self.cutoff), axis=0)
 
     def _predict_interval(self, fh: Any, X: Any, coverage: list[float]) -> pd.DataFrame:
         steps, covariates = self._ahead(fh, X)
@@ -181,11 +172,6 @@ class SktimeForecaster(BaseForecaster):
             )
         return steps, pd.concat([self.known_.reindex(self.seen_.index), given])
 
-    def _picked(self, values: Any, steps: np.ndarray, fh: Any) -> Any:
-        chosen = values.iloc[steps - 1]
-        chosen.index = fh.to_absolute_index(self.cutoff)
-        return chosen
-
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
         """Small models for sktime's own checks."""
@@ -197,7 +183,7 @@ class SktimeForecaster(BaseForecaster):
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """Old rows and new ones, the newer where both have a row."""
+    """Old rows and new ones; a new row replaces an old one."""
     if new is None:
         return old
     both = pd.concat([old, new])

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavessm.data.source import Batch
 from wavessm.errors import DataError, ShapeError, check_int
-from wavessm.estimators.backtest import Scale
-from wavessm.estimators.base import check_number, mean_and_deviation
-from wavessm.estimators.series import TimeSeries, calendar, cycles_of, read_series, step_seconds
+from wavessm.estimators.base import Scale, check_number
+from wavessm.estimators.series import TimeSeries, calendar, read_series, step_seconds
 
 SHORTEST_CONTEXT = 24
 
@@ -26,6 +26,7 @@ class Split(NamedTuple):
 
     @property
     def stops(self) -> bool:
+        """Whether some rows stop the training early."""
         return bool((self.stop_end > self.train_end).all())
 
 
@@ -48,15 +49,15 @@ def split_series(lengths: np.ndarray, horizon: int, fraction: Any, context: int 
     return Split(train_end, train_end + half, context)
 
 
-def check_moves(series: Sequence[TimeSeries], train_end: np.ndarray) -> None:
-    """Refuse a column that is constant where it trains."""
-    for at, (one, end) in enumerate(zip(series, train_end, strict=True)):
-        flat = np.flatnonzero(mean_and_deviation(one.values[:end])[1] == 0)
-        if flat.size:
-            raise DataError(
-                f"series {at}: column {flat[0]} is constant ({one.values[0, flat[0]]:g}) over the {end} training "
-                "steps; leave it out or repeat its value."
-            )
+def training_scale(one: TimeSeries, end: int, at: int) -> Scale:
+    """The scale of the first `end` rows; a constant column is refused."""
+    scale = Scale.of(one.values[:end])
+    for column in np.flatnonzero(scale.constant):
+        raise DataError(
+            f"series {at}: column {column} is constant ({scale.mean[column]:g}) over the {end} training steps; leave "
+            "it out or repeat its value."
+        )
+    return scale
 
 
 def window_starts(lengths: Sequence[int], begin: Any, end: Any, context: int, horizon: int) -> Tensor:
@@ -73,10 +74,10 @@ def window_starts(lengths: Sequence[int], begin: Any, end: Any, context: int, ho
     return torch.cat(rows)
 
 
-def nearer_norm(past: Tensor, truth: Tensor) -> str:  # (n, context, columns), (n, horizon, columns)
-    """The instance norm whose value, the last or the mean of the context, is nearer to what follows."""
-    last = (truth - past[:, -1:]).abs().mean()
-    return "last" if last < (truth - past.mean(1, keepdim=True)).abs().mean() else "mean_std"
+def nearer_norm(batch: Batch) -> str:
+    """The instance norm whose value, the last or the mean of a context, is nearer to what follows."""
+    last, mean = (batch.y - batch.x[:, -1:]).abs().mean(), (batch.y - batch.x.mean(1, keepdim=True)).abs().mean()
+    return "last" if last < mean else "mean_std"
 
 
 class Marks(NamedTuple):
@@ -86,26 +87,13 @@ class Marks(NamedTuple):
     zone: Any  # time zone of fit, by whose clock the calendar is read
     scale: Scale | None  # of the covariates, None without them
 
-    @classmethod
-    def learn(
-        cls, series: list[TimeSeries], train_end: np.ndarray, known: list[np.ndarray] | None, dates: bool
-    ) -> Marks:
-        """The cycles that all series see twice where they train, and the scale of the covariates."""
-        each = [cycles_of(one.index, int(end)) for one, end in zip(series, train_end, strict=True)]
-        cycles = tuple(name for name in each[0] if dates and all(name in some for some in each))
-        scale = None if known is None else Scale.of(np.concatenate(known))
-        return cls(cycles, getattr(series[0].index, "tz", None), scale)
-
-    def of(self, series: TimeSeries, known: np.ndarray | None, steps: int = 0) -> np.ndarray | None:
-        """Marks of a series and `steps` more, None where there are none. (time + steps, k)"""
-        parts = []
-        if self.cycles:
-            if step_seconds(series.index) is None:
-                raise DataError("the series of fit had dates and this one has none; give a DatetimeIndex.")
-            index = series.index.append(series.future(steps)) if steps else series.index
-            parts.append(calendar(index, self.cycles, self.zone))
+    def of(self, index: Any, known: np.ndarray | None) -> np.ndarray | None:
+        """Marks of rows with this index and these covariates, None where there are none. (rows, k)"""
+        if self.cycles and not hasattr(index, "day_of_week"):
+            raise DataError("the series of fit had dates and this one has none; give a DatetimeIndex.")
+        parts = [calendar(index, self.cycles, self.zone)] if self.cycles else []
         if known is not None and self.scale is not None:
-            parts.append(self.scale.apply(known[: series.length + steps]))
+            parts.append(self.scale.apply(known))
         return np.concatenate(parts, axis=1) if parts else None
 
 
@@ -140,9 +128,10 @@ def read_covariates(
 
 def _check_dates(table: TimeSeries, series: TimeSeries, what: str) -> None:
     """Refuse covariates whose dates are neither those of the series (and the steps after it) nor those ahead."""
-    beside = series.index.append(series.future(max(0, table.length - series.length)))[: table.length]
+    beside = series.index.append(series.future(max(0, len(table.values) - len(series.values))))[: len(table.values)]
     if not any(
-        len(dates) == table.length and (dates == table.index).all() for dates in (beside, series.future(table.length))
+        len(dates) == len(table.values) and (dates == table.index).all()
+        for dates in (beside, series.future(len(table.values)))
     ):
         raise DataError(
             f"{what}: dates from {table.index[0]} to {table.index[-1]}, expected those of the series, which ends at "
