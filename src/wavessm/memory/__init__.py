@@ -1,6 +1,10 @@
-"""Online projection memory: the state of a frame that follows a signal, exactly, and gives its past back."""
+"""Online projection memory: the state of a frame that follows a signal exactly, and reconstructs its past.
 
-from wavessm.memory.flows import DenseFlow, ModalFlow, make_flow
-from wavessm.memory.online import OnlineMemory, recurrence
+Read `online`, then `flows`; the layers of `nn` use the same operators with a learned clock.
+"""
 
-__all__ = ["DenseFlow", "ModalFlow", "OnlineMemory", "make_flow", "recurrence"]
+from wavessm.memory.flows import DenseFlow as DenseFlow
+from wavessm.memory.flows import ModalFlow as ModalFlow
+from wavessm.memory.flows import make_flow as make_flow
+from wavessm.memory.online import OnlineMemory as OnlineMemory
+from wavessm.memory.online import recurrence as recurrence

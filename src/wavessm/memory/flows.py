@@ -1,12 +1,11 @@
-"""Exact solutions of dx/dτ = −A x + B u for an input held constant between readings of a clock τ.
+"""Exact solutions of dx/dτ = −A x + B u for an input that is constant between the readings of a clock τ.
 
-`ModalFlow` works by modes and serves operators that diagonalise; `DenseFlow` works by matrices and serves all others,
-Legendre first among them. Neither loops over samples in Python: a chunk of samples is a few matrix products.
-`memory.py` chooses between them and owns the clock.
+`ModalFlow` works by modes, for operators that diagonalise; `DenseFlow` works by matrices, for all others, such as
+Legendre. Neither loops over samples in Python: a chunk of samples is a few matrix products. `online.py` owns the clock.
 
     λ      modes of A, Re λ ≥ 0                (K,), one of each conjugate pair
     clock  readings from 0, increasing          (M + 1,)
-    x      states in the flow's coordinates     (..., K) complex, or (..., N)
+    x      states in the flow's coordinates     (..., K) complex, or (..., N) real
 """
 
 from __future__ import annotations
@@ -23,58 +22,66 @@ from wavessm.frames import Array
 from wavessm.operators import Operator
 
 MODAL_CONDITION = 1e5
-"""Condition number of the eigenvectors up to which a memory runs by modes: its states then keep eleven digits."""
+"""Largest condition number of the eigenvectors for a memory by modes: its states then keep eleven digits."""
 
 
-def taylor_powers(time: Tensor, terms: int) -> Tensor:
-    """timeʲ / j! for j = 0 … terms. (...) → (..., terms + 1)"""
+def _taylor_powers(time: Tensor, terms: int) -> Tensor:
+    """timeʲ / j! for j = 0 … terms, (...) → (..., terms + 1)."""
     ratios = time[..., None] / torch.arange(1, terms + 1, device=time.device)
     return torch.cat([torch.ones_like(ratios[..., :1]), torch.cumprod(ratios, dim=-1)], dim=-1)
 
 
-def terms_needed(size: float, most: int) -> int:
-    """How many terms of e^x reach rounding for |x| ≤ size.
+def _terms_needed(size: float, limit: int) -> int:
+    """Number of terms of e^x that reach rounding for |x| ≤ size, up to `limit`.
 
-    >>> terms_needed(0.1, most=24), terms_needed(2.0, most=24)
+    >>> _terms_needed(0.1, limit=24), _terms_needed(2.0, limit=24)
     (11, 24)
     """
     term, count = 1.0, 0
-    while term > 1e-17 and count < most:
+    while term > 1e-17 and count < limit:
         count += 1
         term *= size / count
     return count
 
 
 class Flow(Protocol):
-    """Solves dx/dτ = −A x + B u on a clock, in coordinates of its own."""
+    """A solver of dx/dτ = −A x + B u on a clock, in coordinates of its own."""
 
-    def zero(self, batch: tuple[int, ...]) -> Tensor: ...
+    def zero(self, batch: tuple[int, ...]) -> Tensor:
+        """Return the empty state, shape (*batch, K)."""
 
     def rest(self, u: Tensor) -> Tensor:
-        """The state that has seen u for ever, A⁻¹B u. (...) → (..., K)"""
+        """Return the state after a constant input u of infinite length, A⁻¹B u, (...) → (..., K)."""
 
     def reach(self, clock: Array) -> int:
-        """How many steps of a clock that starts at 0 one call of `states` can take."""
+        """Return how many steps of a clock (M + 1,) that starts at 0 one call of `states` can take."""
 
     def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
-        """After each of M inputs held between the readings of a clock (M + 1,) from 0. u (..., M) → (..., M, K)"""
+        """Return the states after each of M inputs from state x (..., K); clock (M + 1,), u (..., M) → (..., M, K)."""
 
     def response(self, sigma: Array) -> Tensor:
-        """∫₀^σ e^{−As} B ds in the frame's coordinates, in float64. (K,) → (K, N)"""
+        """Return ∫₀^σ e^{−As} B ds in the frame's coordinates, in float64, (M,) → (M, N)."""
 
-    def to_frame(self, x: Tensor) -> Tensor: ...
+    def to_frame(self, x: Tensor) -> Tensor:
+        """Return states in the frame's coordinates, (..., K) → (..., N)."""
 
 
-class ModalFlow:
+class ModalFlow(Flow):
     """By modes: one complex number for each conjugate pair.
 
     A state is carried as e^{λτ} x relative to a point of the chunk, where the recurrence is a plain running sum. Its
     terms grow with time, so the sum never cancels; a chunk ends before they overflow. Where many samples fit into a
     time that is short for every mode (|λ|·time ≤ 4), the exponentials are one product with a Taylor table.
+
+    Args:
+        operator: Diagonalisable; raises `ConditionError` otherwise.
+        dtype: float32 or float64, of the states in the frame's coordinates.
+        device: Where the states are.
+        step: The step of the clock if all steps are equal.
     """
 
     TERMS = 24
-    WORTH = 256  # samples in a short time from which the table pays
+    TABLE_FROM = 256  # samples in a short time from which the Taylor table is faster
 
     def __init__(self, operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> None:
         form = operator.to_diagonal(MODAL_CONDITION)
@@ -105,7 +112,7 @@ class ModalFlow:
 
     def reach(self, clock: Array) -> int:
         short = int(np.searchsorted(clock, self.short, side="right")) - 1
-        if self.step is None and short >= min(self.WORTH, len(clock) - 1):
+        if self.step is None and short >= min(self.TABLE_FROM, len(clock) - 1):
             return short
         return max(1, int(np.searchsorted(clock, self.longest, side="right")) - 1)
 
@@ -115,11 +122,11 @@ class ModalFlow:
         return running.add_((x * start)[..., None, :]).mul_(decay)
 
     def _tables_of(self, clock: Array) -> tuple[Tensor, ...]:
-        """Kept for the next call, since equal steps make equal chunks; other threads may put theirs there meanwhile."""
+        """Tables of a chunk, cached for the next call: equal steps make equal chunks."""
         known, tables = self._tables
         if np.array_equal(clock, known):
             return tables
-        with torch.inference_mode(False):  # a later call may want gradients through them
+        with torch.inference_mode(False):  # a later call may need gradients through them
             if len(clock) == 2:
                 tables = self._one_step(clock)
             elif clock[-1] <= self.short:
@@ -147,8 +154,8 @@ class ModalFlow:
     def _series(self, clock: Array) -> tuple[Tensor, ...]:
         """The same by Taylor series around the chunk's middle."""
         time = torch.from_numpy(clock - clock[-1] / 2).to(self.device)
-        terms = terms_needed(clock[-1] / 2 * self.fastest, self.TERMS)
-        powers = taylor_powers(time, terms)
+        terms = _terms_needed(clock[-1] / 2 * self.fastest, self.TERMS)
+        powers = _taylor_powers(time, terms)
         pair = (-1, len(self.lam), 2)
         held = torch.view_as_complex((powers[:, 1:].diff(dim=0) @ self.input_series[:terms]).view(pair))
         decay = torch.view_as_complex((powers[1:, :-1] @ self.decay_series[:terms]).view(pair))
@@ -175,8 +182,8 @@ class ModalFlow:
         return torch.view_as_real(x).flatten(-2) @ self.real_V.T
 
 
-class DenseFlow:
-    """By matrices, for operators that do not diagonalise.
+class DenseFlow(Flow):
+    """By matrices, for operators that do not diagonalise; arguments as `ModalFlow`.
 
     Over a short time (‖A‖·time ≤ 4) a state is a Taylor series in Aʲ x and its inputs one in Aʲ B, with the inputs'
     iterated integrals as coefficients. A long time is a product of squared propagators, which contract because
@@ -244,18 +251,18 @@ class DenseFlow:
         """Blocks of equal size: first the state before each, one after the other, then all inside at once."""
         size = min(self.BLOCK, u.shape[-1])
         rows = u.unflatten(-1, (-1, size))  # (..., blocks, M)
-        heard = rows @ self.impulses[:size].flip(0)
+        inputs = rows @ self.impulses[:size].flip(0)
         over = self.decays[(size - 1) * len(self.B) : size * len(self.B)].T
         before = [x]
-        for heard_i in heard.unbind(-2)[:-1]:
-            before.append(before[-1] @ over + heard_i)
+        for block in inputs.unbind(-2)[:-1]:
+            before.append(before[-1] @ over + block)
         decayed = torch.stack(before, dim=-2) @ self.decays[: size * len(self.B)].T
         padded = torch.cat([torch.zeros_like(rows[..., 1:]), rows], dim=-1)
         toeplitz = padded.unfold(-1, size, 1).flip(-1)  # (..., blocks, M, M): row j holds u_j, u_{j−1}, …
         return (decayed.unflatten(-1, (size, -1)) + toeplitz @ self.impulses[:size]).flatten(-3, -2)
 
     def _short_steps(self, x: Tensor, time: Tensor, u: Tensor) -> Tensor:
-        forward, back = taylor_powers(time, self.TERMS), taylor_powers(-time[1:], self.TERMS)
+        forward, back = _taylor_powers(time, self.TERMS), _taylor_powers(-time[1:], self.TERMS)
         decayed = back[:, :-1] @ self._krylov(x)
         # inputs: e^{−At} Σ_q A^q B ∫ σ^q/q! u dσ = Σ_m Aᵐ B Σ_{q ≤ m} (−t)^{m−q}/(m−q)! ∫ σ^q/q! u dσ
         running = torch.cumsum(u[..., None] * forward[:, 1:].diff(dim=0), dim=-2)  # (..., M, TERMS)
@@ -265,7 +272,7 @@ class DenseFlow:
     def _advance(self, x: Tensor | None, time: Tensor, u: Tensor) -> Tensor:
         """The state after holding u for `time`, however long. x (..., N), None for zero; time and u (...)"""
         count = torch.floor(time / self.short).long()
-        back = taylor_powers(count.double() * self.short - time, self.TERMS)
+        back = _taylor_powers(count.double() * self.short - time, self.TERMS)
         state = -u[..., None] * (back[..., 1:] @ self.input_series)
         if x is not None:
             state = state + (back[..., None, :-1] @ self._krylov(x))[..., 0, :]
@@ -278,7 +285,7 @@ class DenseFlow:
         return state
 
     def _squared(self, times: int) -> tuple[Tensor, Tensor]:
-        """The propagator over `short`, squared so many times; all up to it are kept, for other threads as well."""
+        """The propagator over `short`, squared `times` times; all up to it are cached."""
         known = self.propagators
         with torch.inference_mode(False):
             while len(known) <= times:
@@ -289,20 +296,18 @@ class DenseFlow:
 
     def response(self, sigma: Array) -> Tensor:
         time = torch.from_numpy(sigma).to(self.device)
-        for_ever = time.isinf()
+        infinite = time.isinf()
         ones = torch.ones_like(time)
-        finite = self._advance(None, torch.where(for_ever, 0, time), ones)
-        if bool(for_ever.any()):
-            finite = torch.where(for_ever[:, None], self.rest(ones), finite)
-        return finite
+        finite = self._advance(None, torch.where(infinite, 0, time), ones)
+        return torch.where(infinite[:, None], self.rest(ones), finite) if bool(infinite.any()) else finite
 
     def to_frame(self, x: Tensor) -> Tensor:
         return x.to(self.dtype)
 
 
 def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
-    """By modes if the operator diagonalises well, by matrices if not; `step` if the clock's steps are all equal."""
-    with torch.inference_mode(False):  # what it holds may serve calls with gradients
+    """Return a `ModalFlow` if the operator diagonalises well, a `DenseFlow` if not; arguments as `ModalFlow`."""
+    with torch.inference_mode(False):  # its tables may be used by calls with gradients
         try:
             return ModalFlow(operator, dtype, device, step)
         except ConditionError:

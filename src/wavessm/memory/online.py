@@ -1,8 +1,8 @@
-"""The online memory: a signal streamed into N numbers under the true measures, and read back.
+"""The online memory: a signal streamed into N numbers under the true measures, and reconstructed from them.
 
 Both measures are autonomous on a clock of their own, dh/dτ = −A h + B u:
 
-    scaled      τ = log t      the whole past, stretched over the window
+    scaled      τ = log t      the whole past, mapped to the window
     translated  τ = t / θ      the last θ samples
 
 With u constant over each sample [k, k+1), the state after T samples is exactly
@@ -12,7 +12,7 @@ With u constant over each sample [k, k+1), the state after T samples is exactly
 and w is the Jacobian ∂h_T/∂u_k. `flows.py` evaluates these exponentials, by modes where A diagonalises (O(N) a
 sample) and by matrices where it does not (Legendre).
 
-`recurrence` is the slow loop in float64, bilinear as HiPPO and SaFARi step it, or zero-order hold.
+`recurrence` is the slow float64 loop, by the bilinear rule as HiPPO and SaFARi have it, or by zero-order hold.
 """
 
 from __future__ import annotations
@@ -23,38 +23,52 @@ import torch
 from torch import Tensor
 
 from wavessm.discretize import bilinear, zoh
-from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, check_positive, is_int, real_array
+from wavessm.errors import (
+    NotFiniteError,
+    OptionError,
+    ShapeError,
+    check_int,
+    check_positive,
+    is_int,
+    real_array,
+    unknown_name,
+)
 from wavessm.frames import Array
 from wavessm.memory.flows import make_flow
 from wavessm.operators import Operator
 
-CHUNK_NUMBERS = 1 << 17
-"""How many numbers of state `project` and `push` have in flight: few enough to stay in a processor's cache."""
+_CHUNK_NUMBERS = 1 << 17  # numbers of state computed at once: few enough to stay in the cache of a processor
 
 
 class OnlineMemory:
-    """N numbers that hold a signal's past.
+    """N numbers that represent the past of a signal.
 
-    operator  of any frame; see `make_operator`
-    window    length of the sliding window in samples, for a translated operator only
-    dtype     of states and reconstructions; clocks and exponentials are always float64
+    `push` and `step` stream into the memory's own `state`; `project` is a pure function of a whole signal. Signals may
+    have leading batch axes, (..., length).
 
-    `push` and `step` stream into the memory's own `state`; `project` is a pure function of a whole signal. Signals
-    may have leading batch axes, (..., length).
+    Args:
+        operator: The operator of any frame; see `make_operator`.
+        window: Length of the sliding window in samples; for a translated operator only.
+        dtype: float32 or float64, of states and reconstructions; clocks and exponentials are always float64.
+        device: Where states are.
 
-    >>> import torch
-    >>> from wavessm.operators import make_operator
-    >>> memory = OnlineMemory(make_operator("morlet", n=32))
-    >>> x = torch.sin(torch.linspace(0, 12, 500, dtype=torch.float64))
-    >>> states = memory.project(x)
-    >>> states.shape
-    torch.Size([500, 32])
-    >>> for x_t in x:
-    ...     state = memory.step(x_t)
-    >>> bool(torch.allclose(state, states[-1]))
-    True
-    >>> bool((memory.reconstruct(state, grid=500) - x).abs().max() < 0.2)
-    True
+    Raises:
+        OptionError: No window for a translated operator, one for a scaled operator, or another dtype.
+
+    Example:
+        >>> import torch
+        >>> from wavessm.operators import make_operator
+        >>> memory = OnlineMemory(make_operator("morlet", n=32))
+        >>> x = torch.sin(torch.linspace(0, 12, 500, dtype=torch.float64))
+        >>> states = memory.project(x)
+        >>> states.shape
+        torch.Size([500, 32])
+        >>> for x_t in x:
+        ...     state = memory.step(x_t)
+        >>> bool(torch.allclose(state, states[-1]))
+        True
+        >>> bool((memory.reconstruct(state, grid=500) - x).abs().max() < 0.2)
+        True
     """
 
     def __init__(
@@ -66,13 +80,7 @@ class OnlineMemory:
     ) -> None:
         if not isinstance(operator, Operator):
             raise OptionError(f"OnlineMemory: got {type(operator).__name__}, expected an Operator; see make_operator.")
-        if operator.measure == "translated":
-            window = check_positive(window, "OnlineMemory: for a translated operator the window in samples")
-        elif window is not None:
-            raise OptionError(
-                f"OnlineMemory: window is {window}, but a scaled operator holds the whole past; leave window out "
-                "or build the operator with measure='translated'."
-            )
+        window = _check_window(operator, window)
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"OnlineMemory: dtype is {dtype}, expected torch.float32 or torch.float64.")
         self.operator, self.window, self.dtype = operator, window, dtype
@@ -81,28 +89,28 @@ class OnlineMemory:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Empty the memory."""
         self.samples = 0
         self._state: Tensor | None = None
 
     @property
     def state(self) -> Tensor:
-        """The state in the frame's coordinates. (..., N)"""
+        """The state in the frame's coordinates, shape (..., N)."""
         return self.flow.to_frame(self.flow.zero(()) if self._state is None else self._state).clone()
 
     def step(self, x_t: Tensor | npt.ArrayLike) -> Tensor:
-        """Take one sample (...) and return the state (..., N). `push` alone is O(N); reading the state is O(N²)."""
+        """Add one sample, (...) → state (..., N). `push` alone is O(N); reading the state is O(N²)."""
         sample = self._signal(x_t, "step")
         self.push(sample[..., None])
         return self.state
 
     def push(self, x: Tensor | npt.ArrayLike) -> None:
-        """Take a stretch of samples (..., length) in any split; equal to stepping through it."""
+        """Add samples (..., length); any split of a signal gives the same state."""
         signal = self._signal(x, "push")
         batch = signal.shape[:-1]
         if self._state is not None and self._state.shape[:-1] != batch:
             raise ShapeError(
-                f"OnlineMemory: this memory holds signals of batch shape {tuple(self._state.shape[:-1])}, "
+                f"OnlineMemory: this memory has signals of batch shape {tuple(self._state.shape[:-1])}, "
                 f"got {tuple(batch)}; call reset() before another batch."
             )
         for _, states in self._chunks(signal, self._state, self.samples):
@@ -110,7 +118,7 @@ class OnlineMemory:
         self.samples += signal.shape[-1]
 
     def project(self, x: Tensor | npt.ArrayLike) -> Tensor:
-        """The state after every sample of a signal, from an empty memory. (..., length) → (..., length, N)"""
+        """Return the state after every sample of a signal, from an empty memory, (..., length) → (..., length, N)."""
         signal = self._signal(x, "project")
         out = torch.empty(*signal.shape, self.operator.n, dtype=self.dtype, device=self.device)
         for start, states in self._chunks(signal, None, 0):
@@ -118,10 +126,15 @@ class OnlineMemory:
         return out
 
     def reconstruct(self, state: Tensor | npt.ArrayLike, grid: int | npt.ArrayLike | None = None) -> Tensor:
-        """The signal that a state (..., N) stands for: the whole past (scaled) or the window (translated).
+        """Return the signal that a state represents: the whole past (scaled) or the window (translated).
 
-        grid  None: the frame's own points; an integer: the midpoints of so many equal samples; an array: positions
-              in [0, 1] with 0 the oldest and 1 now.
+        Args:
+            state: States, shape (..., N).
+            grid: None for the frame's own points; an integer n for the midpoints of n equal samples; an array of P
+                positions in [0, 1], where 0 is the oldest and 1 is now.
+
+        Returns:
+            The signal at those P points, shape (..., P).
         """
         h = self._real(state, "reconstruct")
         if h.dim() == 0 or h.shape[-1] != self.operator.n:
@@ -138,22 +151,22 @@ class OnlineMemory:
         return h @ torch.tensor(atoms, dtype=self.dtype, device=self.device)
 
     def jacobian(self, length: int) -> Tensor:
-        """∂h/∂x_t after `length` samples, computed in float64. (N, length)"""
+        """Return ∂h/∂x_t after `length` samples, computed in float64, shape (N, length)."""
         length = check_int(length, "jacobian: length", least=1)
         with np.errstate(divide="ignore"):
             age = -self._clock(length, np.arange(-length, 1))
         return -self.flow.response(age).diff(dim=0).T.to(self.dtype)
 
     def _clock(self, start: int, steps: npt.NDArray[np.int_]) -> Array:
-        """The measure's time from sample `start` to so many samples later."""
+        """Readings of the measure's clock from sample `start` to `steps` samples later."""
         return steps / self.window if self.window is not None else np.log1p(steps / start)
 
     def _real(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
-        """Numbers as this memory holds them; complex ones are refused."""
+        """Return real numbers in the dtype and on the device of the memory."""
         if not isinstance(x, Tensor):
             x = torch.tensor(real_array(x, f"OnlineMemory.{call}"))  # a copy: torch shares neither reversed nor locked
         elif x.is_complex():
-            raise OptionError(f"OnlineMemory.{call}: got complex numbers; give real and imaginary parts as two.")
+            raise OptionError(f"OnlineMemory.{call}: got complex numbers; pass real and imaginary parts separately.")
         return x.to(self.device, self.dtype)
 
     def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
@@ -168,9 +181,9 @@ class OnlineMemory:
         return signal
 
     def _chunks(self, signal: Tensor, x: Tensor | None, first: int):  # type: ignore[no-untyped-def]
-        """Yield (start, states in the flow's coordinates) over a signal that begins at sample `first`."""
+        """Yield (start, states in the flow's coordinates) over a signal that starts at sample `first`."""
         length, batch = signal.shape[-1], signal.shape[:-1]
-        most = max(8, CHUNK_NUMBERS // (self.operator.n * max(1, batch.numel())))
+        limit = max(8, _CHUNK_NUMBERS // (self.operator.n * max(1, batch.numel())))
         start = 0
         if x is None:
             x = self.flow.zero(tuple(batch))
@@ -179,7 +192,7 @@ class OnlineMemory:
                 yield 0, x[..., None, :]
                 start = 1
         while start < length:
-            stop = min(length, start + most)
+            stop = min(length, start + limit)
             clock = self._clock(first + start, np.arange(stop - start + 1))
             count = self.flow.reach(clock)
             states = self.flow.states(x, clock[: count + 1], signal[..., start : start + count])
@@ -188,18 +201,37 @@ class OnlineMemory:
             start += count
 
 
-def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None, method: str = "zoh") -> Array:
-    """The states of one signal by a plain float64 loop: the reference, slow on purpose. (length,) → (length, N)
+def _check_window(operator: Operator, window: float | None) -> float | None:
+    if operator.measure == "translated":
+        return check_positive(window, "OnlineMemory: for a translated operator the window in samples")
+    if window is not None:
+        raise OptionError(
+            f"OnlineMemory: window is {window}, but a scaled operator represents the whole past; leave window out "
+            "or build the operator with measure='translated'."
+        )
+    return None
 
-    method  "zoh": exact for a held input; "bilinear": as HiPPO and SaFARi step, with 1/t frozen over the step
+
+def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None, method: str = "zoh") -> Array:
+    """Return the states of one signal by a plain float64 loop: the reference, slow on purpose.
+
+    Args:
+        operator: The operator of any frame.
+        x: Signal, shape (length,).
+        window: Length of the sliding window in samples; for a translated operator only.
+        method: "zoh", exact for a constant input over each sample; or "bilinear", as HiPPO and SaFARi have it, with
+            1/t constant over the step.
+
+    Returns:
+        The state after every sample, shape (length, N).
     """
     if method not in ("zoh", "bilinear"):
-        raise OptionError(f"recurrence: method is {method!r}, expected 'zoh' or 'bilinear'.")
+        raise unknown_name("method", method, ("zoh", "bilinear"))
+    window = _check_window(operator, window)
     A, B, signal = operator.A, operator.B, np.asarray(x, float)
     identity = np.eye(len(B))
-    same = zoh(operator.system, 1 / window) if window and method == "zoh" else None
-    if window and method == "bilinear":
-        same = bilinear(operator.system, 1 / window)
+    sample = zoh if method == "zoh" else bilinear
+    same = None if window is None else sample(operator.system, 1 / window)
     h, states = np.zeros(len(B)), np.empty((len(signal), len(B)))
     for k, u in enumerate(signal):
         if same is not None:
