@@ -29,17 +29,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row
+from wavessm.data import load_image, load_listops, load_ptbxl, load_speech, load_text
 from wavessm.data.baselines import baseline_scores
-from wavessm.data.datasets.arena import load_listops, load_text
-from wavessm.data.datasets.forecast import SETS, load_forecast
-from wavessm.data.datasets.image import load_image
-from wavessm.data.datasets.ptbxl import load_ptbxl
-from wavessm.data.datasets.speech import load_speech
-from wavessm.data.source import DataSet, Source
-from wavessm.data.tokens import Tokens
+from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
+from wavessm.data.source import DataSet, Source, Tokens
 from wavessm.errors import DataError
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import ForecastOptions
 from wavessm.training import metrics, results
 from wavessm.training.config import model_config, resolve
 from wavessm.training.direct import start_at_ridge

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import miniatures
-from wavessm.tasks import ForecastOptions
+from wavessm.data.datasets.forecast import ForecastOptions
 from wavessm_lab.tasks import forecast_settings
 
 ROOT = Path(__file__).parent.parent

@@ -24,7 +24,7 @@ import torch
 import miniatures
 from wavessm.cli import COMMANDS, main
 from wavessm.data import read_signal
-from wavessm.data.catalogue import ENTRIES
+from wavessm.data.published import published
 from wavessm.data.series import Series
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
@@ -247,7 +247,7 @@ def test_sets_are_listed_without_a_folder(capsys, monkeypatch):
     assert main(["data", "list"]) == 0
     said = capsys.readouterr()
     assert "absent" not in said.out
-    assert [line.split()[0] for line in said.out.splitlines()] == list(ENTRIES)
+    assert [line.split()[0] for line in said.out.splitlines()] == list(published())
     assert "--root" in said.err
 
 

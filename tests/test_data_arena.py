@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 import miniatures
-from wavessm.data import check_set, list_sets, load_image, load_retrieval, load_speech, load_text
-from wavessm.data.datasets.image import grey
+from wavessm.data import Tokens, check_set, list_sets, load_image, load_retrieval, load_speech, load_text
+from wavessm.data.datasets.image import _grey as grey
 from wavessm.data.datasets.speech import s4_statistics
-from wavessm.data.tokens import Tokens, Vocabulary
 from wavessm.errors import DataError, OptionError, ShapeError
 
 
@@ -111,8 +110,6 @@ def test_a_broken_line_of_pairs_is_named(tmp_path):
 def test_token_sources_refuse_what_does_not_fit():
     with pytest.raises(ShapeError, match="ends behind the 3 tokens"):
         Tokens(torch.zeros(3), torch.tensor([1]), torch.tensor([3]), torch.tensor([0]))
-    with pytest.raises(OptionError, match="listed twice"):
-        Vocabulary("aba")
 
 
 # -- Image ----------------------------------------------------------------------------------------------------------

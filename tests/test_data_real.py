@@ -20,7 +20,7 @@ from wavessm.data import (
     read_record,
 )
 from wavessm.data.datasets.forecast import SETS
-from wavessm.data.wfdb_files import import_wfdb
+from wavessm.data.files import import_wfdb
 
 ROOT = Path(os.environ.get("WAVESSM_DATA", "/nowhere"))
 

@@ -13,10 +13,9 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.data.baselines import fit_linear, score
-from wavessm.data.datasets.forecast import SETS, load_forecast
+from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
 from wavessm.data.series import make_marks
 from wavessm.nn.heads import DirectPath
-from wavessm.tasks import TASKS, ForecastOptions
 from wavessm.training import checkpoint
 from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.direct import start_at_ridge
@@ -280,7 +279,7 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
 def test_every_setting_is_one_that_the_command_takes():
     for name in settings.SETTINGS:
         whole = settings.complete(name)
-        data, *tuned = settings.settle(TASKS["forecast"].data, *resolve("forecast"), whole)
+        data, *tuned = settings.settle(ForecastOptions(), *resolve("forecast"), whole)
         given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
         assert [given.model, given.training] == tuned
         assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 import wavessm as ws
 from wavessm.data import Batch
-from wavessm.data.source import Windows
-from wavessm.data.tokens import Tokens
+from wavessm.data.source import Tokens, Windows
 from wavessm.training import graphs
 from wavessm.training.batches import TrainBatches, order
 from wavessm.training.graphs import Capture, CapturedStep

@@ -8,8 +8,7 @@ import torch
 
 import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet
-from wavessm.data.source import Windows
-from wavessm.data.tokens import Tokens
+from wavessm.data.source import Tokens, Windows
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.keeper import read_rows
 from wavessm.training.module import TrainingModule

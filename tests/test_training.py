@@ -20,8 +20,8 @@ import torch
 import miniatures
 import wavessm as ws
 from wavessm import ModelConfig
+from wavessm.data import get_task
 from wavessm.errors import DataError
-from wavessm.tasks import data_options
 from wavessm.training import checkpoint, metrics
 from wavessm.training.checkpoint import Interrupted, RunError
 from wavessm.training.config import TrainConfig
@@ -600,7 +600,7 @@ def test_files_that_no_loader_reads_change_no_data(tmp_path):
         ("wfdb", miniatures.wfdb_folder, "other.hea"),
     ):
         folder = make(tmp_path / task)
-        options = data_options(task, {"folder": str(folder)})
+        options = get_task(task).with_options({"folder": str(folder)})
         before = options.checksum()
         (folder / extra).write_text("x")
         assert options.checksum() == before

@@ -14,14 +14,12 @@ from sklearn import metrics as sklearn_metrics
 
 import wavessm as ws
 from wavessm import ModelConfig
-from wavessm.data import Arrays, DataInfo
-from wavessm.tasks import TASKS, data_options
+from wavessm.data import Arrays, DataInfo, get_task, tasks
 from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.checkpoint import RunError
 from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.schedule import factor
-from wavessm.training.task_recipes import RECIPES
 from wavessm_lab.tasks.window_copy import window_copying
 
 # -- recipes --------------------------------------------------------------------------------------------------
@@ -50,13 +48,14 @@ def test_paper_recipes_hold_the_papers_table():
 
 
 def test_best_recipes_say_in_what_they_differ():
-    for group, named in RECIPES.items():
+    for group in tasks():
+        named = get_task(group).recipes
         if "paper" in named and named["best"] != named["paper"]:
             assert named["best"].note, group
 
 
 def test_every_task_has_recipes_and_a_model_for_its_data():
-    for name in TASKS.names():
+    for name in tasks():
         model, config = resolve(name)
         assert model.head == "auto"
         assert config.plan(100).total_steps > 0
@@ -79,7 +78,7 @@ def test_recipe_goes_to_json_and_back_and_refuses_what_it_does_not_know():
         TrainConfig.from_dict({"lr": -1.0})
     assert TrainConfig.from_dict({"slow_down": True, "note": "x"}) == TrainConfig(stretch_timescales=True)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'horizon'"):
-        data_options("forecast", {"horizn": 3})
+        get_task("forecast").with_options({"horizn": 3})
 
 
 # -- schedule ---------------------------------------------------------------------------------------------------

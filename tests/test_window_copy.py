@@ -103,10 +103,10 @@ def test_stages_change_the_length_at_their_share_of_the_steps():
     ],
 )
 def test_impossible_tasks_get_one_line(options, words):
-    from wavessm.tasks import data_options
+    from wavessm.data import get_task
 
     with pytest.raises(ws.OptionError, match=words):
-        data_options("window-copy", {"length": 128, "cases": 2, **options}).load(0)
+        get_task("window-copy").with_options({"length": 128, "cases": 2, **options}).load(0)
 
 
 def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):

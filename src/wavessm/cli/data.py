@@ -12,8 +12,8 @@ from typing import TypeVar
 from wavessm.cli import added_commands
 from wavessm.cli.bar import Bar, megabytes
 from wavessm.cli.parse import parse
+from wavessm.data.task import ROOT_VARIABLE, data_root
 from wavessm.errors import MissingExtraError, OptionError, unknown_name
-from wavessm.tasks import ROOT_VARIABLE, data_root
 
 T = TypeVar("T")
 
@@ -39,9 +39,9 @@ class FetchOptions:
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     timeout: float = 30.0
-    """Seconds without a byte after which the connection is opened again."""
+    """Seconds without a byte after which a download fails."""
     tries: int = 6
-    """Connections in a row that bring nothing before giving up."""
+    """Downloads to try."""
     keep: bool = False
     """Keep the archive in .downloads, for another set of the same release."""
 
@@ -50,8 +50,8 @@ USAGE = """usage: wavessm data VERB [NAME] [--root FOLDER] [options]
 
   list              names, sizes, licences and sources of the published sets; which of them lie in FOLDER
   check NAME        whether a set is whole: files, counts, checksums
-  fetch NAME        bring a set from its official source; goes on after a cut connection
-  generate NAME     draw listops, pathfinder or pathx by their published rules; goes on after a stop
+  fetch NAME        bring a set from its official source
+  generate NAME     draw listops, pathfinder or pathx by their published rules; resumes after a stop
 
 FOLDER holds all sets; without --root (or --data-root) it is $WAVESSM_DATA. `wavessm data VERB --help` lists options."""
 VERBS = ("list", "check", "fetch", "generate")
@@ -98,12 +98,10 @@ def _list(rest: list[str]) -> int:
 
 
 def _check(rest: list[str]) -> int:
-    from wavessm.data import check_set
-    from wavessm.data.catalogue import ENTRIES
+    from wavessm.data.published import check_set, get_published
 
     chosen = _named(CheckOptions, "check", rest, "Files, counts and checksums of a set.")
-    if chosen.name not in ENTRIES:
-        raise unknown_name("data set", chosen.name, ENTRIES)
+    get_published(chosen.name)
     findings = check_set(data_root(chosen.root), chosen.name)
     for finding in findings:
         print(f"{finding.level:<8}{finding.text}")
@@ -111,18 +109,16 @@ def _check(rest: list[str]) -> int:
 
 
 def _fetch(rest: list[str]) -> int:
-    from wavessm.data.download import Patience
-    from wavessm.data.fetch import OFFICIAL, fetch_set
+    from wavessm.data.fetch import fetch_set
+    from wavessm.data.published import get_published
 
-    given = _named(FetchOptions, "fetch", rest, "A set from its official source; goes on after a cut connection.")
-    if given.name not in OFFICIAL:
-        raise unknown_name("data set", given.name, OFFICIAL)
-    root, official = data_root(given.root), OFFICIAL[given.name]
-    print(f"{given.name}: published at {official.page}\nlicence: {official.licence}")
+    given = _named(FetchOptions, "fetch", rest, "A set from its official source.")
+    root, official = data_root(given.root), get_published(given.name)
+    print(f"{given.name}: published at {official.homepage}\nlicence: {official.licence}")
     if official.url:
         print(f"source:  {official.url}" + (f"\nnote:    {official.remark}" if official.remark else ""))
-    patience = Patience(given.timeout, given.tries)
-    fetched = fetch_set(root, given.name, patience, given.keep, Bar(given.name, megabytes))
+    bar = Bar(given.name, megabytes)
+    fetched = fetch_set(root, given.name, given.timeout, given.tries, given.keep, bar)
     if fetched.sha256 is None:
         print(f"{fetched.path} is there already; `wavessm data check {given.name}` looks into it.")
         return 0

@@ -61,7 +61,7 @@ def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None,
     if given.signals is not None:
         if not subject.classes:
             raise OptionError("--signals explains a classifier; this model has no classes.")
-        from wavessm.data.signals import read_npy
+        from wavessm.data.files import read_npy
 
         values = read_npy(given.signals)
         if values.ndim != 3:

@@ -10,14 +10,13 @@ from typing import Any
 
 from wavessm.cli import plugin
 from wavessm.cli.parse import explained, parse, shown_model
+from wavessm.data import Task, get_task, tasks
 from wavessm.errors import OptionError
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
-from wavessm.tasks import TASKS, Task
 from wavessm.training.checkpoint import Interrupted
 from wavessm.training.config import TrainConfig, changed_name, resolve
 from wavessm.training.distributed import team_of
 from wavessm.training.folder import Run, resume_command
-from wavessm.training.task_recipes import RECIPES
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
        wavessm train --resume RUN
@@ -34,7 +33,7 @@ DRY_RUN = "Say parameters, memory, steps and time from a few timed steps, and wr
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(ABOUT.format(tasks="\n".join(f"  {name:<18}{TASKS[name].help}" for name in TASKS.names())))
+        print(ABOUT.format(tasks="\n".join(f"  {name:<18}{about}" for name, about in tasks().items())))
         return 0 if arguments else 2
     if arguments[0].startswith("--resume"):
         return _resume(arguments)
@@ -44,25 +43,28 @@ def main(arguments: list[str]) -> int:
 def read(arguments: list[str]) -> tuple[Task, Any]:
     """The task and all options (data, model, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
     if arguments[0].startswith("-"):
-        raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(TASKS.names())}.")
-    task = TASKS[arguments[0]]
+        raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(tasks())}.")
+    task = get_task(arguments[0])
     rest = arguments[1:]
     if rest and not rest[0].startswith("-"):
-        if task.where is None:
+        if task.path_option is None:
             raise OptionError(f"{task.name} makes its own data and takes no folder, got {rest[0]!r}.")
-        rest = [f"--{task.where}", *rest]
+        rest = [f"--{task.path_option}", *rest]
     name = _peek(rest, "--recipe") or "best"
     model, config = resolve(task.name, name)
     kind = _options(task)
-    hidden = (*task.fixed, *(set(DATA_FIELDS) - {f.name for of in (task.data, config) for f in dataclasses.fields(of)}))  # type: ignore[arg-type]
-    line = f"wavessm train {task.name}" + (f" {task.where.upper()}" if task.where else "")
+    hidden = (
+        *task.fixed,
+        *(set(DATA_FIELDS) - {f.name for of in (task.options, config) for f in dataclasses.fields(of)}),
+    )
+    line = f"wavessm train {task.name}" + (f" {task.path_option.upper()}" if task.path_option else "")
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
-    start = kind(task.data, shown_model(model), config)
-    tuned = plugin("wavessm.tuned", task.recipes)
+    start = kind(task.options, shown_model(model), config)
+    tuned = plugin("wavessm.tuned", task.name)
     if tuned and name == "best":  # it has a setting of its own for many data sets and horizons
         typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, hidden)
         place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
-        data, model, config = tuned(dataclasses.replace(task.data, **place), model, config)  # type: ignore[type-var]
+        data, model, config = tuned(dataclasses.replace(task.options, **place), model, config)
         start = kind(data, shown_model(model), config)
     given = parse(kind, start, rest, line, about, hidden)
     return task, dataclasses.replace(given, model=ModelConfig(**vars(given.model)))
@@ -149,12 +151,12 @@ class Resume:
 
 def _options(task: Task) -> Any:
     """The options of `wavessm train TASK` as a dataclass: data, recipe, output."""
-    start = f"Where all values start: {' or '.join(RECIPES[task.recipes])}."
+    start = f"Where all values start: {' or '.join(task.recipes)}."
     place = "Run folder; default the next free one in runs/."
     return dataclasses.make_dataclass(
         "TrainOptions",
         [
-            ("data", type(task.data)),
+            ("data", type(task.options)),
             ("model", type(shown_model(ModelConfig()))),
             ("training", TrainConfig),
             ("recipe", explained(str, start), dataclasses.field(default="best")),

@@ -1,62 +1,43 @@
-"""Stage 7: data sets as training takes them: publishers' layouts, generated tasks and your own files.
+"""Data sets as training takes them: published ones in their publishers' layouts, and your own files.
 
-Read in this order: `source` (what a loader returns), `window_copy` (generated), `wfdb_files` and `ptbxl`, `series` and
-`forecast`, `cases`, `signals` and `own`; `tokens`, `listops` and `arena`; `strokes`, `snakes` and `pathfinder`;
-`cifar`, `speech`; then `baselines`, `cache`, `catalogue`, `fetch`.
+Read in this order: `task` (names, options, recipes), `source` (what a loader returns), `datasets/` (one file per set),
+`files` and `tables` (readers), `cases` and `windows` (from files to sets), `tokens`, `cache`, `crops`; `published` and
+`fetch` are behind `wavessm data`. Everything is imported on first use: `wavessm.data.tasks()` imports no torch.
 """
 
-from wavessm.data.baselines import LastValue, Linear, Score, Seasonal, baseline_scores, fit_linear, predict, score
-from wavessm.data.catalogue import Finding, Row, check_set, list_sets
-from wavessm.data.datasets.arena import load_listops, load_retrieval, load_text
-from wavessm.data.datasets.forecast import load_forecast
-from wavessm.data.datasets.image import load_image
-from wavessm.data.datasets.pathfinder import load_pathfinder
-from wavessm.data.datasets.ptbxl import load_ptbxl
-from wavessm.data.datasets.speech import load_speech
-from wavessm.data.drawn import Generated
-from wavessm.data.fetch import fetch_set
-from wavessm.data.own import load_arrays, load_csv
-from wavessm.data.signals import Signal, load_wav_folder, load_wfdb, read_signal, read_wav
-from wavessm.data.source import Arrays, Batch, DataInfo, DataSet, Source, Windows
-from wavessm.data.tokens import Tokens
-from wavessm.data.wfdb_files import read_record
+from __future__ import annotations
 
-__all__ = [
-    "Arrays",
-    "Batch",
-    "DataInfo",
-    "DataSet",
-    "Finding",
-    "Generated",
-    "LastValue",
-    "Linear",
-    "Row",
-    "Score",
-    "Seasonal",
-    "Signal",
-    "Source",
-    "Tokens",
-    "Windows",
-    "baseline_scores",
-    "check_set",
-    "fetch_set",
-    "fit_linear",
-    "list_sets",
-    "load_arrays",
-    "load_csv",
-    "load_forecast",
-    "load_image",
-    "load_listops",
-    "load_pathfinder",
-    "load_ptbxl",
-    "load_retrieval",
-    "load_speech",
-    "load_text",
-    "load_wav_folder",
-    "load_wfdb",
-    "predict",
-    "read_record",
-    "read_signal",
-    "read_wav",
-    "score",
-]
+import importlib
+from typing import Any
+
+from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, tasks
+
+_PLACES = {
+    "baselines": ("LastValue", "Linear", "Score", "Seasonal", "baseline_scores", "fit_linear", "predict", "score"),
+    "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
+    "datasets.arrays": ("load_arrays",),
+    "datasets.csv": ("load_csv",),
+    "datasets.forecast": ("load_forecast",),
+    "datasets.image": ("load_image",),
+    "datasets.listops": ("load_listops",),
+    "datasets.pathfinder": ("load_pathfinder",),
+    "datasets.ptbxl": ("load_ptbxl",),
+    "datasets.retrieval": ("load_retrieval",),
+    "datasets.speech": ("load_speech",),
+    "datasets.text": ("load_text",),
+    "datasets.wav": ("load_wav_folder",),
+    "datasets.wfdb": ("load_wfdb",),
+    "fetch": ("Fetched", "fetch_set"),
+    "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
+    "published": ("Finding", "Published", "Row", "check_set", "list_sets"),
+    "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Source", "Tokens", "Windows"),
+}
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = ["DataOptions", "Recipe", "Task", "data_root", "get_task", "tasks", *_MODULE_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'wavessm.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"wavessm.data.{_MODULE_OF[name]}"), name)

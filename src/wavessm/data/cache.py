@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wavessm.errors import DataError
+
 log = logging.getLogger("wavessm.data")
 
 _MAGIC = b"wavessm cache 1\n"
@@ -36,6 +38,23 @@ class Prepared(NamedTuple):
 
 class _Damaged(Exception):
     """Why a cache file is not used."""
+
+
+def left_out(prepared: Prepared, skip_bad: bool, where: str) -> tuple[str, ...]:
+    """Return the files that could not be read, listed in the notes under "bad".
+
+    Args:
+        prepared: arrays of the others.
+        skip_bad: whether to continue without them; else the first is raised as `DataError`.
+        where: what they belong to, for the log.
+    """
+    bad: dict[str, str] = prepared.notes["bad"]
+    if bad and not skip_bad:
+        more = f" ({len(bad) - 1} more are bad)" if len(bad) > 1 else ""
+        raise DataError(f"{next(iter(bad.values()))}{more} Mend or remove it, or leave it out with skip_bad.")
+    if bad:
+        log.warning("%s: %d bad files left out: %s", where, len(bad), ", ".join(list(bad)[:10]))
+    return tuple(bad)
 
 
 def cache_folder(root: Path) -> Path:

@@ -1,46 +1,45 @@
-"""From labelled cases to a data set: classes, the split where none is given, scaling, padding.
+"""From labelled cases to a data set: reading recordings, the split where none is given, classes, scaling, padding.
 
-Place in the pipeline: `own` and `signals` read files into `Cases`; `make_set` turns them into a `DataSet`.
+Place in the pipeline: `datasets/arrays.py`, `wav.py` and `wfdb.py` list cases; `files.py` reads them.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import logging
-from collections.abc import Callable
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint, left_out
+from wavessm.data.files import Signal
 from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.errors import DataError
 
-log = logging.getLogger("wavessm.data")
-
-PARTS = ("train", "val", "test")
+PARTS = {
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+"""What folders and columns may call a part → its name."""
 FRACTIONS = {"val": 0.15, "test": 0.15}
 _GOLDEN = 0.6180339887498949
 
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
-    """Raw cases. part: (cases,) of "train", "val", "test"; or "" of all, where no parts are given.
-
-    name: what to call a case in a message.
-    """
+    """Raw cases with their targets, and what the files told about them."""
 
     values: np.ndarray  # (cases, length, channels) float32, zero beyond a case's length
     lengths: np.ndarray  # (cases,) int64
     targets: np.ndarray  # (cases,) or (cases, k)
-    part: np.ndarray
-    name: Callable[[int], str]
+    part: np.ndarray  # (cases,) of "train", "val", "test"; or "" of all, where no parts are given
+    name: Callable[[int], str]  # what to call a case in a message
     source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class About:
-    """What the files said beside the cases."""
-
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     channels: tuple[str, ...] = ()
@@ -48,11 +47,11 @@ class About:
     skipped: tuple[str, ...] = ()
 
 
-def make_set(name: str, cases: Cases, about: About, seed: int) -> DataSet:
-    """Split, encode and scale. Scaling is per channel, with mean and standard deviation of the training part."""
-    _check_targets(cases, about.kind)
-    rows = split(cases, about.kind, seed)
-    targets, classes, target_scale = _encode(cases, about, rows)
+def make_set(name: str, cases: Cases, seed: int) -> DataSet:
+    """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
+    _check_targets(cases, cases.kind)
+    rows = split(cases, cases.kind, seed)
+    targets, classes, target_scale = _encode(cases, rows)
     mean, std = _channel_scale(cases, rows["train"])
     values = (cases.values - mean) / std
     padded = np.arange(values.shape[1]) >= cases.lengths[:, None]
@@ -60,20 +59,20 @@ def make_set(name: str, cases: Cases, about: About, seed: int) -> DataSet:
     lengths = torch.from_numpy(cases.lengths) if padded.any() else None
     x, y = torch.from_numpy(values.astype(np.float32, copy=False)), torch.from_numpy(targets)
     parts = {}
-    for part in PARTS:
+    for part in rows:
         index = torch.from_numpy(rows[part])
         parts[part] = Arrays(x[index], y[index], None if lengths is None else lengths[index])
     info = DataInfo(
-        about.kind,
+        cases.kind,
         d_input=x.shape[2],
         d_output=len(classes) or y.shape[1],
         length=x.shape[1],
         classes=classes,
-        channels=about.channels,
+        channels=cases.channels,
         scale=(tuple(mean.tolist()), tuple(std.tolist())),
         target_scale=target_scale,
-        rate=about.rate,
-        skipped=about.skipped,
+        rate=cases.rate,
+        skipped=cases.skipped,
     )
     return DataSet(name, parts["train"], parts["val"], parts["test"], info)
 
@@ -95,12 +94,12 @@ def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
 
     Every class keeps at least one case in training. Where there are parts, a case outside of them is refused.
     """
-    rows = {part: np.flatnonzero(cases.part == part) for part in PARTS}
+    rows = {part: np.flatnonzero(cases.part == part) for part in ("train", "val", "test")}
     loose = np.flatnonzero(cases.part == "")
     if 0 < loose.size < len(cases.part):
-        there = " and ".join(part for part in PARTS if rows[part].size)
+        there = " and ".join(part for part in rows if rows[part].size)
         raise DataError(
-            f"{cases.name(int(loose[0]))}: in none of the parts {', '.join(PARTS)}, though others are in {there} "
+            f"{cases.name(int(loose[0]))}: in none of the parts {', '.join(rows)}, though others are in {there} "
             f"({loose.size} such cases); move them into a part."
         )
     pool = loose if loose.size else rows["train"]
@@ -176,11 +175,11 @@ def _stratified_order(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _encode(
-    cases: Cases, about: About, rows: dict[str, np.ndarray]
+    cases: Cases, rows: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, tuple[str, ...], tuple[tuple[float, ...], tuple[float, ...]] | None]:
     """Targets as training takes them, classes, and the scale of real targets."""
     targets, train = cases.targets, rows["train"]
-    if about.kind == "multiclass":
+    if cases.kind == "multiclass":
         known = np.unique(targets[train])
         if known.size < 2:
             raise DataError(f"{cases.source}: every training case has the label {known[0]!s}; expected two classes.")
@@ -191,8 +190,8 @@ def _encode(
                 f"({unseen.size} such cases); move some to the training part or leave them out."
             )
         return place.astype(np.int64), tuple(str(label) for label in known), None
-    if about.kind == "multilabel":
-        classes = about.classes or tuple(str(i) for i in range(targets.shape[1]))
+    if cases.kind == "multilabel":
+        classes = cases.classes or tuple(str(i) for i in range(targets.shape[1]))
         if (unseen := np.flatnonzero(~(targets[train] > 0).any(axis=0))).size:
             raise DataError(f"{cases.source}: label {classes[unseen[0]]} never occurs in training; leave it out.")
         return targets.astype(np.float32), classes, None
@@ -224,3 +223,93 @@ def _channel_scale(cases: Cases, train: np.ndarray) -> tuple[np.ndarray, np.ndar
             f"{cases.source}: channel {flat[0]} is constant ({mean[flat[0]]:g}) in all training cases; leave it out."
         )
     return mean.astype(np.float32), std.astype(np.float32)
+
+
+class Recordings(NamedTuple):
+    """Files below a folder with their targets and parts."""
+
+    folder: Path
+    files: list[str]
+    targets: Any  # (files,) of text, or (files, k) of 0 and 1
+    parts: list[str]
+    kind: str
+    classes: tuple[str, ...] = ()
+
+
+def load_recordings(
+    name: str, listed: Recordings, read: Callable[[Path], Signal], skip_bad: bool, seed: int
+) -> DataSet:
+    """Read recordings once, pad them to the longest, cache them and make a set of them.
+
+    A file that cannot be read raises `DataError`; with `skip_bad` it is left out and listed in `info.skipped`.
+    """
+    key = {"files": fingerprint([listed.folder], listed.folder), "names": listed.files, "layout": 3}
+    prepared = cached(cache_folder(listed.folder), name, key, lambda: _read_all(listed, read))
+    skipped = left_out(prepared, skip_bad, str(listed.folder))
+    good = np.array([file not in skipped for file in listed.files])
+    files = [file for file in listed.files if file not in skipped]
+    targets = np.asarray(listed.targets, dtype=str if listed.kind == "multiclass" else None)
+    cases = Cases(
+        np.array(prepared.arrays["values"]),
+        np.array(prepared.arrays["lengths"]),
+        targets[good],
+        np.array(listed.parts)[good],
+        lambda i: str(listed.folder / files[i]),
+        str(listed.folder),
+        listed.kind,
+        listed.classes,
+        tuple(prepared.notes["channels"]),
+        prepared.notes["rate"],
+        skipped,
+    )
+    return make_set(name, cases, seed)
+
+
+def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
+    """Every sound file, padded: values (cases, length, channels), lengths (cases,). The most common format is that of
+    the set; files that differ count as bad.
+    """
+    signals: dict[str, Signal] = {}
+    formats: dict[str, str] = {}
+    bad: dict[str, str] = {}
+    for file in listed.files:
+        if file in signals:
+            raise DataError(f"{listed.folder}: {file} is listed twice; list every record once.")
+        try:
+            signals[file] = read(listed.folder / file)
+            formats[file] = _format(signals[file])
+        except DataError as reason:
+            bad[file] = str(reason)
+    if not signals:
+        raise DataError(
+            f"{listed.folder}: none of {len(bad)} files could be read; the first: {next(iter(bad.values()))}"
+        )
+    common = collections.Counter(formats.values()).most_common(1)[0][0]
+    for file, found in formats.items():
+        if found.lower().replace("µ", "u") != common.lower().replace("µ", "u"):
+            bad[file] = f"{listed.folder / file}: {found}; the others have {common}."
+            del signals[file]
+    first = next(iter(signals.values()))
+    lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)
+    values = np.zeros((len(signals), int(lengths.max()), first.values.shape[1]), np.float32)
+    for row, signal in zip(values, signals.values(), strict=True):
+        row[: len(signal.values)] = signal.values
+    notes = {"bad": bad, "rate": first.rate, "channels": first.channels}
+    return Prepared({"values": values, "lengths": lengths}, notes)
+
+
+def _format(signal: Signal) -> str:
+    named = f" ({', '.join(signal.channels)})" if signal.channels else ""
+    measured = f" in {', '.join(signal.units)}" if signal.units else ""
+    return f"{signal.rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
+
+
+def checksum(folder: Path, files: Iterable[Path]) -> str:
+    """Digest that tells files below a folder from others: names and contents; of WAV files, names and sizes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{os.path.relpath(path, folder)}\0{path.stat().st_size}\n".encode())
+        if path.suffix.lower() != ".wav":
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()

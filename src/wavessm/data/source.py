@@ -10,14 +10,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError, ShapeError
 
 KINDS = ("multilabel", "multiclass", "forecast", "regression")
+PAD = 0  # the padding token
+_STEP = 64  # widths of buckets are multiples of it
 
 
 class Batch(NamedTuple):
@@ -182,6 +186,97 @@ class Windows(Source):
         return moved
 
 
+class Tokens(Source):
+    """Cases as stretches of one long row of tokens.
+
+    flat: (tokens,) whole numbers; starts, lengths: (cases,), or (cases, 2) for pairs; y: (cases,) long. A batch has
+    x (batch, longest) long, or (batch, 2, longest), filled up with the padding token, and its lengths. With `widths`
+    (`in_buckets`) it is filled up to the next of them, and `arrange` puts cases of like length into one batch.
+
+    >>> source = Tokens(torch.tensor([5, 6, 7, 8, 2]), torch.tensor([0, 2]), torch.tensor([2, 3]), torch.tensor([0, 1]))
+    >>> source.take(torch.tensor([0, 1])).x.tolist()
+    [[5, 6, 0], [7, 8, 2]]
+    """
+
+    def __init__(self, flat: Tensor, starts: Tensor, lengths: Tensor, y: Tensor) -> None:
+        if starts.shape != lengths.shape or len(y) != len(starts):
+            raise ShapeError(
+                f"Tokens: starts {tuple(starts.shape)}, lengths {tuple(lengths.shape)} and y {tuple(y.shape)}; "
+                "expected one of each for every case."
+            )
+        if len(y) and (int(lengths.min()) < 1 or int((starts + lengths).max()) > len(flat)):
+            raise ShapeError(f"Tokens: a case is empty or ends behind the {len(flat)} tokens there are.")
+        self.flat, self.starts, self.lengths, self.y = flat, starts, lengths, y
+        self.sizes = lengths.cpu().flatten(1).amax(1) if lengths.dim() > 1 else lengths.cpu()  # of cases; read often
+        self.widths: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
+
+    def take(self, index: Tensor) -> Batch:
+        steps = torch.arange(self._width(index), device=self.device)
+        index = index.to(self.device, non_blocking=True)
+        lengths = self.lengths[index]
+        at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
+        x = self.flat[at].long().masked_fill_(steps >= lengths[..., None], PAD)
+        return Batch(x, self.y[index], lengths)
+
+    def _width(self, index: Tensor) -> int:
+        if len(self.widths) == 1:
+            return self.widths[0]
+        longest = int(self.sizes[index.cpu()].max())
+        return next((width for width in self.widths if width >= longest), longest)
+
+    def rows(self, index: Tensor) -> Tokens:
+        """Return the cases `index` (cases,) long as a source of their own."""
+        return Tokens(self.flat, self.starts[index], self.lengths[index], self.y[index])
+
+    def in_buckets(self, count: int) -> Tokens:
+        """The same cases, batches filled up to one of so many widths at most, equally many cases to each.
+
+        With one, every batch is as wide as the longest case: fixed shapes, and no length is read.
+        """
+        if count < 1 or not len(self):
+            raise OptionError(f"Tokens.in_buckets: {count} buckets for {len(self)} cases; expected one of each.")
+        shares = torch.arange(1, count + 1, dtype=torch.float64) / count
+        quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
+        rounded = (quantiles + _STEP - 1) // _STEP * _STEP
+        sorted_ = copy.copy(self)
+        sorted_.widths = tuple(sorted(set(rounded.clamp(max=int(self.sizes.max())).tolist())))
+        return sorted_
+
+    def arrange(self, order: Tensor, batch_size: int) -> Tensor:
+        """An order of all cases, rearranged so that batches hold cases of one width; batches come in any order.
+
+        A batch at the border of two widths has the larger one; the last batch, not a whole one, stays last. The order
+        stays on the CPU, where lengths are looked up.
+        """
+        if len(self.widths) < 2:
+            return order
+        bucket = torch.searchsorted(torch.tensor(self.widths), self.sizes[order])
+        together = order[bucket.argsort(stable=True)]
+        whole = len(order) // batch_size
+        batches = together[: whole * batch_size].view(whole, batch_size)[order[:whole].argsort()]
+        return torch.cat([batches.flatten(), together[whole * batch_size :]])
+
+    def mean_length(self) -> float:
+        """Of batches in buckets, each as wide as its bucket."""
+        if len(self.widths) < 2:
+            return 1.0
+        widths = torch.tensor(self.widths)
+        return float(widths[torch.searchsorted(widths, self.sizes)].double().mean()) / self.widths[-1]
+
+    def to(self, device: torch.device | str) -> Tokens:
+        moved = copy.copy(self)
+        moved.flat, moved.y = self.flat.to(device), self.y.to(device)
+        moved.starts, moved.lengths = self.starts.to(device), self.lengths.to(device)
+        return moved
+
+
 @dataclasses.dataclass(frozen=True)
 class DataInfo:
     """What training, evaluation and prediction need to know about a set. Plain numbers and strings: it goes into JSON.
@@ -269,3 +364,17 @@ class DataSet:
         """All three splits on a device."""
         parts = {part: getattr(self, part).to(device) for part in ("train", "val", "test")}
         return dataclasses.replace(self, **parts)
+
+
+def split_set(
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    info: DataInfo,
+    affine: tuple[float, float] | tuple[Tensor, Tensor] | None = None,
+) -> DataSet:
+    """Return the set of the arrays x_train, y_train, x_val, y_val, x_test, y_test; see `Arrays` for `affine`."""
+
+    def part(name: str) -> Arrays:
+        return Arrays(torch.from_numpy(arrays[f"x_{name}"]), torch.from_numpy(arrays[f"y_{name}"]), affine=affine)
+
+    return DataSet(name, part("train"), part("val"), part("test"), info)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from wavessm.data.crops import cropped
-from wavessm.data.source import Batch, DataSet, Source
-from wavessm.data.tokens import Tokens
+from wavessm.data.source import Batch, DataSet, Source, Tokens
 from wavessm.errors import OptionError
 from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo

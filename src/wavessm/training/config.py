@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wavessm.data.task import get_task
 from wavessm.errors import OptionError
 from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields
 
@@ -139,10 +140,7 @@ def resolve(task: str, recipe: str = "best") -> tuple[ModelConfig, TrainConfig]:
     Raises:
         UnknownNameError: an unknown task or recipe; offers the closest name.
     """
-    from wavessm.tasks import TASKS
-    from wavessm.training.task_recipes import get_recipe
-
-    chosen = get_recipe(TASKS[task].recipes, recipe)
+    chosen = get_task(task).recipe(recipe)
     return ModelConfig.from_dict({"head": "auto"} | chosen.model), TrainConfig.from_dict(chosen.train)
 
 
@@ -155,8 +153,6 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
         info: `wavessm.data.DataInfo` of the data.
         precision: arithmetic of the training, "fp32", "tf32" or "bf16".
     """
-    from wavessm.tasks import TASKS
-
     decided: dict[str, Any] = {"d_input": info.d_input, "d_output": info.d_output, "precision": precision}
     if info.kind == "forecast":
         calendar = bool(info.mark_sizes or info.mark_width)
@@ -169,7 +165,7 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
             "mark_width": info.mark_width if calendar else 0,
         }
     else:
-        decided["head"] = TASKS[task].head
+        decided["head"] = get_task(task).head
     if info.symbols:
         decided |= {"encoder": "embedding", "vocabulary": len(info.symbols)}
     if model.backbone == "transformer":

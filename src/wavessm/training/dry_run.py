@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from wavessm.data import get_task
 from wavessm.data.source import DataSet
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import data_options
 from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.run import pick_device, require_extra
@@ -81,7 +81,7 @@ def estimate_run(task: str, options: dict[str, Any], model: ModelConfig, recipe:
     require_extra()
     device = pick_device(replace(recipe, devices=1))
     before = _resident()
-    data = data_options(task, options).load(recipe.seed)
+    data = get_task(task).with_options(options).load(recipe.seed)
     plan = recipe.plan(len(data.train))
     own = replace(recipe, batch_size=math.ceil(recipe.batch_size / (recipe.devices * recipe.nodes)), devices=1, nodes=1)
     peak = _Peak(device, before)

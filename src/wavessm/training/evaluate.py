@@ -95,7 +95,7 @@ def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
     if own is None:
         raise OptionError("evaluate: the sampling rate of these data is not known; use --rate K for every K-th sample.")
     if hasattr(options, "hz") and sampling_rate in (100, 500):
-        return dataclasses.replace(options, hz=int(sampling_rate)), 1, own / sampling_rate  # type: ignore[type-var]
+        return dataclasses.replace(options, hz=int(sampling_rate)), 1, own / sampling_rate  # type: ignore[call-arg]
     ratio = own / sampling_rate
     if ratio < 1 or not math.isclose(ratio, round(ratio)):
         raise OptionError(f"evaluate: sampling_rate is {sampling_rate:g}, expected {own:g} divided by a whole number.")

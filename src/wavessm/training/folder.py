@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 import wavessm
+from wavessm.data import DataOptions, get_task
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import DataOptions, data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, write_json
 from wavessm.training.config import TrainConfig
@@ -86,7 +86,7 @@ class Run:
             run = cls(
                 folder,
                 content["task"],
-                data_options(content["task"], content["data"]),
+                get_task(content["task"]).with_options(content["data"]),
                 content["recipe_name"],
                 ModelConfig.from_dict(content["model"]),
                 TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),
@@ -113,7 +113,7 @@ class Run:
         data = (options or self.options).load(self.config.seed)
         free = () if options in (None, self.options) else ("length", "rate", "scale", "skipped")
         what = next((name for name in _differing(self.info, data.info) if name not in free), None)
-        if what is None and self.checksum and self.checksum != data_checksum(self.options):
+        if what is None and self.checksum and self.checksum != self.options.checksum():
             what = "checksum"
         if what is not None:
             raise RunError(

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from wavessm.data.dates import DATE_NAMES, go_on, guess_dates, same_clock, same_step
+from wavessm.data.files import Signal, read_npy, read_signal
 from wavessm.data.series import Series, make_marks, read_series
-from wavessm.data.signals import Signal, read_npy, read_signal
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import read_table
 from wavessm.errors import DataError, OptionError

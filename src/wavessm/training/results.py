@@ -130,7 +130,7 @@ def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:
 
 def rows_of_evaluation(run: Run, result: Evaluation, arguments: list[str]) -> list[Row]:
     """The rows of another evaluation of a run: at another sampling rate, on another split, of another checkpoint."""
-    options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
+    options: Any = dataclasses.asdict(run.options)
     how = (dataset_name(options, result.rate), "low-pass" * result.antialias,
            "last checkpoint" * (result.checkpoint == "last"))  # fmt: skip
     common = _run_columns(run, sum(p.numel() for p in SequenceModel(run.model).parameters())) | {
@@ -151,7 +151,7 @@ def _score_rows(common: Row, scores: Row, intervals: Row, only: Sequence[str] | 
 
 
 def _run_columns(run: Run, parameters: int) -> Row:
-    options: Any = dataclasses.asdict(run.options)  # type: ignore[call-overload]
+    options: Any = dataclasses.asdict(run.options)
     last = checkpoint.load(run.folder / "last.ckpt")
     with (run.folder / "metrics.csv").open(newline="") as file:  # has steps and epochs; no need to read the data
         *_, row = csv.DictReader(file)

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from wavessm.data import get_task
 from wavessm.data.source import DataSet
 from wavessm.errors import DataError, MissingExtraError, OptionError
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import data_checksum, data_options
 from wavessm.training import checkpoint
 from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import RunError
@@ -69,7 +69,7 @@ def train(
             raise
         return Run.read(folder)
     device = pick_device(recipe, team)
-    chosen = data_options(task, options)
+    chosen = get_task(task).with_options(options)
     data = chosen.load(recipe.seed)
     as_trained(data, recipe)  # what does not fit is refused before anything is written
     model = model_config(task, model, data.info, recipe.precision)
@@ -77,7 +77,7 @@ def train(
     torch.manual_seed(recipe.seed)
     network = SequenceModel(model)
     folder = new_folder(out, task) if team.rank == 0 else out or Path("runs")  # the others write nothing
-    run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), data_checksum(chosen))
+    run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), chosen.checksum())
     if team.rank == 0:
         run.write()
     with held(folder) if team.rank == 0 else nullcontext():

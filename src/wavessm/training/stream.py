@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from wavessm.data.dates import DATE_NAMES, Clock, same_clock
+from wavessm.data.files import UNKNOWN_SIZE
 from wavessm.data.series import Series
-from wavessm.data.signals import UNKNOWN_SIZE
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError, check_int

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from wavessm.cli.bar import Bar
 from wavessm.cli.parse import first, parse
+from wavessm.data.task import data_root
 from wavessm.errors import OptionError, unknown_name
-from wavessm.tasks import data_root
 
 GENERATED = ("listops", "pathfinder", "pathx")
 

@@ -135,7 +135,7 @@ def _signal(state: State) -> str:
         read = f'x = np.loadtxt({str(path)!r}, delimiter=",", ndmin=2)[:, {state.channel}]'
     else:
         read = (
-            "from wavessm.data.signals import read_signal\n\n"
+            "from wavessm.data import read_signal\n\n"
             f"x = read_signal({str(path)!r}).values[:, {state.channel}].astype(float)"
         )
     average = f"block = -(-len(x) // {LONGEST})\nx = x[: len(x) // block * block].reshape(-1, block).mean(axis=1)"

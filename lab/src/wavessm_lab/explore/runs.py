@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavessm.data.task import data_root, get_task
 from wavessm.errors import DataError, OptionError
 from wavessm.frames import Array
 from wavessm.nn.model import SequenceModel
-from wavessm.tasks import TASKS, data_root
 from wavessm.training import checkpoint
 from wavessm.training.folder import Run
 from wavessm.training.metrics import SELECTION
@@ -141,10 +141,10 @@ def predict(shelf: AllowedFiles, opened: Opened, what: str, signal: str) -> Pred
 
 def _check_data(shelf: AllowedFiles, run: Run) -> None:
     """The data of a run are read only where they lie inside the given folders."""
-    task, options = TASKS[run.task], run.options
-    if task.where is not None:
-        given = str(getattr(options, task.where))
-        shelf.tree(data_root(given) if task.where == "root" else given)
+    task, options = get_task(run.task), run.options
+    if task.path_option is not None:
+        given = str(getattr(options, task.path_option))
+        shelf.tree(data_root(given) if task.path_option == "root" else given)
     labels = getattr(options, "labels", None)
     if task.name == "wfdb" and labels:
         shelf.file(labels)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wavessm.data.signals import read_signal
+from wavessm.data.files import read_signal
 from wavessm.data.tables import first_line, is_number
 from wavessm.errors import DataError, NotFiniteError, ShapeError, WaveSSMError, unknown_name
 from wavessm.frames import Array, Frame
@@ -71,7 +71,7 @@ def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
     else:
         if path.suffix.lower() == ".npy":
             _check_npy(path)
-        recording, rate, names = read_signal(path)
+        recording, rate, names, _ = read_signal(path)
         values = recording.astype(np.float64)
     if len(values) < SHORTEST or not values.shape[1]:
         raise ShapeError(f"{path}: {len(values)} samples of {values.shape[1]} channels, expected at least {SHORTEST}.")

@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from wavessm.data.datasets.arena import LISTOPS_FILES as FILES
-from wavessm.data.datasets.arena import LISTOPS_FOLDER as FOLDER
-from wavessm.data.datasets.arena import OPERATORS
+from wavessm.data.datasets.listops import FILES, FOLDER, OPERATORS
 from wavessm.data.parallel import in_order
 from wavessm.errors import DataError, OptionError, check_int
 

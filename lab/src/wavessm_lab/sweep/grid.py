@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wavessm.data import get_task
 from wavessm.data.datasets.forecast import ALIASES, SETS
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
-from wavessm.tasks import TASKS
 from wavessm.training.config import Choice, TrainConfig, changed_name
 
 _BACKBONES = ("lstm", "transformer")
@@ -160,7 +160,7 @@ def _words(values: dict[str, Any]) -> list[str]:
 
 
 def _fields(task: str) -> list[str]:
-    return [field.name for field in dataclasses.fields(TASKS[task].data)]  # type: ignore[arg-type]
+    return [field.name for field in dataclasses.fields(get_task(task).options)]
 
 
 def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:

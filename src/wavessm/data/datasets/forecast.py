@@ -1,25 +1,27 @@
 """Informer's forecasting sets: ETTh1, ETTh2, ETTm1, Weather (WTH) and ECL, with their parts and context lengths.
 
 Multivariate means all columns in and out; univariate the target alone. ETT is cut by "months" of 30 days (12, 4, 4),
-the others at 70 and 80 per cent of the rows. See `series` for scaling and marks, `baselines` for what to beat.
+the others at 70 and 80 per cent of the rows. See `windows.py` for scaling and marks, `baselines.py` for what to beat.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.series import Parts, Series, WindowOptions, read_series, window_sets
-from wavessm.data.source import DataSet
+from wavessm.data.published import Finding, Published, digest, expect
+from wavessm.data.task import DataOptions, Recipe, Task, data_root
 from wavessm.errors import DataError, OptionError, unknown_name
+
+if TYPE_CHECKING:
+    from wavessm.data.series import Parts, Series
+    from wavessm.data.source import DataSet
 
 Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ForecastSet:
     """A published series. month_rows: rows in 30 days where the parts are months, else 0."""
 
@@ -60,6 +62,49 @@ SETS = {
 ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
 
 
+@dataclass(frozen=True)
+class ForecastOptions(DataOptions):
+    root: str = ""
+    """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
+    dataset: str = "ETTh1"
+    """ETTh1, ETTh2, ETTm1, WTH (weather) or ECL."""
+    horizon: int = 24
+    """Steps to forecast."""
+    variables: Literal["uni", "multi"] = "uni"
+    """The target alone, or all columns in and out."""
+    seq_len: int | None = None
+    """Steps of context; None takes Informer's for the set and horizon."""
+    timeenc: Literal[0, 1, 2, 3] = 0
+    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
+    eval_stamp: bool = False
+    """Give the model the calendar of the horizon too; it is known."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
+
+    def load(self, seed: int) -> DataSet:
+        return load_forecast(
+            data_root(self.root),
+            self.dataset,
+            horizon=self.horizon,
+            multivariate=self.variables == "multi",
+            seq_len=self.seq_len,
+            timeenc=self.timeenc,
+            eval_stamp=self.eval_stamp,
+        )
+
+
+_PAPER = Recipe(
+    {"d_model": 128, "n_layers": 2, "dropout": 0.25},
+    {"lr": 0.01, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "val_per_epoch": 5,
+     "patience": 10, "precision": "tf32"},
+)  # fmt: skip
+_BEST = _PAPER.change(
+    "the last value is taken off the context and put back; lr 2e-3 instead of 1e-2", {"instance_norm": "last"}, lr=2e-3
+)
+TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
+
+
 def load_forecast(
     root: str | Path,
     name: str = "ETTh1",
@@ -74,6 +119,8 @@ def load_forecast(
     seq_len=None takes the context that Informer's scripts give for the horizon (ECL: 384). x is scaled; MSE and MAE are
     reported in that scale.
     """
+    from wavessm.data.series import WindowOptions, window_sets
+
     name = ALIASES.get(name.lower(), name)
     if name not in SETS:
         raise unknown_name("forecasting set", name, SETS)
@@ -132,6 +179,11 @@ def split_rows(known: ForecastSet, series: Series) -> Parts:
 
 
 def _read(path: Path) -> Series:
+    import numpy as np
+
+    from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
+    from wavessm.data.series import Series, read_series
+
     def build() -> Prepared:
         series = read_series(path, None, "date")
         assert series.seconds is not None
@@ -141,3 +193,59 @@ def _read(path: Path) -> Series:
     prepared = cached(cache_folder(path.parent), path.stem, key, build)
     columns = tuple(prepared.notes["columns"])
     return Series(np.array(prepared.arrays["values"]), columns, np.array(prepared.arrays["seconds"]), str(path))
+
+
+# -- wavessm data list, check, fetch -----------------------------------------------------------------------------------
+
+_ROWS = {"ETTh1": 17_420, "ETTh2": 17_420, "ETTm1": 69_680, "WTH": 35_064, "ECL": 26_304}
+_MD5 = {  # as other libraries pin them
+    "ETTh1.csv": "8381763947c85f4be6ac456c508460d6",
+    "ETTh2.csv": "51a229a3fc13579dd939364fefe9c7ab",
+    "ETTm1.csv": "82d6bd89109c63d075d99c1077b33f38",
+}
+_SHA256 = {
+    "ETTh1": "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
+    "ETTh2": "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
+    "ETTm1": "6ce1759b1a18e3328421d5d75fadcb316c449fcd7cec32820c8dafda71986c9e",
+}
+_ETT_FILES = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"
+
+
+def _check(root: Path, name: str) -> list[Finding]:
+    from wavessm.data.tables import read_table
+
+    known = SETS[name]
+    path, target = find_series(root, name, multivariate=False)
+    data = load_forecast(root, name, horizon=min(known.lengths))
+    findings = [
+        Finding("ok", f"{path}: readable, dates rise, no NaN in column {target}"),
+        expect("rows", len(data.train.series), _ROWS[name]),  # type: ignore[attr-defined]
+        expect("seconds between rows", data.info.step, 900.0 if name == "ETTm1" else 3600.0),
+    ]
+    if path.name in known.files:
+        findings.append(expect("columns beside the date", len(read_table(path).columns) - 1, known.columns))
+    else:
+        findings.append(Finding("note", f"{path.name} has the target only; {known.files[0]} is needed for all columns"))
+    if path.name in _MD5:
+        findings.append(expect("MD5", digest(path, "md5"), _MD5[path.name]))
+    return findings
+
+
+def _published(name: str) -> Published:
+    licence, sha256 = "see the publisher", _SHA256.get(name)
+    url, remark = "", "its publisher keeps it on a shared drive: download it by hand into forecasting/"
+    if sha256:
+        licence, url, remark = "CC BY-ND 4.0", f"{_ETT_FILES}/{name}.csv", ""
+    return Published(
+        licence,
+        SETS[name].published,
+        lambda root: [find_series(root, name, multivariate=False)[0]],
+        lambda root: _check(root, name),
+        url,
+        f"forecasting/{name}.csv",
+        sha256=sha256,
+        remark=remark,
+    )
+
+
+PUBLISHED = {name: _published(name) for name in SETS}

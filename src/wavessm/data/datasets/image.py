@@ -8,76 +8,92 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.published import Published, check_cases
+from wavessm.data.task import DataOptions, Recipe, Task, data_root
 from wavessm.errors import DataError
 
-PUBLISHED = "https://www.cs.toronto.edu/~kriz/cifar.html"
+if TYPE_CHECKING:
+    import numpy as np
+
+    from wavessm.data.cache import Prepared
+    from wavessm.data.source import DataSet
+
+HOMEPAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MEAN, STD = 122.6, 61.0  # of the grey training pixels, rounded as in state-spaces/s4
-_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 _PIXELS = 3 * 32 * 32
 _SPLIT_SEED = 42
-_RECONSTRUCT: Any = np.array(0).__reduce__()[0]  # what a pickled array calls, wherever NumPy keeps it
+
+
+@dataclass(frozen=True)
+class ImageOptions(DataOptions):
+    root: str = ""
+    """Folder that holds cifar-10-batches-py/ or cifar-10-batches-bin/; default $WAVESSM_DATA."""
+
+    def load(self, seed: int) -> DataSet:
+        return load_image(data_root(self.root))
+
+
+_PAPER = Recipe(
+    {"d_model": 512, "n_layers": 6, "bidirectional": True, "prenorm": False, "dropout": 0.1},
+    {"lr": 0.01, "weight_decay": 0.05, "batch_size": 50, "epochs": 200, "eval_batch_size": 64, "c_rate": "ssm",
+     "precision": "tf32"},
+)  # fmt: skip
+TASKS = (
+    Task("image", ImageOptions(), {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")}, "root"),
+)
 
 
 def load_image(root: str | Path) -> DataSet:
-    """x (batch, 1024, 1): grey pixels row by row, scaled by mean and standard deviation; y the class of ten.
+    """Load CIFAR-10. Nine tenths of the training pictures train, the rest validates (a permutation with seed 42).
 
-    Nine tenths of the training pictures train, the rest validates (a permutation with seed 42).
+    Returns:
+        x (batch, 1024, 1): grey pixels row by row, scaled by mean and standard deviation; y the class of ten.
     """
+    from wavessm.data.cache import cache_folder, cached, fingerprint
+    from wavessm.data.source import DataInfo, split_set
+
     files = find_image(root)
     folder = files[0].parent
     key = {"files": fingerprint(files, folder), "layout": 1}
     prepared = cached(cache_folder(folder.parent), "image", key, lambda: _read_all(files))
-    parts = {
-        part: Arrays(
-            torch.from_numpy(prepared.arrays[f"x_{part}"]),
-            torch.from_numpy(prepared.arrays[f"y_{part}"]),
-            affine=(1 / STD, -MEAN / STD),
-        )
-        for part in ("train", "val", "test")
-    }
     info = DataInfo("multiclass", 1, 10, 1024, classes=CLASSES, scale=((MEAN,), (STD,)))
-    return DataSet("image", parts["train"], parts["val"], parts["test"], info)
+    return split_set("image", prepared.arrays, info, (1 / STD, -MEAN / STD))
 
 
 def find_image(root: str | Path) -> list[Path]:
-    """Five training files and the test file, of the Python or the binary version."""
+    """Return five training files and the test file, of the Python or the binary version."""
     for name, suffix in (("cifar-10-batches-py", ""), ("cifar-10-batches-bin", ".bin")):
         for folder in (Path(root) / name, Path(root)):
-            files = [folder / f"{stem}{suffix}" for stem in (*_TRAIN, "test_batch")]
+            files = [folder / f"{stem}{suffix}" for stem in _NAMES]
             if all(path.is_file() for path in files):
                 return files
     raise DataError(
         f"Image: no cifar-10-batches-py (nor -bin) in {root}; get it with `wavessm data fetch image`, "
-        f"or from {PUBLISHED}."
+        f"or from {HOMEPAGE}."
     )
 
 
-def grey(pixels: np.ndarray) -> np.ndarray:
-    """ITU-R 601 luma in whole numbers, as Pillow computes it. (cases, 3, …) uint8 → (cases, …) uint8
-
-    >>> grey(np.array([[[255], [0], [0]]], np.uint8)).tolist()
-    [[76]]
-    """
-    red, green, blue = (pixels[:, i].astype(np.uint32) for i in range(3))
-    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)
+def _grey(pixels: np.ndarray) -> np.ndarray:
+    """ITU-R 601 luma in whole numbers, as Pillow computes it. (cases, 3, …) uint8 → (cases, …) uint8"""
+    red, green, blue = (pixels[:, i].astype("uint32") for i in range(3))
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype("uint8")
 
 
 def _read_all(files: list[Path]) -> Prepared:
+    import numpy as np
+    import torch
+
+    from wavessm.data.cache import Prepared
+
     read = _read_binary if files[0].suffix == ".bin" else _read_pickle
     batches = [read(path) for path in files]
     x, y = (np.concatenate([batch[i] for batch in batches[:-1]]) for i in range(2))
-    if len(x) < 10:
-        raise DataError(f"{files[0].parent}: {len(x)} training pictures, too few to hold a tenth of them out.")
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(_SPLIT_SEED)).numpy()
     train, val = order[: int(len(x) * 0.9)], order[int(len(x) * 0.9) :]
     arrays = {"x_train": x[train], "y_train": y[train], "x_val": x[val], "y_val": y[val]}
@@ -86,16 +102,20 @@ def _read_all(files: list[Path]) -> Prepared:
 
 def _finish(path: Path, pixels: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """Grey pixels (cases, 1024, 1) uint8 and labels (cases,), checked."""
+    import numpy as np
+
     pixels, labels = np.asarray(pixels), np.asarray(labels)
     if pixels.ndim != 2 or pixels.shape[1] != _PIXELS or pixels.dtype != np.uint8 or labels.shape != pixels.shape[:1]:
         raise DataError(f"{path}: pictures {pixels.shape} of {pixels.dtype} and labels {labels.shape}, expected "
                         f"(cases, {_PIXELS}) of uint8 and (cases,).")  # fmt: skip
     if not labels.size or labels.min() < 0 or labels.max() > 9:
         raise DataError(f"{path}: no pictures, or a label outside of 0 to 9.")
-    return grey(pixels.reshape(-1, 3, 1024))[..., None], labels.astype(np.int64)
+    return _grey(pixels.reshape(-1, 3, 1024))[..., None], labels.astype(np.int64)
 
 
 def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    import numpy as np
+
     raw = np.fromfile(path, np.uint8)
     if not raw.size or raw.size % (_PIXELS + 1):
         raise DataError(f"{path}: {raw.size:,} bytes, expected a multiple of {_PIXELS + 1:,}; the file is truncated.")
@@ -106,18 +126,19 @@ def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 class _OnlyArrays(pickle.Unpickler):
     """Reads dictionaries, lists, numbers and arrays, and refuses to call anything else."""
 
-    allowed: dict[tuple[str, str], Callable[..., Any]] = {  # noqa: RUF012
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
-        ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-        ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    }
-
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.allowed:
+        import numpy as np
+
+        known = {
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
+            ("numpy.core.multiarray", "_reconstruct"): np.array(0).__reduce__()[0],  # wherever NumPy keeps it
+        }
+        module = module.replace("numpy._core", "numpy.core")
+        if (module, name) not in known:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return self.allowed[module, name]
+        return known[module, name]
 
 
 def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -127,3 +148,17 @@ def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as reason:
         raise DataError(f"{path}: not a file of CIFAR-10's Python version ({reason}).") from reason
     return _finish(path, pixels, labels)
+
+
+PUBLISHED = {
+    "image": Published(
+        "none stated; cite Krizhevsky 2009",
+        HOMEPAGE,
+        find_image,
+        lambda root: check_cases(load_image(root), (45_000, 5_000, 10_000)),
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "cifar-10-batches-py",
+        "cifar-10-batches-py",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    )
+}

@@ -1,96 +1,118 @@
-"""Pathfinder and Path-X: sets of pictures on disk, generated or released, and as training takes them.
+"""Pathfinder and Path-X: pictures of dashed paths, generated (`wavessm data generate`) or released.
 
 pathfinder32/curv_contour_length_14/imgs/<b>/sample_<i>.png        pathfinder128/… for Path-X
                                    /metadata/<b>.npy               despite its name plain text, a line a picture
-                                   /statistics/<b>.json            of generated sets: see `Statistics`
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.published import Published, check_cases
+from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
 from wavessm.errors import DataError, MissingExtraError, unknown_name
 
-PUBLISHED = "https://github.com/google-research/long-range-arena"
+if TYPE_CHECKING:
+    import numpy as np
+
+    from wavessm.data.cache import Prepared
+    from wavessm.data.source import DataSet
+
+ARENA = "https://github.com/google-research/long-range-arena"
+ARENA_URL = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+ARENA_CODE = "Apache 2.0 (its code)"
+ARENA_PLACES = (".", "lra_release", "lra_release/lra_release")
+"""Where a set of the Long Range Arena may be: in the data folder itself, or in the unpacked release."""
+
 SIZES = {"pathfinder": 32, "pathx": 128}
 LEVEL = "curv_contour_length_14"
 COUNT = 200_000
+RECORD = "generated.json"
 CLASSES = ("apart", "joined")
 _SPLIT_SEED = 42
-RECORD = "generated.json"
+
+
+@dataclass(frozen=True)
+class PathfinderOptions(DataOptions):
+    root: str = ""
+    """Folder that holds pathfinder32/ (pathfinder128/ for Path-X), generated or released; default $WAVESSM_DATA."""
+    name: str = "pathfinder"
+    """pathfinder or pathx."""
+    center: bool = False
+    """Pixels in [-1, 1] instead of [0, 1]."""
+    skip_bad: bool = False
+    """Leave out pictures that cannot be read, and list them."""
+
+    def load(self, seed: int) -> DataSet:
+        return load_pathfinder(data_root(self.root), self.name, self.center, self.skip_bad)
+
+
+_PAPER = Recipe(
+    {"d_model": 256, "n_layers": 6, "d_state": 128, "n_ssm": None, "norm": "batch", "bidirectional": True},
+    {"lr": 0.001, "weight_decay": 0.03, "batch_size": 64, "epochs": 200, "eval_batch_size": 64, "c_rate": "ssm",
+     "precision": "tf32"},
+)  # fmt: skip
+_PAPER_X = _PAPER.change(lr=0.0005, lr_ssm=0.0005, weight_decay=0.05, batch_size=32, epochs=50, eval_batch_size=32)
+_BEST_X = _PAPER_X.change(
+    "smallest step 1e-4, as in S4, instead of 1e-3, with which every frame of the paper fails", {"dt_min": 1e-4}
+)
+_RECIPES = {
+    "pathfinder": {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")},
+    "pathx": {"paper": _PAPER_X, "best": _BEST_X},
+}
+TASKS = tuple(
+    Task(name, PathfinderOptions(name=name), recipes, "root", fixed=("name",)) for name, recipes in _RECIPES.items()
+)
 
 
 def load_pathfinder(
     root: str | Path, name: str = "pathfinder", center: bool = False, skip_bad: bool = False
 ) -> DataSet:
-    """x (batch, size², 1) row by row in [0, 1], or in [-1, 1] with `center`; y 1 where the discs mark one path.
+    """Load the pictures, split 80, 10 and 10 % at random (seed 42), as state-spaces/s4 splits them.
 
-    80, 10 and 10 % at random (seed 42), as state-spaces/s4 splits them.
+    Returns:
+        x (batch, size², 1) row by row in [0, 1], or in [-1, 1] with `center`; y 1 where the discs mark one path.
     """
+    from wavessm.data.cache import cache_folder, cached, fingerprint, left_out
+    from wavessm.data.source import DataInfo, split_set
+
     if name not in SIZES:
         raise unknown_name("set of pictures", name, SIZES)
     folder = find_pathfinder(root, name)
     # Of the pictures only the folders are looked at: hundreds of thousands of files take long to ask about.
     folders = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(folder / "imgs"))
-    key = {"files": fingerprint([folder / "metadata"], folder), "folders": folders, "layout": 1}
+    key = {"files": fingerprint([folder / "metadata"], folder), "folders": folders, "layout": 2}
     prepared = cached(cache_folder(folder.parent.parent), name, key, lambda: _read_all(folder, SIZES[name]))
-    bad: dict[str, str] = prepared.notes["bad"]
-    if bad and not skip_bad:
-        raise DataError(f"{next(iter(bad.values()))} ({len(bad)} bad in all) Mend it, or go on with skip_bad.")
-    scale, affine = ((127.5,), (127.5,)), (1 / 127.5, -1.0)
-    if not center:
-        scale, affine = ((0.0,), (255.0,)), (1 / 255.0, 0.0)
-    parts = {
-        part: Arrays(
-            torch.from_numpy(prepared.arrays[f"x_{part}"]),
-            torch.from_numpy(prepared.arrays[f"y_{part}"]).long(),
-            affine=affine,
-        )
-        for part in ("train", "val", "test")
-    }
-    info = DataInfo("multiclass", 1, 2, SIZES[name] ** 2, classes=CLASSES, scale=scale, skipped=tuple(bad))
-    return DataSet(name, parts["train"], parts["val"], parts["test"], info)
+    skipped = left_out(prepared, skip_bad, str(folder))
+    scale, affine = (((127.5,), (127.5,)), (1 / 127.5, -1.0)) if center else (((0.0,), (255.0,)), (1 / 255.0, 0.0))
+    info = DataInfo("multiclass", 1, 2, SIZES[name] ** 2, classes=CLASSES, scale=scale, skipped=skipped)
+    return split_set(name, prepared.arrays, info, affine)
 
 
 def find_pathfinder(root: str | Path, name: str) -> Path:
-    """The folder of the 14-paddle set: below `root`, or below an unpacked release in it."""
-    below = Path(f"pathfinder{SIZES[name]}") / LEVEL
-    for place in arena_places(root):
-        if (place / below / "metadata").is_dir():
-            return place / below
-    raise DataError(
-        f"{name}: no {below} in {root}; make it with `wavessm data generate {name}`, or unpack the release "
-        f"of {PUBLISHED}."
+    """Return the folder of the 14-paddle set: below `root`, or below an unpacked release in it."""
+    below = f"pathfinder{SIZES[name]}/{LEVEL}"
+    made = f"make it with `wavessm data generate {name}`, or unpack the release of {ARENA}."
+    return find_folder(
+        root, [f"{place}/{below}" for place in ARENA_PLACES], ["metadata"], f"{name}: no {below} in {root}; {made}"
     )
 
 
-def arena_places(root: str | Path) -> list[Path]:
-    """Folders in which a set of the Long Range Arena may lie: `root`, or the unpacked release in it."""
-    root = Path(root)
-    return [root, root / "lra_release", root / "lra_release" / "lra_release"]
-
-
 def read_metadata(folder: Path) -> list[tuple[str, int]]:
-    """File and label of every picture, batch by batch."""
+    """Return file and label of every picture, batch by batch."""
     files = sorted((folder / "metadata").glob("[0-9]*.npy"), key=lambda path: int(path.stem))
     if not files:
         raise DataError(f"{folder / 'metadata'}: no metadata in it; was the generator stopped before its first batch?")
-    record = folder / RECORD
-    if record.exists():
-        begun = json.loads(record.read_text())
-        if len(files) != -(-begun["count"] // begun["batch"]):
-            raise DataError(
-                f"{folder}: {len(files)} batches of {-(-begun['count'] // begun['batch'])}; the generator was stopped, "
-                f"run it again with count {begun['count']} and seed {begun['seed']}."
-            )
+    if (folder / RECORD).exists():
+        started = json.loads((folder / RECORD).read_text())
+        batches = -(-started["count"] // started["batch"])
+        if len(files) != batches:
+            raise DataError(f"{folder}: {len(files)} batches of {batches}; the generator was stopped, run it again "
+                            f"with count {started['count']} and seed {started['seed']}.")  # fmt: skip
     found = []
     for path in files:
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -103,12 +125,15 @@ def read_metadata(folder: Path) -> list[tuple[str, int]]:
 
 def _read_all(folder: Path, size: int) -> Prepared:
     """Pictures (cases, size², 1) uint8 and labels of the three parts, each in the order of the split."""
+    import numpy as np
+
+    from wavessm.data.cache import Prepared
+
     Image = pillow()
     listed = read_metadata(folder)
     pixels = np.empty((len(listed), size * size, 1), np.uint8)
-    labels = np.empty(len(listed), np.uint8)
+    labels: list[int] = []
     bad: dict[str, str] = {}
-    good = 0
     for name, label in listed:
         try:
             with Image.open(folder / name) as image:
@@ -118,37 +143,51 @@ def _read_all(folder: Path, size: int) -> Prepared:
         except (OSError, ValueError, SyntaxError) as reason:
             bad[name] = f"{folder / name}: not a readable picture ({' '.join(str(reason).split())})."
             continue
-        pixels[good, :, 0], labels[good] = values.reshape(-1), label
-        good += 1
-    parts = split_rows(good)
-    arrays = {f"x_{part}": pixels[rows] for part, rows in parts.items()}
-    arrays |= {f"y_{part}": labels[rows] for part, rows in parts.items()}
-    if {*np.unique(arrays["y_train"])} != {0, 1}:
+        pixels[len(labels), :, 0] = values.reshape(-1)
+        labels.append(label)
+    y = np.array(labels, np.int64)
+    parts = _split_rows(len(labels))
+    if {*y[parts["train"]].tolist()} != {0, 1}:
         raise DataError(f"{folder}: the training part has pictures of one kind only; the set is too small.")
-    return Prepared(arrays, {"bad": bad})
+    arrays = {f"x_{part}": pixels[rows] for part, rows in parts.items()}
+    return Prepared(arrays | {f"y_{part}": y[rows] for part, rows in parts.items()}, {"bad": bad})
 
 
-def split_rows(count: int) -> dict[str, np.ndarray]:
+def _split_rows(count: int) -> dict[str, np.ndarray]:
     """Rows of the three parts, 80, 10 and 10 % of a permutation with seed 42.
 
-    >>> [len(rows) for rows in split_rows(200_000).values()]
+    >>> [len(rows) for rows in _split_rows(200_000).values()]
     [160000, 20000, 20000]
     """
-    if count < 10:
-        raise DataError(f"{count} pictures are too few to split into three parts; expected at least 10.")
+    import torch
+
     order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT_SEED)).numpy()
     tenth = count // 10
-    return {
-        "train": order[: count - 2 * tenth],
-        "val": order[count - 2 * tenth : count - tenth],
-        "test": order[count - tenth :],
-    }
+    train, val = order[: count - 2 * tenth], order[count - 2 * tenth : count - tenth]
+    return {"train": train, "val": val, "test": order[count - tenth :]}
 
 
 def pillow() -> Any:
-    """Pillow's `Image` module, or an error that says how to get it."""
+    """Return Pillow's `Image` module, or raise an error that says how to get it."""
     try:
         from PIL import Image
     except ImportError as reason:
         raise MissingExtraError("pictures need Pillow: pip install 'wavessm[train]'.") from reason
     return Image
+
+
+def _published(name: str) -> Published:
+    place = f"pathfinder{SIZES[name]}/{LEVEL}"
+    return Published(
+        ARENA_CODE,
+        ARENA,
+        lambda root: [find_pathfinder(root, name)],
+        lambda root: check_cases(load_pathfinder(root, name, skip_bad=True), (160_000, 20_000, 20_000)),
+        ARENA_URL,
+        place,
+        place,
+        remark=f"or make it: wavessm data generate {name}",
+    )
+
+
+PUBLISHED = {name: _published(name) for name in SIZES}

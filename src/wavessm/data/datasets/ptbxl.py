@@ -8,85 +8,135 @@ of the task are left out. One mean and one standard deviation over all training 
 from __future__ import annotations
 
 import ast
-import logging
-import os
+import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.source import Arrays, DataInfo, DataSet
-from wavessm.data.tables import need_columns, read_table
-from wavessm.data.wfdb_files import check_samples, read_header, read_samples
+from wavessm.data.published import Finding, Published, digest, expect
+from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
 from wavessm.errors import DataError, OptionError, unknown_name
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-log = logging.getLogger("wavessm.data")
+    from wavessm.data.cache import Prepared
+    from wavessm.data.source import DataSet
 
-TASKS = ("all", "diag", "sub-diag", "super-diag", "form", "rhythm")
+LABELS = ("super-diag", "sub-diag", "diag", "all", "form", "rhythm")
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
-PUBLISHED = "https://physionet.org/content/ptb-xl/1.0.3/"
+HOMEPAGE = "https://physionet.org/content/ptb-xl/1.0.3/"
 SUFFIX = {100: "lr", 500: "hr"}
 FOLDS = {"train": range(1, 9), "val": range(9, 10), "test": range(10, 11)}
 
 
-def load_ptbxl(root: str | Path, task: str = "super-diag", rate: int = 100, skip_bad: bool = False) -> DataSet:
-    """One of the six tasks. root: the release, or a data folder with `ptbxl` (or the unzipped release) in it.
+@dataclass(frozen=True)
+class PtbxlOptions(DataOptions):
+    root: str = ""
+    """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
+    labels: str = "super-diag"
+    """Label set: all, diag, sub-diag, super-diag, form or rhythm."""
+    hz: Literal[100, 500] = 100
+    """Sampling rate of the records."""
+    skip_bad: bool = False
+    """Leave out records that cannot be read, and list them."""
 
-    x is (batch, 1000, 12) at 100 Hz, (batch, 5000, 12) at 500 Hz; y is (batch, classes) of 0 and 1. Raises `DataError`
-    in one line for missing or damaged files; with `skip_bad` damaged records are left out and listed in `info.skipped`.
+    def load(self, seed: int) -> DataSet:
+        return load_ptbxl(data_root(self.root), self.labels, self.hz, self.skip_bad)
+
+
+_PAPER = Recipe(
+    {"d_model": 256, "n_layers": 6, "norm": "batch", "dropout": 0.1, "bidirectional": True},
+    {"lr": 0.01, "weight_decay": 0.05, "batch_size": 16, "epochs": 100, "precision": "tf32"},
+)
+_WHOLE = _PAPER.change(
+    "batch 64, 8 epochs, one cycle to 5e-3, dropout 0.05; not batch 16, 100 epochs, cosine from 1e-2, 0.1",
+    {"dropout": 0.05}, lr=5e-3, batch_size=64, epochs=8, schedule="one-cycle", warmup=0.3,
+)  # fmt: skip
+_LONGER = _WHOLE.change(
+    "whole records, batch 64, 24 epochs, one cycle to 5e-3, dropout 0.2; not batch 16, 100 epochs, cosine from 1e-2, "
+    "0.1",
+    {"dropout": 0.2}, epochs=24,
+)  # fmt: skip
+_CROPS = _WHOLE.change(
+    "stretches of 2.5 s, batch 64, 32 epochs (form: 64), one cycle to 5e-3, dropout 0.2; not whole records, batch 16, "
+    "100 epochs, cosine from 1e-2, 0.1",
+    {"dropout": 0.2}, crop=2.5, epochs=32,
+)  # fmt: skip
+_MANY = {"paper": _PAPER, "whole": _WHOLE, "best": _CROPS}
+_RECIPES = {
+    "super-diag": {"paper": _PAPER, "crops": _CROPS, "best": _WHOLE},
+    "form": {**_MANY, "best": _CROPS.change(_CROPS.note, epochs=64)},
+    "rhythm": {"paper": _PAPER, "whole": _WHOLE, "crops": _CROPS, "best": _LONGER},
+}
+TASKS = tuple(
+    Task(f"ptbxl-{name}", PtbxlOptions(labels=name), _RECIPES.get(name, _MANY), "root", fixed=("labels",))
+    for name in LABELS
+)
+
+
+def load_ptbxl(
+    root: str | Path, labels: str = "super-diag", sampling_rate: int = 100, skip_bad: bool = False
+) -> DataSet:
+    """Load one of the six tasks.
+
+    Args:
+        root: the release, or a data folder with `ptbxl` (or the unzipped release) in it.
+        labels: all, diag, sub-diag, super-diag, form or rhythm.
+        sampling_rate: 100 or 500 Hz.
+        skip_bad: leave out damaged records; `info.skipped` lists them.
+
+    Returns:
+        x (batch, 1000, 12) at 100 Hz, (batch, 5000, 12) at 500 Hz; y (batch, classes) of 0 and 1.
+
+    Raises:
+        DataError: for missing or damaged files.
     """
-    if task not in TASKS:
-        raise unknown_name("PTB-XL task", task, TASKS)
-    if rate not in SUFFIX:
-        raise OptionError(f"load_ptbxl: rate is {rate!r}, expected 100 or 500 (Hz).")
+    import numpy as np
+
+    from wavessm.data.cache import left_out
+
+    if labels not in LABELS:
+        raise unknown_name("label set of PTB-XL", labels, LABELS)
+    if sampling_rate not in SUFFIX:
+        raise OptionError(f"load_ptbxl: sampling_rate is {sampling_rate!r}, expected 100 or 500 (Hz).")
     folder = find_ptbxl(root)
     table = read_database(folder)
-    names = table[f"filename_{SUFFIX[rate]}"].tolist()
-    prepared = _signals(folder, names, rate)
-    bad: dict[str, str] = prepared.notes["bad"]
-    if bad and not skip_bad:
-        first, more = next(iter(bad.values())), f" ({len(bad) - 1} more records are bad too)" if len(bad) > 1 else ""
-        raise DataError(f"{first}{more} Fetch it again from {PUBLISHED}, or go on without it with skip_bad.")
-    if bad:
-        log.warning("PTB-XL: %d bad records left out: %s", len(bad), ", ".join(list(bad)[:10]))
-    labels, classes = task_labels(folder, table, task)
-    good = np.array([name not in bad for name in names])
-    kept = labels.any(axis=1) & good
+    names = table[f"filename_{SUFFIX[sampling_rate]}"].tolist()
+    prepared = _signals(folder, names, sampling_rate)
+    skipped = left_out(prepared, skip_bad, "PTB-XL")
+    present, classes = read_labels(folder, table, labels)
+    good = np.array([name not in skipped for name in names])
     place = np.cumsum(good) - 1  # row of a record among the signals
-    folds = table["strat_fold"].to_numpy()
-    parts = {part: np.flatnonzero(kept & np.isin(folds, list(numbers))) for part, numbers in FOLDS.items()}
-    for part, rows in parts.items():
+    parts = {}
+    for part, folds in FOLDS.items():
+        rows = np.flatnonzero(present.any(axis=1) & good & table["strat_fold"].isin(list(folds)).to_numpy())
         if not rows.size:
-            raise DataError(f"PTB-XL {task}: no record in the {part} part (folds {list(FOLDS[part])}) of {folder}.")
-    _check_seen(labels[parts["train"]], classes, task)
-    return _assemble(task, prepared, {p: (place[r], labels[r]) for p, r in parts.items()}, classes, (rate, tuple(bad)))
+            raise DataError(f"PTB-XL {labels}: no record in the {part} part (folds {list(folds)}) of {folder}.")
+        parts[part] = place[rows], present[rows].astype(np.float32)
+    if (unseen := np.flatnonzero(~parts["train"][1].any(axis=0))).size:
+        raise DataError(f"PTB-XL {labels}: label {classes[unseen[0]]} is never positive in training (folds 1 to 8); "
+                        f"the release is incomplete, see {HOMEPAGE}.")  # fmt: skip
+    return _assemble(f"ptbxl-{labels}", prepared, parts, classes, sampling_rate, skipped)
 
 
 def _assemble(
-    task: str,
+    name: str,
     prepared: Prepared,
     parts: dict[str, tuple[np.ndarray, np.ndarray]],
     classes: tuple[str, ...],
-    about: tuple[int, tuple[str, ...]],
+    sampling_rate: int,
+    skipped: tuple[str, ...],
 ) -> DataSet:
-    signals, gain = prepared.arrays["signals"], float(prepared.notes["gain"])
-    train = parts["train"][0]
+    from wavessm.data.source import DataInfo, split_set
+
+    signals, gain, train = prepared.arrays["signals"], float(prepared.notes["gain"]), parts["train"][0]
     count = train.size * signals.shape[1] * signals.shape[2]
-    mean = prepared.arrays["sums"][train].sum() / count
-    std = float(np.sqrt(prepared.arrays["squares"][train].sum() / count - mean**2))
+    mean = float(prepared.arrays["sums"][train].sum() / count)
+    std = math.sqrt(float(prepared.arrays["squares"][train].sum()) / count - mean**2)
     if std == 0:
-        raise DataError(f"PTB-XL {task}: every training record is constant at {mean / gain} mV; nothing to learn.")
-    affine = (1 / std, -mean / std)
-    sources = {
-        part: Arrays(torch.from_numpy(signals[rows]), torch.from_numpy(y.astype(np.float32)), affine=affine)
-        for part, (rows, y) in parts.items()
-    }
-    rate, skipped = about
+        raise DataError(f"{name}: every training record is constant at {mean / gain} mV; nothing to learn.")
     info = DataInfo(
         "multilabel",
         d_input=signals.shape[2],
@@ -94,117 +144,200 @@ def _assemble(
         length=signals.shape[1],
         classes=classes,
         channels=LEADS,
-        scale=((float(mean) / gain,), (std / gain,)),
-        rate=float(rate),
+        scale=((mean / gain,), (std / gain,)),
+        rate=float(sampling_rate),
         skipped=skipped,
     )
-    return DataSet(f"ptbxl-{task}", sources["train"], sources["val"], sources["test"], info)
+    arrays = {f"x_{part}": signals[rows] for part, (rows, _) in parts.items()}
+    arrays |= {f"y_{part}": y for part, (_, y) in parts.items()}
+    return split_set(name, arrays, info, (1 / std, -mean / std))
 
 
 def find_ptbxl(root: str | Path) -> Path:
-    """The folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
-    root = Path(root)
-    for folder in (root, root / "ptbxl", *sorted(root.glob("ptb-xl*"))):
-        if (folder / "ptbxl_database.csv").is_file():
-            return folder
-    raise DataError(f"PTB-XL: no ptbxl_database.csv in {root} or {root / 'ptbxl'}; it is published at {PUBLISHED}.")
+    """Return the folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
+    places = [".", "ptbxl", *sorted(path.name for path in Path(root).glob("ptb-xl*"))]
+    missing = f"PTB-XL: no ptbxl_database.csv in {root} or {Path(root) / 'ptbxl'}; it is published at {HOMEPAGE}."
+    return find_folder(root, places, ["ptbxl_database.csv"], missing)
 
 
 def read_database(folder: Path) -> pd.DataFrame:
-    """ptbxl_database.csv as far as it is used: ecg_id, scp_codes (dict), strat_fold, filename_lr, filename_hr."""
+    """Return ptbxl_database.csv with ecg_id, scp_codes (dict), strat_fold, filename_lr, filename_hr."""
+    from wavessm.data.tables import need_columns, read_table
+
     path = folder / "ptbxl_database.csv"
-    columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
     table = read_table(path)
+    columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
     need_columns(table, columns, path)
     table = table[columns].copy()
-    folds = table["strat_fold"]
-    if not folds.isin(range(1, 11)).all():
-        row = int(np.flatnonzero(~folds.isin(range(1, 11)))[0])
-        raise DataError(f"{path}: strat_fold is {folds.iloc[row]!r} in line {row + 2}, expected 1 to 10.")
+    for line in table.index[~table["strat_fold"].isin(range(1, 11))]:
+        raise DataError(f"{path}: strat_fold is {table.at[line, 'strat_fold']!r} in line {line}, expected 1 to 10.")
     codes = []
-    for row, text in enumerate(table["scp_codes"]):
+    for line, text in table["scp_codes"].items():
         try:
             codes.append(ast.literal_eval(text))
         except (ValueError, SyntaxError, TypeError) as reason:
-            raise DataError(f"{path}: scp_codes in line {row + 2} is {text!r}, expected a dict.") from reason
+            raise DataError(f"{path}: scp_codes in line {line} is {text!r}, expected a dict.") from reason
     table["scp_codes"] = codes
     return table
 
 
-def task_labels(folder: Path, table: pd.DataFrame, task: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels (records, classes) bool, and the classes in alphabetical order."""
+def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels (records, classes) bool, and the classes in alphabetical order."""
+    import numpy as np
+
+    from wavessm.data.tables import need_columns, read_table
+
     path = folder / "scp_statements.csv"
     if not path.is_file():
-        raise DataError(f"PTB-XL: {path} is missing; it is published at {PUBLISHED}.")
+        raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
     statements = read_table(path, index=True)
     need_columns(statements, ["diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass"], path)
-    flag = {"all": None, "form": "form", "rhythm": "rhythm"}.get(task, "diagnostic")
+    flag = {"all": None, "form": "form", "rhythm": "rhythm"}.get(labels, "diagnostic")
     chosen = statements if flag is None else statements[statements[flag] == 1]
-    title = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(task)
+    title = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(labels)
     meaning: dict[str, Any] = {code: chosen.at[code, title] if title else code for code in chosen.index}
     known = set(statements.index)
     found = []
-    for row, codes in enumerate(table["scp_codes"]):
-        if not known.issuperset(codes):
-            stray = sorted(set(codes) - known)[0]
-            raise DataError(f"{folder / 'ptbxl_database.csv'}: code {stray!r} in line {row + 2} is not in {path.name}.")
+    for line, codes in table["scp_codes"].items():
+        if stray := sorted(set(codes) - known):
+            raise DataError(f"{folder / 'ptbxl_database.csv'}: code {stray[0]!r} in line {line} is not in {path.name}.")
         found.append({meaning[code] for code in codes if code in meaning})
     classes = tuple(sorted(set().union(*found)))
-    column = {name: i for i, name in enumerate(classes)}
-    labels = np.zeros((len(found), len(classes)), bool)
-    for row, names in enumerate(found):
-        labels[row, [column[name] for name in names]] = True
-    return labels, classes
-
-
-def _check_seen(labels: np.ndarray, classes: tuple[str, ...], task: str) -> None:
-    seen = np.flatnonzero(labels.any(axis=0))
-    unseen = [name for i, name in enumerate(classes) if i not in seen]
-    if unseen:
-        raise DataError(f"PTB-XL {task}: label {unseen[0]} is never positive in training (folds 1 to 8); "
-                        f"the release is incomplete, see {PUBLISHED}.")  # fmt: skip
+    return np.array([[name in names for name in classes] for names in found]), classes
 
 
 def _signals(folder: Path, names: list[str], rate: int) -> Prepared:
     """All sound records as one array, from the cache where it is sound: signals, sums and squares of each record."""
+    from wavessm.data.cache import cache_folder, cached, fingerprint
+
     records = folder / f"records{rate}"
     if not records.is_dir():
-        raise DataError(f"PTB-XL: the folder {records} is missing; it is published at {PUBLISHED}.")
+        raise DataError(f"PTB-XL: the folder {records} is missing; it is published at {HOMEPAGE}.")
     key = {"files": fingerprint([records, folder / "ptbxl_database.csv"], folder), "rate": rate, "layout": 1}
     return cached(cache_folder(folder), f"ptbxl-{rate}", key, lambda: _read_signals(folder, names, rate))
 
 
+def _read(path: str, rate: int) -> tuple[np.ndarray, float]:
+    """Samples (length, 12) int16 of a record and units a millivolt; all that PTB-XL promises is checked."""
+    from wavessm.data.files import check_samples, read_header, read_samples
+
+    header = read_header(path)
+    leads = header.leads
+    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.rate != rate:
+        raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
+    if any(lead.gain != leads[0].gain or lead.baseline for lead in leads):
+        raise DataError(f"{path}: gain or baseline differ between leads (expected {leads[0].gain}, 0).")
+    values = read_samples(path, header)
+    check_samples(path, header, values)
+    return values, leads[0].gain
+
+
 def _read_signals(folder: Path, names: list[str], rate: int) -> Prepared:
+    import numpy as np
+
+    from wavessm.data.cache import Prepared
+
     signals: np.ndarray | None = None
     bad: dict[str, str] = {}
     gain, good = 0.0, 0
     for name in names:
-        path = os.path.join(folder, name)
         try:
-            header = read_header(path)
-            if not header.plain:
-                raise DataError(f"{path}: not a single file in WFDB format 16, as PTB-XL is published.")
-            values = read_samples(path, header)
-            check_samples(path, header, values)
+            values, found = _read(str(folder / name), rate)
             if signals is None:
-                signals = np.empty((len(names), *values.shape), np.int16)
-                gain = header.leads[0].gain
-            if tuple(lead.name.upper() for lead in header.leads) != LEADS or header.rate != rate:
-                raise DataError(f"{path}: leads or rate are not those of PTB-XL at {rate} Hz.")
-            if values.shape != signals.shape[1:]:
-                raise DataError(f"{path}: {len(values)} samples, the records before it have {signals.shape[1]}.")
-            if any(lead.gain != gain or lead.baseline for lead in header.leads):
-                raise DataError(f"{path}: gain or baseline differ between leads or records (expected {gain}, 0).")
+                signals, gain = np.empty((len(names), *values.shape), np.int16), found
+            if values.shape != signals.shape[1:] or found != gain:
+                raise DataError(f"{folder / name}: {len(values)} samples and gain {found}, the records before it have "
+                                f"{signals.shape[1]} and {gain}.")  # fmt: skip
         except DataError as reason:
             bad[name] = str(reason)
             continue
         signals[good] = values
         good += 1
-    if signals is None or not good:
-        raise DataError(
-            f"PTB-XL: none of the {len(names)} records could be read; the first: {next(iter(bad.values()))}"
-        )
+    if signals is None:
+        raise DataError(f"PTB-XL: none of {len(names)} records could be read; the first: {next(iter(bad.values()))}")
     signals = signals[:good]
     sums = signals.sum(axis=(1, 2), dtype=np.int64)
     squares = np.array([np.square(record, dtype=np.int64).sum() for record in signals])
     return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad, "gain": gain})
+
+
+# -- wavessm data check -----------------------------------------------------------------------------------------------
+
+_RECORDS = {21_799: "1.0.3", 21_837: "1.0.1"}
+_CLASSES = {"all": 71, "diag": 44, "sub-diag": 23, "super-diag": 5, "form": 19, "rhythm": 12}
+_CASES = {  # training, validation and test records; the three diagnostic tasks have the same
+    "1.0.3": {"all": (17_418, 2_183, 2_198), "diag": (17_084, 2_146, 2_158), "form": (7_197, 901, 880),
+              "rhythm": (16_832, 2_100, 2_098)},
+    "1.0.1": {"all": (17_441, 2_193, 2_203), "diag": (17_111, 2_156, 2_163), "form": (7_202, 904, 882),
+              "rhythm": (16_854, 2_109, 2_103)},
+}  # fmt: skip
+
+
+def _check(folder: Path, rate: int) -> list[Finding]:
+    table = read_database(folder)
+    names = table[f"filename_{SUFFIX[rate]}"].tolist()
+    version = _RECORDS.get(len(table))
+    if version is None:
+        expected = " or ".join(f"{count:,}" for count in _RECORDS)
+        findings = [Finding("problem", f"{len(table):,} records listed, expected {expected}")]
+    else:
+        findings = [Finding("ok", f"{len(table):,} records listed, as in version {version}")]
+        for name, classes in _CLASSES.items():
+            cases = _CASES[version]["diag" if name.endswith("diag") else name]
+            labels, found = read_labels(folder, table, name)
+            kept = table["strat_fold"][labels.any(axis=1)]
+            parts = [int(kept.isin(list(folds)).sum()) for folds in FOLDS.values()]
+            findings.append(
+                expect(f"task {name}, classes and records per part", (len(found), *parts), (classes, *cases))
+            )
+    bad = []
+    for name in names:
+        try:
+            _read(str(folder / name), rate)
+        except DataError as reason:
+            bad.append(str(reason))
+    findings += [Finding("problem", text) for text in bad[:20]]
+    if bad:
+        findings.append(Finding("problem", f"{len(bad):,} bad records in all"))
+    else:
+        findings.append(Finding("ok", f"{len(names):,} records at {rate} Hz: sizes, first values and checksums"))
+    return [*findings, *_check_digests(folder, names)]
+
+
+def _check_digests(folder: Path, names: list[str]) -> list[Finding]:
+    """Against SHA256SUMS.txt, which PhysioNet puts into a release."""
+    path = folder / "SHA256SUMS.txt"
+    if not path.is_file():
+        return [Finding("note", f"no {path.name} in {folder}: checksums of the release not compared")]
+    listed = {name: value for value, name in (line.split(maxsplit=1) for line in path.read_text().splitlines())}
+    files = ["ptbxl_database.csv", "scp_statements.csv", *(name + end for name in names for end in (".hea", ".dat"))]
+    there = [name for name in files if name in listed and (folder / name).is_file()]
+    wrong = [name for name in there if digest(folder / name, "sha256") != listed[name]]
+    if wrong:
+        return [Finding("problem", f"{name}: SHA-256 differs from {path.name}") for name in wrong[:20]]
+    return [Finding("ok", f"SHA-256 of {len(there):,} files as in {path.name}")]
+
+
+def _published(rate: int) -> Published:
+    def find(root: Path) -> list[Path]:
+        folder = find_ptbxl(root)
+        files = [folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", f"records{rate}")]
+        for path in files:
+            if not path.exists():
+                raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
+        return files
+
+    archive = "ptb-xl-a-large-publicly-available-electrocardiography-dataset-1.0.3"
+    return Published(
+        "CC BY 4.0",
+        HOMEPAGE,
+        find,
+        lambda root: _check(find_ptbxl(root), rate),
+        f"https://physionet.org/static/published-projects/ptb-xl/{archive}.zip",
+        "ptbxl",
+        archive,
+        remark="the release brings SHA256SUMS.txt: `wavessm data check ptbxl` compares every file",
+    )
+
+
+PUBLISHED = {"ptbxl": _published(100), "ptbxl-500": _published(500)}

@@ -5,26 +5,28 @@
 Clips shorter than a second end in zeros. Two scalings:
     global      one mean and one standard deviation over the training clips
     s4-compat   as state-spaces/s4: divided by 2¹⁵ once more, then mean and deviation of every one of the 16,000 steps
-Half the rate is heard by `wavessm evaluate RUN --every 2`: every second sample of scaled clips, steps twice as long.
+`wavessm evaluate RUN --every 2` scores a model at half the sampling rate.
 """
 
 from __future__ import annotations
 
-import logging
+import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-from wavessm.data.signals import wav_samples
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.published import Published, check_cases
+from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
 from wavessm.errors import DataError, OptionError, unknown_name
 
-log = logging.getLogger("wavessm.data")
+if TYPE_CHECKING:
+    import numpy as np
 
-PUBLISHED = "https://www.tensorflow.org/datasets/catalog/speech_commands"
+    from wavessm.data.cache import Prepared
+    from wavessm.data.source import DataSet
+
+HOMEPAGE = "https://www.tensorflow.org/datasets/catalog/speech_commands"
 LATER_WORDS = ("backward", "follow", "forward", "learn", "visual")  # new in version 0.02
 WORDS: dict[int, tuple[str, ...]] = {
     30: (
@@ -34,7 +36,7 @@ WORDS: dict[int, tuple[str, ...]] = {
     )
 }  # fmt: skip
 WORDS[35] = tuple(sorted((*WORDS[30], *LATER_WORDS)))
-VERSIONS = {35: "0.02", 30: "0.01"}
+FOLDERS = {35: "speech_commands_v0.02", 30: "speech_commands_v0.01"}
 LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 SCALINGS = ("global", "s4-compat")
 RATE = LENGTH = 16_000
@@ -42,85 +44,109 @@ _FULL = 32_768.0
 _CHUNK = 2048
 
 
+@dataclass(frozen=True)
+class SpeechOptions(DataOptions):
+    root: str = ""
+    """Folder that holds speech_commands_v0.02/ (v0.01 for 30 words); default $WAVESSM_DATA."""
+    words: Literal[35, 30] = 35
+    """35 words are version 0.02, 30 words 0.01."""
+    scaling: Literal["global", "s4-compat"] = "global"
+    """One mean and deviation for all, or state-spaces/s4's of every step."""
+    skip_bad: bool = False
+    """Leave out clips that cannot be read, and list them."""
+
+    def load(self, seed: int) -> DataSet:
+        return load_speech(data_root(self.root), self.words, self.scaling, self.skip_bad)
+
+
+_PAPER = Recipe(
+    {"d_model": 128, "n_layers": 6, "n_ssm": 2, "norm": "batch", "bidirectional": True},
+    {"lr": 0.001, "weight_decay": 0.05, "batch_size": 16, "epochs": 40, "warmup": 1000, "eval_batch_size": 64,
+     "precision": "tf32"},
+)  # fmt: skip
+TASKS = (
+    Task("speech", SpeechOptions(), {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")}, "root"),
+)
+
+
 def load_speech(root: str | Path, words: int = 35, scaling: str = "global", skip_bad: bool = False) -> DataSet:
-    """x (batch, 16000, 1), y the word. With `skip_bad` clips that cannot be read are left out and listed."""
+    """Load Speech Commands.
+
+    Args:
+        root: folder that holds the release.
+        words: 35 (version 0.02) or 30 (0.01).
+        scaling: "global" or "s4-compat".
+        skip_bad: leave out clips that cannot be read; `info.skipped` lists them.
+
+    Returns:
+        x (batch, 16000, 1), y the word.
+    """
+    from wavessm.data.cache import cache_folder, cached, fingerprint, left_out
+
     if words not in WORDS:
         raise OptionError(f"load_speech: words is {words!r}, expected 35 (version 0.02) or 30 (0.01).")
     if scaling not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     folder = find_speech(root, words)
-    lists = {part: folder / name for part, name in LISTS.items()}
-    places = [folder / word for word in WORDS[words]]
-    key = {"files": fingerprint([*places, *lists.values()], folder), "words": words, "layout": 1}
+    places = [*(folder / word for word in WORDS[words]), *(folder / name for name in LISTS.values())]
+    key = {"files": fingerprint(places, folder), "words": words, "layout": 1}
     prepared = cached(cache_folder(folder.parent), f"speech-{words}", key, lambda: _read_all(folder, words))
-    bad: dict[str, str] = prepared.notes["bad"]
-    if bad and not skip_bad:
-        more = f" ({len(bad) - 1} more clips are bad too)" if len(bad) > 1 else ""
-        raise DataError(f"{next(iter(bad.values()))}{more} Fetch it again, or go on without it with skip_bad.")
-    if bad:
-        log.warning("Speech Commands: %d bad clips left out: %s", len(bad), ", ".join(list(bad)[:10]))
-    return _assemble(prepared, words, scaling, tuple(bad))
+    return _assemble(prepared.arrays, words, scaling, left_out(prepared, skip_bad, "Speech Commands"))
 
 
 def find_speech(root: str | Path, words: int) -> Path:
-    """The folder with the word folders and lists: `root`, or one below it named as the archive."""
-    root, name = Path(root), f"speech_commands_v{VERSIONS[words]}"
-    for folder in (root / name, root / "SpeechCommands" / name, root):
-        if all((folder / file).is_file() for file in LISTS.values()):
-            missing = [word for word in WORDS[words] if not (folder / word).is_dir()]
-            if not missing:
-                return folder
-            hint = " This looks like version 0.01: ask for 30 words." if set(missing) == set(LATER_WORDS) else ""
-            raise DataError(f"{folder}: no folder {missing[0]!r} ({len(missing)} of {words} words are missing).{hint}")
-    raise DataError(
+    """Return the folder with the word folders and lists: `root`, or one below it named as the archive."""
+    name = FOLDERS[words]
+    folder = find_folder(
+        root,
+        [name, f"SpeechCommands/{name}", ""],
+        LISTS.values(),
         f"Speech Commands: no {name} with {LISTS['val']} in {root}; get it with "
-        f"`wavessm data fetch {'speech' if words == 35 else 'speech-30'}`, or from {PUBLISHED}."
+        f"`wavessm data fetch {'speech' if words == 35 else 'speech-30'}`, or from {HOMEPAGE}.",
     )
+    if missing := [word for word in WORDS[words] if not (folder / word).is_dir()]:
+        hint = " This looks like version 0.01: ask for 30 words." if set(missing) == set(LATER_WORDS) else ""
+        raise DataError(f"{folder}: no folder {missing[0]!r} ({len(missing)} of {words} words are missing).{hint}")
+    return folder
 
 
-def clips(folder: Path, words: int) -> dict[str, list[str]]:
+def _clips(folder: Path, words: int) -> dict[str, list[str]]:
     """Clips of each part, as word/file, in order; listed clips of other words are not among them."""
-    known = set(WORDS[words])
     listed = {
-        part: {line for line in (folder / name).read_text().split() if line.partition("/")[0] in known}
+        part: {line for line in (folder / name).read_text().split() if line.partition("/")[0] in WORDS[words]}
         for part, name in LISTS.items()
     }
-    there = sorted(
-        f"{word}/{file}" for word in WORDS[words] for file in os.listdir(folder / word) if file.endswith(".wav")
-    )
+    there = sorted(f"{w}/{file}" for w in WORDS[words] for file in os.listdir(folder / w) if file.endswith(".wav"))
     for part, names in listed.items():
         if absent := sorted(names.difference(there)):
             raise DataError(f"{folder}: {absent[0]} is in {LISTS[part]}, but not there ({len(absent)} such clips).")
-    if both := sorted(listed["val"] & listed["test"]):
-        raise DataError(f"{folder}: {both[0]} is in both lists.")
-    held = listed["val"] | listed["test"]
-    parts = {"train": [name for name in there if name not in held]}
-    parts |= {part: [name for name in there if name in names] for part, names in listed.items()}
-    for part, kept in parts.items():
-        if not kept:
-            raise DataError(f"{folder}: no clip in the {part} part.")
-    return parts
+    listed = {"train": set(there) - listed["val"] - listed["test"], **listed}
+    return {part: [name for name in there if name in names] for part, names in listed.items()}
 
 
 def _read_all(folder: Path, words: int) -> Prepared:
     """Samples (clips, 16000, 1) int16 and word numbers of each part; sums over the training clips of every step."""
-    number = {word: i for i, word in enumerate(WORDS[words])}
+    import numpy as np
+
+    from wavessm.data.cache import Prepared
+
     arrays: dict[str, np.ndarray] = {}
     bad: dict[str, str] = {}
-    for part, names in clips(folder, words).items():
-        values, labels, good = np.zeros((len(names), LENGTH, 1), np.int16), [], 0
+    for part, names in _clips(folder, words).items():
+        values, labels = np.zeros((len(names), LENGTH, 1), np.int16), list[int]()
         for name in names:
             try:
-                clip = read_clip(folder / name)
+                clip = _read_clip(folder / name)
             except DataError as reason:
                 bad[name] = str(reason)
                 continue
-            values[good, : len(clip), 0] = clip
-            labels.append(number[name.partition("/")[0]])
-            good += 1
-        if not good:
-            raise DataError(f"{folder}: no readable clip in the {part} part; the first: {next(iter(bad.values()))}")
-        arrays |= {f"x_{part}": values[:good], f"y_{part}": np.array(labels, np.int64)}
+            values[len(labels), : len(clip), 0] = clip
+            labels.append(WORDS[words].index(name.partition("/")[0]))
+        if not labels:
+            raise DataError(f"{folder}: no readable clip in the {part} part.")
+        arrays |= {f"x_{part}": values[: len(labels)], f"y_{part}": np.array(labels, np.int64)}
+    if missing := sorted(set(range(words)).difference(arrays["y_train"].tolist())):
+        raise DataError(f"{folder}: no training clip of {WORDS[words][missing[0]]!r}; the release is incomplete.")
     train = arrays["x_train"][..., 0]
     sums, squares = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
     for first in range(0, len(train), _CHUNK):
@@ -130,8 +156,10 @@ def _read_all(folder: Path, words: int) -> Prepared:
     return Prepared({**arrays, "sums": sums, "squares": squares}, {"bad": bad})
 
 
-def read_clip(path: Path) -> np.ndarray:
+def _read_clip(path: Path) -> np.ndarray:
     """A clip (samples,) int16, at most a second at 16 kHz."""
+    from wavessm.data.files import wav_samples
+
     values, rate = wav_samples(path, "int16")
     if rate != RATE or values.shape[1] != 1 or not 0 < len(values) <= LENGTH:
         raise DataError(f"{path}: {rate} Hz, {values.shape[1]} channels, {len(values)} samples; expected "
@@ -139,37 +167,26 @@ def read_clip(path: Path) -> np.ndarray:
     return values[:, 0]
 
 
-def _assemble(prepared: Prepared, words: int, scaling: str, skipped: tuple[str, ...]) -> DataSet:
-    arrays = prepared.arrays
+def _assemble(arrays: dict[str, np.ndarray], words: int, scaling: str, skipped: tuple[str, ...]) -> DataSet:
+    import torch
+
+    from wavessm.data.source import DataInfo, split_set
+
     clips, sums, squares = len(arrays["y_train"]), arrays["sums"], arrays["squares"]
-    missing = sorted(set(range(words)).difference(arrays["y_train"].tolist()))
-    if missing:
-        raise DataError(
-            f"Speech Commands: no training clip of {WORDS[words][missing[0]]!r}; the release is incomplete."
-        )
     scale = step_scale = None
-    affine: tuple[float, float] | tuple[torch.Tensor, torch.Tensor]
+    affine: Any
     if scaling == "global":
         mean = float(sums.sum()) / (clips * LENGTH)
-        std = float(np.sqrt(float(squares.sum()) / (clips * LENGTH) - mean**2))
-        if std == 0:
-            raise DataError("Speech Commands: every training clip is silent.")
+        std = math.sqrt(float(squares.sum()) / (clips * LENGTH) - mean**2)
         scale = ((mean / _FULL,), (std / _FULL,))
         affine = (1 / std, -mean / std)
     else:
         means, stds = s4_statistics(sums, squares, clips)
         step_scale = (tuple(means.tolist()), tuple(stds.tolist()))
-        affine = (
-            torch.from_numpy(1 / (_FULL * stds)).float()[:, None],
-            torch.from_numpy(-means / stds).float()[:, None],
-        )
-    parts = {
-        part: Arrays(torch.from_numpy(arrays[f"x_{part}"]), torch.from_numpy(arrays[f"y_{part}"]), affine=affine)
-        for part in ("train", "val", "test")
-    }
+        affine = tuple(torch.from_numpy(v).float()[:, None] for v in (1 / (_FULL * stds), -means / stds))
     info = DataInfo("multiclass", 1, words, LENGTH, classes=WORDS[words], scale=scale, step_scale=step_scale,
                     rate=float(RATE), skipped=skipped)  # fmt: skip
-    return DataSet("speech", parts["train"], parts["val"], parts["test"], info)
+    return split_set("speech", arrays, info, affine)
 
 
 def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +194,31 @@ def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np
 
     Sums and squares are of 16-bit integers. Both results are rounded to eight digits: they go into a run's JSON file.
     """
+    import numpy as np
+
     means = sums / clips
     variances = np.maximum(squares / clips - means**2, 0) * (clips / max(1, clips - 1))
     offset, divisor = means / _FULL, np.sqrt(variances) / _FULL + 1e-5 * _FULL  # both times 2¹⁵
     return np.array([float(f"{v:.8g}") for v in offset]), np.array([float(f"{v:.8g}") for v in divisor])
+
+
+def _published(words: int, cases: tuple[int, int, int], sha256: str) -> Published:
+    return Published(
+        "CC BY 4.0",
+        HOMEPAGE,
+        lambda root: [find_speech(root, words)],
+        lambda root: check_cases(load_speech(root, words, skip_bad=True), cases),
+        f"https://storage.googleapis.com/download.tensorflow.org/data/{FOLDERS[words]}.tar.gz",
+        FOLDERS[words],
+        sha256=sha256,
+    )
+
+
+PUBLISHED = {
+    "speech": _published(
+        35, (84_843, 9_981, 11_005), "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
+    ),
+    "speech-30": _published(
+        30, (51_088, 6_798, 6_835), "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d"
+    ),
+}

@@ -1,0 +1,176 @@
+"""Tasks by name: options of their data, how to load them, recipes. Modules of `datasets/` define them.
+
+Nothing here imports torch, NumPy or pandas, so that `wavessm train TASK --help` is fast. Read `source.py` next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from wavessm.data.datasets import TASKS
+from wavessm.errors import DataError, OptionError, unknown_name
+
+if TYPE_CHECKING:
+    from wavessm.data.source import DataSet
+
+ROOT_VARIABLE = "WAVESSM_DATA"
+ENTRY_POINTS = "wavessm.tasks"
+
+RENAMED: dict[str, str] = {}
+"""Data options that had another name before: old name → new name. Run folders with the old ones still load."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Options of a task's data: a frozen dataclass of plain values, each documented by a docstring below it."""
+
+    def load(self, seed: int) -> DataSet:
+        """Read the data.
+
+        Args:
+            seed: seed of the run, for generated data.
+        """
+        raise NotImplementedError
+
+    def checksum(self) -> str:
+        """Digest that tells a user's files from others of the same shape; empty for published and generated sets."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Values of `ModelConfig` and `TrainConfig` that differ from the defaults.
+
+    Attributes:
+        model: fields of `ModelConfig`.
+        train: fields of `TrainConfig`.
+        note: how the recipe differs from the paper's.
+    """
+
+    model: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def change(self, note: str = "", model: Mapping[str, Any] | None = None, **train: Any) -> Recipe:
+        """Return a copy with other values and another note.
+
+        >>> Recipe({"d_model": 64}, {"lr": 0.1}).change("faster", lr=0.2).train
+        {'lr': 0.2}
+        """
+        return Recipe({**self.model, **(model or {})}, {**self.train, **train}, note)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `wavessm train NAME` trains on.
+
+    Attributes:
+        name: its name on the command line.
+        options: the options of its data, with their defaults.
+        recipes: name → recipe; "best" is the default.
+        path_option: the data option that names the folder or file; None where data are generated.
+        head: head of models that do not forecast.
+        fixed: data options that the name decides, so that they are no options on the command line.
+        help: one line for `wavessm train --help`; "" takes that of the list in `datasets`.
+    """
+
+    name: str
+    options: Any  # a DataOptions
+    recipes: dict[str, Recipe]
+    path_option: str | None = None
+    head: str = "pool"
+    fixed: tuple[str, ...] = ()
+    help: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.help and self.name in TASKS:
+            object.__setattr__(self, "help", TASKS[self.name][1])
+
+    def recipe(self, name: str = "best") -> Recipe:
+        """Return the named recipe."""
+        if name not in self.recipes:
+            raise unknown_name(f"recipe of {self.name}", name, self.recipes)
+        return self.recipes[name]
+
+    def with_options(self, values: Mapping[str, Any]) -> Any:
+        """Return the data options with some of them replaced; names of earlier versions are understood.
+
+        >>> get_task("forecast").with_options({"dataset": "WTH"}).dataset
+        'WTH'
+        """
+        known = [f.name for f in dataclasses.fields(self.options)]
+        values = {name if name in known else RENAMED.get(name, name): value for name, value in values.items()}
+        for name in values:
+            if name not in known:
+                raise unknown_name(f"option of {self.name}", name, known)
+        return dataclasses.replace(self.options, **values)
+
+
+def tasks() -> dict[str, str]:
+    """Return name → one line of help, of all tasks; only modules of other packages are imported."""
+    own = {name: about for name, (_, about) in TASKS.items()}
+    return own | {task.name: task.help for module in _added() for task in module.TASKS}
+
+
+def get_task(name: str) -> Task:
+    """Return a task; only its module is imported.
+
+    Raises:
+        UnknownNameError: with the closest known name.
+    """
+    modules = [_module(TASKS[name][0])] if name in TASKS else _added()
+    for module in modules:
+        for task in module.TASKS:
+            if task.name == name:
+                return task
+    raise unknown_name("task", name, tasks())
+
+
+def modules() -> list[ModuleType]:
+    """Return all modules that define tasks: those of `datasets`, then those of other packages."""
+    return [*map(_module, dict.fromkeys(module for module, _ in TASKS.values())), *_added()]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"wavessm.data.datasets.{name}")
+
+
+def _added() -> list[ModuleType]:
+    """Modules that other packages name in the entry-point group `wavessm.tasks`; each has `TASKS`, a tuple."""
+    return [entry.load() for entry in metadata.entry_points(group=ENTRY_POINTS)]
+
+
+def data_root(given: str = "") -> Path:
+    """Return the folder of the published sets: as given, or $WAVESSM_DATA."""
+    root = given or os.environ.get(ROOT_VARIABLE, "")
+    if not root:
+        raise OptionError(f"no data folder: give it with --root FOLDER, or set {ROOT_VARIABLE}.")
+    return Path(root)
+
+
+def data_path(given: str, option: str) -> Path:
+    """Return where a user's own data are; refuse an empty value."""
+    if not given:
+        raise OptionError(f"where are the data? Give them after the name of the task, or with --{option}.")
+    return Path(given)
+
+
+def find_folder(root: str | Path, places: Iterable[str], wanted: Iterable[str], missing: str) -> Path:
+    """Return the first of `places` below `root` that holds all `wanted` files or folders.
+
+    Raises:
+        DataError: with the text `missing`, where there is none.
+    """
+    wanted = list(wanted)
+    for folder in (Path(root) / place for place in places):
+        if all((folder / name).exists() for name in wanted):
+            return folder
+    raise DataError(missing)
