@@ -113,7 +113,7 @@ def _fetch(rest: list[str]) -> int:
     from wavessm.data.published import get_published
 
     given = _named(FetchOptions, "fetch", rest, "A set from its official source.")
-    root, official = data_root(given.root), get_published(given.name)
+    official, root = get_published(given.name), data_root(given.root)
     print(f"{given.name}: published at {official.homepage}\nlicence: {official.licence}")
     if official.url:
         print(f"source:  {official.url}" + (f"\nnote:    {official.remark}" if official.remark else ""))

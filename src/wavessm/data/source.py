@@ -53,6 +53,7 @@ class Source(ABC):
 
     @property
     def device(self) -> torch.device:
+        """Where the cases are."""
         return torch.device("cpu")
 
     def arrange(self, order: Tensor, batch_size: int) -> Tensor:

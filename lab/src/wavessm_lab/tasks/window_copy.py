@@ -192,6 +192,8 @@ def _stages(task: WindowCopy, stages: Stages) -> list[Stage]:
 
 @dataclasses.dataclass(frozen=True)
 class WindowCopyOptions(DataOptions):
+    """Options of the data."""
+
     length: int = 256
     """Samples of a sequence."""
     windows: int = 2

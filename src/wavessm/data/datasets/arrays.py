@@ -20,6 +20,8 @@ log = logging.getLogger("wavessm.data")
 
 @dataclass(frozen=True)
 class ArraysOptions(DataOptions):
+    """Options of the data."""
+
     folder: str = ""
     """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, X_test.npy, y_test.npy if there are any."""
     kind: Literal["multiclass", "multilabel", "regression"] | None = None

@@ -18,6 +18,8 @@ log = logging.getLogger("wavessm.data")
 
 @dataclass(frozen=True)
 class CsvOptions(DataOptions):
+    """Options of the data."""
+
     path: str = ""
     """CSV file with a row for each time step."""
     target: str | None = None

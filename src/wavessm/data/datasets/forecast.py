@@ -64,6 +64,8 @@ ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
 
 @dataclass(frozen=True)
 class ForecastOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
     dataset: str = "ETTh1"
@@ -83,6 +85,8 @@ class ForecastOptions(DataOptions):
         object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
 
     def load(self, seed: int) -> DataSet:
+        if self.dataset not in SETS:
+            raise unknown_name("forecasting set", self.dataset, SETS)
         return load_forecast(
             data_root(self.root),
             self.dataset,

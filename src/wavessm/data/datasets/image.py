@@ -32,6 +32,8 @@ _SPLIT_SEED = 42
 
 @dataclass(frozen=True)
 class ImageOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds cifar-10-batches-py/ or cifar-10-batches-bin/; default $WAVESSM_DATA."""
 

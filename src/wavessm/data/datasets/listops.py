@@ -30,6 +30,8 @@ SYMBOLS = ("<pad>", "<unk>", "<eos>", *map(str, range(10)), *(f"[{name}" for nam
 
 @dataclass(frozen=True)
 class ListopsOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds listops-1000/, generated or released; default $WAVESSM_DATA."""
     max_length: int = 2048

@@ -38,6 +38,8 @@ _SPLIT_SEED = 42
 
 @dataclass(frozen=True)
 class PathfinderOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds pathfinder32/ (pathfinder128/ for Path-X), generated or released; default $WAVESSM_DATA."""
     name: str = "pathfinder"

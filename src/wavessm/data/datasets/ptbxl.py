@@ -33,6 +33,8 @@ FOLDS = {"train": range(1, 9), "val": range(9, 10), "test": range(10, 11)}
 
 @dataclass(frozen=True)
 class PtbxlOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
     labels: str = "super-diag"

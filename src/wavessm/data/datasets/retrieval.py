@@ -28,6 +28,8 @@ FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "t
 
 @dataclass(frozen=True)
 class RetrievalOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds tsv_data/new_aan_pairs.*.tsv; default $WAVESSM_DATA."""
     max_length: int = 4000

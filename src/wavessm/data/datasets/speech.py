@@ -46,6 +46,8 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class SpeechOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds speech_commands_v0.02/ (v0.01 for 30 words); default $WAVESSM_DATA."""
     words: Literal[35, 30] = 35

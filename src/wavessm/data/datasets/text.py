@@ -29,6 +29,8 @@ _HOLD_OUT_SEED = 42
 
 @dataclass(frozen=True)
 class TextOptions(DataOptions):
+    """Options of the data."""
+
     root: str = ""
     """Folder that holds aclImdb/; default $WAVESSM_DATA."""
     max_length: int = 4096

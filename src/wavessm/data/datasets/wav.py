@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WavOptions(DataOptions):
+    """Options of the data."""
+
     folder: str = ""
     """Folder with one folder of WAV files for each class."""
     skip_bad: bool = False

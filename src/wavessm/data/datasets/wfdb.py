@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WfdbOptions(DataOptions):
+    """Options of the data."""
+
     folder: str = ""
     """Folder with WFDB records."""
     labels: str | None = None
