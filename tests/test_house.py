@@ -39,11 +39,9 @@ ALLOWED: dict[str, dict[str, int]] = {
         "cli": 3,
         "export": 1,
         "nn": 1,
-        "tasks": 8,
         "training": 7,
     },
     "entries": {
-        "tasks": 1,
         "training": 1,
     },
     "package size": {
@@ -52,7 +50,7 @@ ALLOWED: dict[str, dict[str, int]] = {
     },
     "type names": {
         "cli": 6,
-        "data": 5,
+        "data": 4,
         "estimators": 2,
         "export": 2,
         "lab": 9,
