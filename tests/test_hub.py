@@ -6,10 +6,11 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import wavessm as ws
 from wavessm.errors import DataError
-from wavessm.nn.pretrained import Card, hub_class, push_to_hub, read_extra, save_model
+from wavessm.nn.pretrained import Card, push_to_hub, read_extra, save_model
 
 
 @pytest.fixture
@@ -46,14 +47,22 @@ def test_what_travels_with_it_and_the_card(model, tmp_path):
         assert words in text
 
 
-def test_the_mixin_of_huggingface_hub_reads_and_writes_the_same_folders(model, tmp_path):
-    folder = model.save_pretrained(tmp_path / "plain")
+def test_a_repository_is_loaded_through_the_hub(model, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    folder, asked = model.save_pretrained(tmp_path / "copy"), {}
+
+    def snapshot_download(repository, **options):
+        asked.update(options, repository=repository)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    loaded = ws.SequenceModel.from_pretrained("someone/beats", revision="v1", local_files_only=True)
     x = torch.randn(2, 31, 2)
-    other = hub_class().from_pretrained(str(folder))
-    assert isinstance(other, ws.SequenceModel)
-    assert torch.equal(other(x), model(x))
-    other.save_pretrained(tmp_path / "again")
-    assert torch.equal(ws.SequenceModel.from_pretrained(tmp_path / "again")(x), model(x))
+    assert torch.equal(loaded(x), model(x))
+    assert (asked["repository"], asked["revision"], asked["local_files_only"]) == ("someone/beats", "v1", True)
+    with pytest.raises(ws.OptionError, match="revision goes with a repository"):
+        ws.SequenceModel.from_pretrained(folder, revision="v1")
 
 
 def test_publishing_sends_the_three_files(model, monkeypatch):
@@ -66,7 +75,7 @@ def test_publishing_sends_the_three_files(model, monkeypatch):
             pass
 
         def create_repo(self, repo_id, **options):
-            return type("Repo", (), {"repo_id": repo_id})()
+            sent["private"] = options["private"]
 
         def upload_folder(self, *, folder_path, repo_id, **options):
             from pathlib import Path
@@ -75,9 +84,10 @@ def test_publishing_sends_the_three_files(model, monkeypatch):
             sent["repo"] = repo_id
             return "address"
 
-    monkeypatch.setattr(huggingface_hub.hub_mixin, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     assert push_to_hub(model, "someone/beats") == "address"
-    assert sent == {"files": ["README.md", "config.json", "model.safetensors"], "repo": "someone/beats"}
+    files = ["README.md", "config.json", "model.safetensors"]
+    assert sent == {"files": files, "repo": "someone/beats", "private": False}
 
 
 class Bomb:
@@ -143,31 +153,32 @@ def test_files_of_others_are_not_overwritten(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-@pytest.mark.parametrize("hub", [False, True])
-def test_models_of_others_are_refused_in_one_line(model, tmp_path, name, hub):
-    saved = hub_class().from_pretrained(str(model.save_pretrained(tmp_path / "ours"))) if hub else model
+def test_models_of_others_are_refused_in_one_line(model, tmp_path, name):
     other = tmp_path / "theirs"
     other.mkdir()
     (other / name).write_text('{"model_type": "bert"}')
     with pytest.raises(DataError, match=f"{name}: is there already and not by wavessm") as raised:
-        saved.save_pretrained(other)
+        model.save_pretrained(other)
     assert "\n" not in str(raised.value)
     assert [file.name for file in other.iterdir()] == [name]
     assert (other / name).read_text() == '{"model_type": "bert"}'
 
 
-def test_the_mixin_saves_again_where_it_saved(model, tmp_path):
-    saved = hub_class().from_pretrained(str(model.save_pretrained(tmp_path)))
-    saved.save_pretrained(tmp_path)
-    assert ws.SequenceModel.from_pretrained(tmp_path).config == model.config
-
-
-@pytest.mark.parametrize("hub", [False, True])
-def test_a_sampled_model_is_refused_before_anything_is_written(tmp_path, hub):
-    kind = hub_class() if hub else ws.SequenceModel
-    model = kind(ws.ModelConfig(d_model=4, n_layers=1, d_state=4))
+def test_a_sampled_model_is_refused_before_anything_is_written(tmp_path):
+    model = ws.SequenceModel(ws.ModelConfig(d_model=4, n_layers=1, d_state=4))
     model.save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ws.OptionError, match="sampled for streams"):
         ws.sampled(model).save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(model, tmp_path, value):
+    folder = model.save_pretrained(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["head.decoder.bias"][1] = value
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(DataError, match=r"head\.decoder\.bias has numbers that are not finite") as raised:
+        ws.SequenceModel.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
