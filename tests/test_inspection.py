@@ -147,7 +147,7 @@ def test_gradients_are_what_a_small_change_does(trained):
     X, _, first = bursts(cases=1, seed=3)
     at = int(first[0]) + 4
     shares = inspection.saliency(trained, X, target=0, method="gradient")
-    x, lengths = inspection.load_inspected(trained).hear(X)
+    x, lengths = inspection.load(trained).standardise(X)
     up, down = x.clone(), x.clone()
     up[0, at] += 0.05
     down[0, at] -= 0.05
@@ -160,10 +160,11 @@ def test_gradients_are_what_a_small_change_does(trained):
 def test_padding_has_no_share_and_changes_none(trained, method):
     X, _, _ = bursts(cases=2, seed=4)
     ragged = [X[0], X[1, :, :50]]
-    shares = inspection.saliency(trained, ragged, method=method, window=6)
+    window = 6 if method == "occlusion" else None
+    shares = inspection.saliency(trained, ragged, method=method, window=window)
     assert shares.lengths.tolist() == [80, 50]
     assert not shares.values[1, 50:].any()
-    alone = inspection.saliency(trained, ragged[1:], method=method, window=6)
+    alone = inspection.saliency(trained, ragged[1:], method=method, window=window)
     if method == "integrated":
         np.testing.assert_allclose(shares.values[1, :50], alone.values[0], atol=1e-5)
     np.testing.assert_allclose(shares.score[1], alone.score[0], atol=1e-5)
@@ -203,12 +204,12 @@ def test_models_are_opened_from_everywhere_they_live(trained, run):
     index = pd.date_range("2024", periods=80, freq="h")
     series = pd.Series(np.sin(np.arange(80.0)), index=index)
     forecaster = ws.WaveSSMForecaster(horizon=3, context=10, max_epochs=1, **SMALL).fit(series)
-    subject = inspection.load_inspected(forecaster)
+    subject = inspection.load(forecaster)
     assert (subject.length, subject.classes) == (13, ())
     assert subject.seconds(2) == pytest.approx(7200)
-    subject = inspection.load_inspected(trained, hz=50)
+    subject = inspection.load(trained, sampling_rate=50)
     assert (subject.length, subject.classes, subject.unit) == (80, ("fast", "slow"), "s")
-    from_run, from_hub = inspection.load_inspected(run / "run"), inspection.load_inspected(str(run / "hub"))
+    from_run, from_hub = inspection.load(run / "run"), inspection.load(str(run / "hub"))
     assert from_run.classes == from_hub.classes != ()
     assert from_run.length == from_hub.length
     X = np.random.default_rng(0).standard_normal((2, from_run.model.config.d_input, from_run.length))
@@ -224,7 +225,7 @@ def test_the_command_draws_everything_with_its_numbers(run, capsys):
         assert (run / "out" / f"{name}.png").stat().st_size > 5000
     rows = read(run / "out/scales.csv")
     assert len(rows) == 16
-    subject = inspection.load_inspected(run / "run")
+    subject = inspection.load(run / "run")
     scales = inspection.time_scales(inspection.layers_of(subject.model)[1], subject.length)
     assert float(rows[8 + 5]["window_seconds"]) == pytest.approx(scales.window[5] / 50, rel=1e-4)
     shares = read(run / "out/saliency.csv")
@@ -252,7 +253,7 @@ def test_without_its_data_a_run_is_still_drawn(run, capsys, monkeypatch):
     [
         ("{0}/arrays", "neither a run folder"),
         ("{0}/run --length 1", "length is 1"),
-        ("{0}/run --hz 0", "hz is 0"),
+        ("{0}/run --hz 0", "sampling_rate is 0"),
         ("{0}/run --method nearest", "nearest"),
         ("{0}/run --signals {0}/none.npy", "none.npy"),
         ("{0}/run --cases -1", "cases is -1"),
@@ -271,15 +272,17 @@ def test_what_cannot_be_inspected_is_refused_in_one_line(trained):
     forecast = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, d_state=8, head="forecast", horizon=2))
     layer = layer_of("diagonal")
     for call, error, words in (
-        (lambda: inspection.load_inspected(lstm), OptionError, "the backbone is 'lstm'"),
-        (lambda: inspection.load_inspected(3), OptionError, "got a int"),
-        (lambda: inspection.load_inspected(ws.WaveSSMClassifier()), OptionError, "expected a SequenceModel"),
+        (lambda: inspection.load(lstm), OptionError, "the backbone is 'lstm'"),
+        (lambda: inspection.load(3), OptionError, "got a int"),
+        (lambda: inspection.load(ws.WaveSSMClassifier()), OptionError, "expected a SequenceModel"),
         (lambda: inspection.attribute(forecast, torch.zeros(1, 9, 1)), OptionError, "the head is 'forecast'"),
         (lambda: inspection.saliency(trained, np.zeros((2, 3, 9))), ShapeError, r"\(3, 9\)"),
         (lambda: inspection.saliency(trained, np.full((1, 1, 9), np.nan)), ShapeError, "finite"),
         (lambda: inspection.saliency(trained, np.zeros((1, 1, 9)), target="slwo"), UnknownNameError, "'slow'"),
         (lambda: inspection.saliency(trained, np.zeros((1, 1, 9)), target=7), OptionError, "target is 7"),
         (lambda: inspection.saliency(trained, np.zeros((1, 1, 9)), method="lime"), UnknownNameError, "integrated"),
+        (lambda: inspection.saliency(trained, np.zeros((1, 1, 9)), window=3), OptionError, "goes with method='occ"),
+        (lambda: inspection.load(trained, checkpoint="last"), OptionError, "goes with a run folder"),
         (lambda: inspection.jacobian(layer, 10, channel=4), OptionError, "channel is 4"),
         (lambda: inspection.layers_of(torch.nn.Linear(1, 1)), OptionError, "no WaveSSM layer"),
     ):

@@ -13,7 +13,7 @@ from torch import Tensor
 from wavessm.cli.bar import Bar
 from wavessm.cli.parse import parse, run_first
 from wavessm.errors import DataError, OptionError, WaveSSMError, check_int
-from wavessm.inspection import InspectedModel, Saliency, attribute, load_inspected, write_figures
+from wavessm.inspection import InspectedModel, Saliency, attribute, load, write_figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
-    subject = load_inspected(given.run, given.hz, given.length, given.checkpoint)
+    subject = load(given.run, given.hz, given.length, given.checkpoint)
     shares, signals = explained(subject, given)
     for name, caption in write_figures(subject, out, shares, signals).items():
         print(f"{out / name}.png: {caption}")
@@ -66,7 +66,7 @@ def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None,
         values = read_npy(given.signals)
         if values.ndim != 3:
             raise DataError(f"{given.signals}: has shape {values.shape}, expected (cases, length, channels).")
-        x, lengths = subject.hear(values.transpose(0, 2, 1))
+        x, lengths = subject.standardise(values.transpose(0, 2, 1))
     else:
         try:
             x, lengths = cases_of_run(given.run, given.cases)

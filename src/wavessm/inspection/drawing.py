@@ -1,7 +1,4 @@
-"""What every figure shares: the thing a study returns, and the names, colours and type it is drawn in.
-
-A study is a function without required arguments that returns a `Drawing`; `lab/figures.py` saves it.
-"""
+"""What all figures share, here and in the lab: the type of a finished figure, labels, colours and style."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ STYLE = {
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure, the numbers it shows (one dictionary a row) and one line that says what is to be seen."""
+    """A figure, the numbers it shows (one dictionary per row) and a caption."""
 
     figure: Any
     rows: list[dict[str, Any]]

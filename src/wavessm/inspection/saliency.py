@@ -1,6 +1,6 @@
-"""Which samples speak for a class: three ways to share a classifier's score among the samples it heard.
+"""Which samples contribute to a class: three ways to share a classifier's score among the samples of its input.
 
-F is the logit of one output, x the signal as the model hears it, b a baseline (zero is the mean of the training data).
+F is the logit of one output, x the input of the model, b a baseline (zero is the mean of the training data).
 
     gradient    x − b times ∂F/∂x: what a small change would do, to first order
     integrated  (x − b) ∫₀¹ ∂F/∂x (b + a (x − b)) da: the shares add up to F(x) − F(b) (Sundararajan et al. 2017)
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError, ShapeError, check_int, unknown_name
-from wavessm.inspection.load import InspectedModel, load_inspected
+from wavessm.inspection.model import InspectedModel, load
 from wavessm.nn.layer import time_mask, whole_lengths
 from wavessm.nn.model import SequenceModel
 
@@ -47,33 +47,38 @@ def saliency(
     signals: Any,
     target: int | str | None = None,
     method: str = "integrated",
-    steps: int = STEPS,
+    steps: int | None = None,
     window: int | None = None,
 ) -> Saliency:
-    """Shares of raw signals (cases, channels, time), or a list of (channels, time) of any lengths.
+    """Share the score of a class among the samples of raw signals.
 
-    source  what `open_subject` takes
-    target  number or name of a class; None takes what the model says of each case
+    Args:
+        source: An `InspectedModel`, or what `load` takes.
+        signals: Shape (cases, channels, time), or a list of (channels, time) of any lengths.
+        target: Number or name of a class; None takes the predicted class of each case.
+        method: "integrated", "gradient" or "occlusion".
+        steps: Points along the path of "integrated", by default 16.
+        window: Samples that "occlusion" hides, by default a twentieth of the signal.
     """
-    subject = source if isinstance(source, InspectedModel) else load_inspected(source)
+    inspected = source if isinstance(source, InspectedModel) else load(source)
     if isinstance(target, str):
-        if target not in subject.classes:
-            raise unknown_name("class", target, subject.classes)
-        target = subject.classes.index(target)
-    x, lengths = subject.hear(signals)
-    return attribute(subject.model, x, lengths, target, method, steps, window)
+        if target not in inspected.classes:
+            raise unknown_name("class", target, inspected.classes)
+        target = inspected.classes.index(target)
+    x, lengths = inspected.standardise(signals)
+    return attribute(inspected.model, x, lengths, target, method, steps, window)
 
 
 def attribute(
     model: SequenceModel,
-    x: Tensor,  # (cases, length, d_input) as the model hears it
+    x: Tensor,  # (cases, length, d_input)
     lengths: Tensor | None = None,  # (cases,)
     target: int | None = None,
     method: str = "integrated",
-    steps: int = STEPS,
+    steps: int | None = None,
     window: int | None = None,
 ) -> Saliency:
-    """The same for a model and what it hears; steps belong to "integrated", the window (samples) to "occlusion".
+    """As `saliency`, for a model and its own input.
 
     >>> from wavessm.nn.presets import create_model
     >>> model = create_model("wavessm-small", d_input=2, d_output=3).eval()
@@ -83,6 +88,9 @@ def attribute(
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
+    for name, value, owner in (("steps", steps, "integrated"), ("window", window, "occlusion")):
+        if value is not None and check_int(value, f"saliency: {name}", least=1) and method != owner:
+            raise OptionError(f"saliency: {name} goes with method={owner!r}, the method is {method!r}.")
     if model.config.head not in ("pool", "last") or model.config.encoder == "calendar":
         raise OptionError(f"saliency: the head is {model.config.head!r}, expected a classifier: 'pool' or 'last'.")
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3:
@@ -92,24 +100,24 @@ def attribute(
     was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _attribute(_Score(model, x, lengths, target), method, check_int(steps, "steps", least=1), window)
+        return _attribute(_Score(model, x, lengths, target), method, steps or STEPS, window)
     finally:
         for module, training in was_training.items():
             module.training = training
 
 
 class _Score:
-    """F of one output of each case, and the signals it is asked about."""
+    """F of one output of each case, and the input it is asked about."""
 
     def __init__(self, model: SequenceModel, x: Tensor, lengths: Tensor | None, target: int | None) -> None:
         self.model = model
-        whole_length = torch.full((len(x),), x.shape[1])
-        self.lengths = whole_lengths(whole_length if lengths is None else lengths, x, "saliency")
+        full = torch.full((len(x),), x.shape[1])
+        self.lengths = whole_lengths(full if lengths is None else lengths, x, "saliency")
         self.mask = time_mask(self.lengths, x.shape[1])
         self.x = x.detach().masked_fill(~self.mask, 0)
         with torch.no_grad():
-            said = model(self.x, self.lengths)
-            self.target = said.argmax(1) if target is None else torch.full((len(x),), target, device=x.device)
+            predicted = model(self.x, self.lengths).argmax(1)
+        self.target = predicted if target is None else torch.full_like(predicted, target)
 
     def __call__(self, x: Tensor) -> Tensor:  # (cases, length, d_input) → (cases,)
         return self.model(x, self.lengths).gather(1, self.target[:, None])[:, 0]
@@ -138,14 +146,13 @@ def _attribute(score: _Score, method: str, steps: int, window: int | None) -> Sa
 
 
 def _occlude(score: _Score, window: int | None) -> Tensor:
-    """Windows that overlap by half; each sample's share is the mean over the windows with it, channels together."""
+    """Windows that overlap by half; a sample's share is the mean over the windows with it, all channels together."""
     x, length = score.x, score.x.shape[1]
-    width = min(max(1, length // 20) if window is None else check_int(window, "window", least=1), length)
+    width = min(window or max(1, length // 20), length)
     full, values, count = score(x), torch.zeros_like(x), torch.zeros(length)
-    for begin in {*range(0, length - width + 1, max(1, width // 2)), length - width}:
+    for start in {*range(0, length - width + 1, max(1, width // 2)), length - width}:
         hidden = x.clone()
-        hidden[:, begin : begin + width] = 0
-        drop = (full - score(hidden))[:, None, None] / (width * x.shape[2])
-        values[:, begin : begin + width] += drop
-        count[begin : begin + width] += 1
+        hidden[:, start : start + width] = 0
+        values[:, start : start + width] += (full - score(hidden))[:, None, None] / (width * x.shape[2])
+        count[start : start + width] += 1
     return values / count[:, None]

@@ -58,16 +58,9 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
     _refuse_foreign(folder)
     safetensors = _import("safetensors.torch", "model folders need safetensors")
     folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "wavessm": version,
-        "model": model.config.to_dict(),
-        "extra": extra,
-    }
-    (folder / CONFIG).write_text(
-        json.dumps(content | {"extra": extra}, indent=2) + "\n"
-    )  # first: it says whose the others are
+    described = {"format": FORMAT, "version": VERSION, "wavessm": version}
+    content = described | {"model": model.config.to_dict(), "extra": extra}
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")  # first: it says whose the others are
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     readme = folder / CARD

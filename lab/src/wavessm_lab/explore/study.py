@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wavessm.discretize import zoh
 from wavessm.frames import BASES, Array, Frame, make_frame
-from wavessm.inspection.past import localisation
+from wavessm.inspection import localisation
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator
 from wavessm.structure import Diagonal

@@ -15,8 +15,8 @@ import numpy as np
 
 from wavessm.discretize import zoh
 from wavessm.frames import Array
+from wavessm.inspection import localisation
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, wide_rows
-from wavessm.inspection.past import localisation
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
 

@@ -1,4 +1,4 @@
-"""What is inspected: a model and what is known about its data, from any of the places where trained models live."""
+"""The model that is inspected and what is known about its data, from any place where trained models are kept."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torch import Tensor
 from wavessm.data.source import DataInfo
 from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive
 from wavessm.nn.model import SequenceModel
+from wavessm.nn.pretrained import load_model, read_extra
+from wavessm.training.folder import Run
 
 LENGTH = 1000
-"""Samples looked at where nothing says how long the signals are."""
+"""Samples to look back where nothing says how long the signals are."""
 
 
 @dataclass(frozen=True, eq=False)
 class InspectedModel:
-    """A trained model in evaluation mode, on the CPU.
-
-    info    what is known about its data: scaling, classes; None if nothing is
-    length  samples of a signal
-    hz      samples a second, None if not known
-    """
+    """A trained model in evaluation mode, on the CPU."""
 
     name: str
     model: SequenceModel
     info: DataInfo | None
+    """What is known about its data: scaling, classes."""
     length: int
-    hz: float | None = None
+    """Samples of a signal."""
+    sampling_rate: float | None = None
+    """Hertz, where known."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -41,16 +41,21 @@ class InspectedModel:
         return () if self.info is None or self.info.kind not in ("multiclass", "multilabel") else self.info.classes
 
     def seconds(self, samples: Any) -> Any:
-        """Samples as seconds; as they are where the sampling rate is not known."""
-        return samples if self.hz is None else samples / self.hz
+        """Samples as seconds; unchanged where the sampling rate is not known."""
+        return samples if self.sampling_rate is None else samples / self.sampling_rate
 
     @property
     def unit(self) -> str:
-        return "samples" if self.hz is None else "s"
+        """Unit of what `seconds` returns."""
+        return "samples" if self.sampling_rate is None else "s"
 
-    def hear(self, signals: Any) -> tuple[Tensor, Tensor]:
-        """Raw signals (cases, channels, time), or a list of (channels, time), as x (cases, length, d) and lengths."""
-        arrays = [np.atleast_2d(np.asarray(signal, dtype=np.float64)) for signal in _listed(signals)]
+    def standardise(self, signals: Any) -> tuple[Tensor, Tensor]:
+        """Raw signals (cases, channels, time), or a list of (channels, time), as model input.
+
+        Returns:
+            x (cases, length, channels), zero where padded, and lengths (cases,).
+        """
+        arrays = [np.atleast_2d(np.asarray(signal, dtype=np.float64)) for signal in _cases(signals)]
         d = self.model.config.d_input
         for at, array in enumerate(arrays):
             if array.ndim != 2 or array.shape[0] != d or not array.shape[1] or not np.isfinite(array).all():
@@ -66,29 +71,34 @@ class InspectedModel:
         return x, lengths
 
 
-def _listed(signals: Any) -> Sequence[Any]:
+def _cases(signals: Any) -> Sequence[Any]:
     signals = signals.detach().cpu().numpy() if isinstance(signals, Tensor) else signals
-    if isinstance(signals, np.ndarray) and signals.dtype != object and signals.ndim not in (2, 3):
-        raise ShapeError(
-            f"inspect: signals have shape {signals.shape}, expected (cases, channels, time) or (cases, time)."
-        )
-    if not len(signals):
-        raise ShapeError("inspect: no signals came; give at least one case.")
+    numeric = isinstance(signals, np.ndarray) and signals.dtype.kind != "O"
+    shape = signals.shape if numeric else (len(signals), 1)
+    if len(shape) not in (2, 3) or not shape[0]:
+        raise ShapeError(f"inspect: signals have shape {shape}, expected (cases ≥ 1, channels, time) or (cases, time).")
     return signals
 
 
-def load_inspected(
-    source: Any, hz: float | None = None, length: int | None = None, checkpoint: str = "best"
+def load(
+    source: Any, sampling_rate: float | None = None, length: int | None = None, checkpoint: str = "best"
 ) -> InspectedModel:
-    """The subject of a `SequenceModel`, a fitted estimator (ours or its sktime form), a run folder or a model folder.
+    """Load a model to inspect.
 
-    hz, length  sampling rate and samples of a signal, where the source does not say or says something else
+    Args:
+        source: A `SequenceModel`, a fitted estimator (ours or its sktime form), a run folder or a model folder.
+        sampling_rate: Hertz, where the source does not know it or it differs.
+        length: Samples of a signal, where the source does not know it or it differs.
+        checkpoint: "best" or "last" of a run folder.
 
-    >>> from wavessm.nn.presets import create_model
-    >>> load_inspected(create_model("wavessm-small", d_input=2), hz=100.0).seconds(50)
-    0.5
+    Example:
+        >>> from wavessm.nn.presets import create_model
+        >>> load(create_model("wavessm-small", d_input=2), sampling_rate=100.0).seconds(50)
+        0.5
     """
     source = getattr(source, "estimator_", source)
+    if checkpoint != "best" and not (isinstance(source, str | Path) and (Path(source) / "run.json").is_file()):
+        raise OptionError(f"inspect: checkpoint {checkpoint!r} goes with a run folder; leave it out.")
     if isinstance(source, SequenceModel):
         found = InspectedModel("model", source, None, LENGTH)
     elif hasattr(source, "model_"):
@@ -99,16 +109,11 @@ def load_inspected(
         raise OptionError(
             f"inspect: got a {type(source).__name__}, expected a SequenceModel, a fitted estimator or a folder."
         )
-    if found.model.config.backbone != "wavessm":
-        raise OptionError(
-            f"inspect: the backbone is {found.model.config.backbone!r}, expected 'wavessm', which has modes."
-        )
-    return dataclasses.replace(
-        found,
-        model=found.model.cpu().eval(),
-        length=found.length if length is None else check_int(length, "length", least=2),
-        hz=found.hz if hz is None else check_positive(hz, "hz"),
-    )
+    if (backbone := found.model.config.backbone) != "wavessm":
+        raise OptionError(f"inspect: the backbone is {backbone!r}, expected 'wavessm', which has modes.")
+    rate = found.sampling_rate if sampling_rate is None else check_positive(sampling_rate, "sampling_rate")
+    length = found.length if length is None else check_int(length, "length", least=2)
+    return dataclasses.replace(found, model=found.model.cpu().eval(), length=length, sampling_rate=rate)
 
 
 def _of_estimator(estimator: Any) -> InspectedModel:
@@ -128,21 +133,14 @@ def _of_estimator(estimator: Any) -> InspectedModel:
 
 def _of_folder(folder: Path, checkpoint: str) -> InspectedModel:
     if (folder / "run.json").is_file():
-        from wavessm.training.folder import Run
-
         run = Run.read(folder)
-        return _known(folder.name, run.load_model(checkpoint), run.info)
-    if (folder / "config.json").is_file():
-        from wavessm.nn.pretrained import load_model, read_extra
-
+        model, info = run.load_model(checkpoint), run.info
+    elif (folder / "config.json").is_file():
         model, extra = load_model(folder), read_extra(folder)
-        info = extra.get("info") if isinstance(extra, dict) else None
-        if info is None:
+        if not isinstance(extra, dict) or "info" not in extra:
             return InspectedModel(folder.name, model, None, LENGTH)
-        return _known(folder.name, model, DataInfo.from_dict(info))
-    raise DataError(f"{folder}: neither a run folder (run.json) nor a model folder (config.json).")
-
-
-def _known(name: str, model: SequenceModel, info: DataInfo) -> InspectedModel:
-    hz = info.rate if info.rate is not None else None if info.step is None else 1 / info.step
-    return InspectedModel(name, model, info, info.length + info.horizon, hz)
+        info = DataInfo.from_dict(extra["info"])
+    else:
+        raise DataError(f"{folder}: neither a run folder (run.json) nor a model folder (config.json).")
+    rate = info.rate if info.rate is not None or info.step is None else 1 / info.step
+    return InspectedModel(folder.name, model, info, info.length + info.horizon, rate)
