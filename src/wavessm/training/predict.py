@@ -208,7 +208,7 @@ def _date_column(run: Run, path: Path) -> str | None:
 
 
 def read_context(run: Run, path: Path) -> np.ndarray:
-    """The last rows (rows, columns) of a table to continue, as many as a figure of its forecast shows."""
+    """The last rows (rows, columns) of a table to continue, for a figure of its forecast."""
     series = read_series(path, list(run.info.columns), _date_column(run, path))
     return series.values[-min(run.info.length, 4 * run.info.horizon) :]
 

@@ -14,13 +14,13 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 import numpy as np
 import torch
 
 from wavessm.data.dates import DATE_NAMES, Clock, same_clock
-from wavessm.data.files import UNKNOWN_SIZE
+from wavessm.data.files import UNKNOWN_SIZE, wav_header
 from wavessm.data.series import Series
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import counted, is_number
@@ -128,38 +128,11 @@ def _follow_lines(path: Path, idle: float) -> Iterator[str]:
             yield line.decode()
 
 
-class _WavHeader(NamedTuple):
-    pcm: tuple[str, int, int]  # NumPy type, offset and scale of a number
-    channels: int
-    frame: int  # bytes of one sample of all channels
-    sampling_rate: int
-    length: int  # bytes of sound, as far as the program that writes the file knew
-
-    @classmethod
-    def read(cls, file: IO[bytes], path: Path) -> _WavHeader:
-        """Read up to the first sample."""
-        start = file.read(12)
-        if start[:4] != b"RIFF" or start[8:] != b"WAVE":
-            raise DataError(f"{path}: not a WAV file; follow a .wav or a file of lines.")
-        code, channels, rate, bits = 0, 0, 0, 0
-        while len(head := file.read(8)) == 8:
-            name, length = head[:4], struct.unpack("<I", head[4:])[0]
-            if name == b"data":
-                if (code, bits) not in _PCM or not channels or not rate:
-                    raise DataError(f"{path}: this kind of WAV cannot be followed; use 16-bit or float samples.")
-                return cls(_PCM[code, bits], channels, channels * bits // 8, rate, length)
-            body = file.read(length + length % 2)
-            if name == b"fmt " and len(body) >= 16:
-                code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", body[:16])
-                code = struct.unpack("<H", body[24:26])[0] if code == 0xFFFE and len(body) >= 26 else code
-        raise DataError(f"{path}: the header of this WAV file is not complete.")
-
-
 def wav_rate(run: Run, path: Path, rate: float = 1.0) -> float:
     """Sampling rate of training divided by that of a WAV file; a `rate` that contradicts it is refused."""
     with path.open("rb") as file:
-        sampling_rate = _WavHeader.read(file, path).sampling_rate
-    if run.info.rate is None:
+        sampling_rate = wav_header(file, path).sampling_rate
+    if run.info.rate is None or not sampling_rate:
         return rate
     found = run.info.rate / sampling_rate
     if rate not in (1, found):
@@ -174,14 +147,19 @@ def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
     They end before the file does only where another RIFF chunk of a complete file (a list of titles, say) follows them.
     """
     with path.open("rb") as file:
-        (dtype, offset, scale), channels, frame, _, length = _WavHeader.read(file, path)
-        end = None if length in (0, UNKNOWN_SIZE) else file.tell() + length
-        held = bytearray()
+        header, held = wav_header(file, path), bytearray()
+        big_endian = file.seek(0) == 0 and file.read(4) == b"RIFX"
+        file.seek(header.start)
+        if (header.code, header.bits) not in _PCM or not header.channels or big_endian:
+            raise DataError(f"{path}: this kind of WAV cannot be followed; use 16-bit or float samples.")
+        dtype, offset, scale = _PCM[header.code, header.bits]
+        frame = header.channels * header.bits // 8
+        end = None if header.size in (0, UNKNOWN_SIZE) else header.start + header.size
 
         def samples() -> np.ndarray:
             numbers = np.frombuffer(bytes(held[: len(held) // frame * frame]), dtype).astype(np.float32)
             held.clear()
-            return ((numbers - offset) / scale).reshape(-1, channels)
+            return ((numbers - offset) / scale).reshape(-1, header.channels)
 
         for data in _poll(lambda: _read_sound(file, chunk * frame - len(held), end), idle):
             held.extend(data)
