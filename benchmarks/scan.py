@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from common import SHAPES, Row, kernel_ms, machine, median_ms, report
-from wavessm.ops import Engine, run_modes
+from wavessm.ops import Engine, run_layer
 from wavessm.ops.convolution import convolve
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.tables import diagonal_kernel
@@ -44,7 +44,7 @@ def worst_error(u: Tensor, parameters: list[Tensor], D: Tensor, precision: str) 
 
     def run(inputs: list[Tensor], engine: Engine) -> list[Tensor]:
         inputs = [a.detach().requires_grad_() for a in inputs]
-        y, last = run_modes(inputs[0], Modes(*inputs[1:-1]), inputs[-1], want_state=True, engine=engine)
+        y, last = run_layer(inputs[0], Modes(*inputs[1:-1]), inputs[-1], want_state=True, engine=engine)
         loss = y.double().square().sum() + last.double().square().sum()
         return [y, last, *torch.autograd.grad(loss, inputs)]
 
@@ -69,10 +69,10 @@ def measure(task: str, precision: str, device: torch.device) -> Row:
 
     def forward() -> None:
         with torch.no_grad():
-            run_modes(u, modes, D, engine=engine)
+            run_layer(u, modes, D, engine=engine)
 
     def both() -> None:
-        torch.autograd.grad(run_modes(u, modes, D, engine=engine)[0], leaves, seed)
+        torch.autograd.grad(run_layer(u, modes, D, engine=engine)[0], leaves, seed)
 
     def by_fft() -> None:
         torch.autograd.grad(convolve(u, diagonal_kernel(sample(modes, 1.0), shape[-1])), leaves[:-1], seed)

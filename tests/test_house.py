@@ -54,7 +54,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "estimators": 2,
         "export": 2,
         "lab": 9,
-        "ops": 6,
         "structure": 1,
         "training": 4,
     },
@@ -68,7 +67,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "lab": 31,
         "memory": 14,
         "nn": 12,
-        "ops": 18,
         "training": 20,
     },
     "words": {
@@ -82,7 +80,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "memory": 5,
         "nn": 14,
         "operators": 1,
-        "ops": 39,
         "structure": 1,
         "training": 65,
     },

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.ops import Engine, dplr, run_dense, run_modes
-from wavessm.ops.modes import Modes, Sampled, phi, sample
-from wavessm.ops.scan import scan, tables_of
-from wavessm.ops.tables import Dense, dense_kernel, dense_tables, diagonal_kernel, diagonal_tables, repeated
+from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, dplr, run_layer, run_system
+from wavessm.ops.modes import phi, sample
+from wavessm.ops.scan import scan
+from wavessm.ops.tables import dense_kernel, dense_tables, diagonal_kernel, diagonal_tables, repeated
 
 # batch, channels, complex modes, real modes, length
 SHAPES = [(1, 1, 1, 0, 1), (2, 3, 0, 3, 2), (3, 2, 7, 1, 63), (1, 3, 5, 2, 64), (2, 3, 16, 0, 65), (2, 2, 31, 2, 1000)]
@@ -73,7 +73,7 @@ def modal(backend, precision="fp32", rate=1.0):
 
     def op(u, *rest):
         *parameters, D, state = rest
-        return run_modes(u, Modes(*parameters), D, rate, state, True, Engine(backend, precision))
+        return run_layer(u, Modes(*parameters), D, rate, state, True, Engine(backend, precision))
 
     return op
 
@@ -81,7 +81,7 @@ def modal(backend, precision="fp32", rate=1.0):
 def two_way(backend, precision="fp32"):
     def op(u, *rest):
         *parameters, D = rest
-        return run_modes(u, Modes(*parameters), D, engine=Engine(backend, precision))
+        return run_layer(u, Modes(*parameters), D, engine=Engine(backend, precision))
 
     return op
 
@@ -115,7 +115,7 @@ def test_a_dense_state_equals_the_reference(shape, directions):
 
     def op(backend):
         def run(u, A, B, C, D, *state):
-            return run_dense(u, Dense(A, B, C), D, *state, want_state=directions == 1, engine=Engine(backend))
+            return run_system(u, DenseSystem(A, B, C), D, *state, want_state=directions == 1, engine=Engine(backend))
 
         return run
 
@@ -138,9 +138,9 @@ def test_any_split_is_the_whole(batch, n_complex, real, length, cut):
     real += n_complex + real == 0
     u, parameters, D, state = problem(batch, 2, n_complex, real, length)
     modes, cut = Modes(*parameters), min(cut, length - 1)
-    whole, last = run_modes(u, modes, D, 1.0, state, True)
-    first, middle = run_modes(u[..., :cut], modes, D, 1.0, state, True)
-    rest, end = run_modes(u[..., cut:], modes, D, 1.0, middle, True)
+    whole, last = run_layer(u, modes, D, 1.0, state, True)
+    first, middle = run_layer(u[..., :cut], modes, D, 1.0, state, True)
+    rest, end = run_layer(u[..., cut:], modes, D, 1.0, middle, True)
     torch.testing.assert_close(torch.cat([first, rest], -1), whole, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(end, last, atol=1e-10, rtol=1e-10)
 
@@ -148,12 +148,12 @@ def test_any_split_is_the_whole(batch, n_complex, real, length, cut):
 def test_input_may_be_any_view():
     u, parameters, D, state = problem(2, 6, 4, 1, 130)
     modes = Modes(*parameters)
-    expected = run_modes(u, modes, D, 1.0, state)[0]
+    expected = run_layer(u, modes, D, 1.0, state)[0]
     view = u.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(run_modes(view, modes, D, 1.0, state)[0], expected)
+    torch.testing.assert_close(run_layer(view, modes, D, 1.0, state)[0], expected)
     spread = torch.zeros(2, 6, 260, dtype=u.dtype)
     spread[..., ::2] = u
-    torch.testing.assert_close(run_modes(spread[..., ::2], modes, D, 1.0, state)[0], expected)
+    torch.testing.assert_close(run_layer(spread[..., ::2], modes, D, 1.0, state)[0], expected)
 
 
 @given(st.floats(-30, 2))
@@ -180,7 +180,7 @@ def test_kernel_is_accurate_at_any_length(length):
         (torch.view_as_complex(w[0, :, :3].contiguous())[..., None] * torch.exp(lam[..., None] * ticks)).sum(1).real
     )
     direct += (w[0, :, 3:, :, None] * torch.exp(log_lam[:, 3:, :, None] * ticks)).sum((1, 2))
-    K = diagonal_kernel(Sampled(log_lam, w, 3), length)
+    K = diagonal_kernel(DiagonalSystem(log_lam, w, 3), length)
     torch.testing.assert_close(K[0][:, ticks], direct, atol=1e-9, rtol=1e-9)
 
 
@@ -188,14 +188,14 @@ def test_dense_kernel_is_the_impulse_response():
     _, parameters, D, _ = dense_problem(1, 3, 6, 5)
     impulse = torch.zeros(1, 3, 150, dtype=torch.float64)
     impulse[..., 0] = 1
-    y, _ = run_dense(impulse, Dense(*parameters), 0 * D, engine=Engine("reference"))
-    torch.testing.assert_close(dense_kernel(Dense(*parameters), 150)[0], y[0])
+    y, _ = run_system(impulse, DenseSystem(*parameters), 0 * D, engine=Engine("reference"))
+    torch.testing.assert_close(dense_kernel(DenseSystem(*parameters), 150)[0], y[0])
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 16, 23])
 def test_dense_tables_hold_powers(chunk):
     _, (A, B, C), _, _ = dense_problem(1, 2, 5, 3, directions=2)
-    K, E, out, decay = dense_tables(Dense(A, B, C), chunk)
+    K, E, out, decay = dense_tables(DenseSystem(A, B, C), chunk)
     columns = repeated(A, B[..., None], chunk)
     torch.testing.assert_close(E, columns.flip(-1).transpose(1, 2))
     torch.testing.assert_close(K, torch.einsum("dhr,hrj->dhj", C, columns))
@@ -207,7 +207,7 @@ def test_dense_tables_hold_powers(chunk):
 def test_gradients_of_tables_by_finite_differences(chunk):
     _, parameters, _, _ = dense_problem(1, 2, 3, 3, directions=2)
     parameters = [p.requires_grad_() for p in parameters]
-    assert torch.autograd.gradcheck(lambda *p: tuple(dense_tables(Dense(*p), chunk)), parameters)
+    assert torch.autograd.gradcheck(lambda *p: tuple(dense_tables(DenseSystem(*p), chunk)), parameters)
     _, modal_parameters, _, _ = problem(1, 2, 2, 1, 3, directions=2)
     modal_parameters = [p.requires_grad_() for p in modal_parameters]
     assert torch.autograd.gradcheck(lambda *p: tuple(diagonal_tables(sample(Modes(*p), 1.0), chunk)), modal_parameters)
@@ -252,20 +252,18 @@ def test_gradients_of_the_scan_by_finite_differences():
     assert torch.autograd.gradcheck(modal("torch"), inputs)
     u, (A, B, C), _, state = dense_problem(1, 2, 2, 130)
     inputs = [a.requires_grad_() for a in (u[..., :7], A, B, C, state)]
-    assert torch.autograd.gradcheck(
-        lambda u, A, B, C, s: scan(u, tables_of(Dense(A, B, C), u.dtype), s, want_state=True), inputs
-    )
+    assert torch.autograd.gradcheck(lambda u, A, B, C, s: scan(u, DenseSystem(A, B, C), s, want_state=True), inputs)
 
 
 def test_wrong_backends_are_refused_by_name():
     u, parameters, D, _ = problem(1, 1, 1, 0, 3)
     modes = Modes(*parameters)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'torch'"):
-        run_modes(u, modes, D, engine=Engine("torhc"))
+        run_layer(u, modes, D, engine=Engine("torhc"))
     with pytest.raises(ws.UnknownNameError, match="precision"):
-        run_modes(u, modes, D, engine=Engine(precision="fp64"))
-    with pytest.raises(ws.OptionError, match="cannot serve this call"):
-        run_modes(u, modes, D, engine=Engine("triton"))  # float64
+        run_layer(u, modes, D, engine=Engine(precision="fp64"))
+    with pytest.raises(ws.OptionError, match="does not support this call"):
+        run_layer(u, modes, D, engine=Engine("triton"))  # float64
 
 
 @pytest.mark.parametrize("length", [20, 600])  # the scan and the convolution

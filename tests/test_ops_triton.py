@@ -8,36 +8,19 @@ import torch
 
 import wavessm as ws
 from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_way
-from wavessm.errors import OptionError
 from wavessm.nn.block import masked_batch_norm
 from wavessm.nn.layer import time_mask
-from wavessm.ops import Engine, batch_norm, dplr, run_low_rank, run_modes
-from wavessm.ops.dplr import LowRank
-from wavessm.ops.modes import Modes, flags, sample
+from wavessm.ops import Engine, LowRank, Modes, batch_norm, dplr, run_layer
+from wavessm.ops.modes import flags, sample
 from wavessm.ops.tables import dense_tables, diagonal_tables
-from wavessm.ops.triton import (
-    gate as triton_gate,
-)
-from wavessm.ops.triton import (
-    language as triton_language,
-)
-from wavessm.ops.triton import (
-    norm as triton_norm,
-)
-from wavessm.ops.triton import (
-    scan as triton_scan,
-)
-from wavessm.ops.triton import (
-    sums as triton_sums,
-)
-from wavessm.ops.triton import (
-    tables as triton_tables,
-)
-from wavessm.ops.triton import (
-    turn as triton_turn,
-)
+from wavessm.ops.triton import gate as triton_gate
+from wavessm.ops.triton import language as triton_language
+from wavessm.ops.triton import norm as triton_norm
+from wavessm.ops.triton import scan as triton_scan
+from wavessm.ops.triton import tables as triton_tables
+from wavessm.ops.triton import transpose as triton_transpose
 from wavessm.ops.triton.low_rank import low_rank_tables
-from wavessm.ops.triton.settings import Settings
+from wavessm.ops.triton.plan import Settings
 
 # The interpreter multiplies float32 exactly whatever tl.dot is told, so TF32 shows its own error on a GPU only.
 # Its bfloat16 is truncated where a GPU rounds: twice the error.
@@ -65,7 +48,7 @@ def check(shape, directions=1, precision="fp32", settings=None, tolerance=None, 
     def fast(u, *rest):
         *rest, D = rest if directions == 2 else rest[:-1]
         first = None if directions == 2 else inputs_state
-        return triton_scan.run_modes(u, Modes(*rest), D, 1.0, first, directions == 1, precision, settings)
+        return triton_scan.run_layer(u, Modes(*rest), D, 1.0, first, directions == 1, precision, settings)
 
     leaves = [a.detach().clone().requires_grad_() for a in inputs]
     leaves[0] = view(inputs[0]).detach().requires_grad_()
@@ -138,11 +121,11 @@ def test_a_low_rank_layer_equals_the_reference(shape, settings, directions):
 
     def slow(u, *rest):
         layer, D, *state = LowRank(*rest[:6]), *rest[6:]
-        return run_low_rank(u, layer, D, 1.5, *(state or [None]), directions == 1, Engine("reference"))
+        return run_layer(u, layer, D, 1.5, *(state or [None]), directions == 1, Engine("reference"))
 
     def fast(u, *rest):
         layer, D, *state = LowRank(*rest[:6]), *rest[6:]
-        return triton_scan.run_low_rank(u, layer, D, 1.5, *(state or [None]), directions == 1, "fp32", settings)
+        return triton_scan.run_layer(u, layer, D, 1.5, *(state or [None]), directions == 1, "fp32", settings)
 
     got, want = outputs_and_gradients(fast, inputs), outputs_and_gradients(slow, inputs)
     assert_close_to_reference(got, want, TOLERANCE["fp32"], range(len(got)), shape)
@@ -169,9 +152,9 @@ def test_bfloat16_signals_are_rounded_on_the_way_out_only():
     u, parameters, D, state = problem(2, 2, 6, 1, 128)
     u, *parameters, D, state = on_device([u, *parameters, D, state])
     u, modes = u.bfloat16(), Modes(*parameters)
-    y, after = triton_scan.run_modes(u, modes, D, 1.0, state, True)
+    y, after = triton_scan.run_layer(u, modes, D, 1.0, state, True)
     assert (y.dtype, after.dtype) == (torch.bfloat16, torch.float32)
-    exact, last = run_modes(u.float(), modes, D, 1.0, state, True, Engine("reference"))
+    exact, last = run_layer(u.float(), modes, D, 1.0, state, True, Engine("reference"))
     assert (y.float() - exact).norm() < 8e-3 * exact.norm()  # bfloat16 keeps 8 bits; the interpreter truncates
     assert (after - last).norm() < 3e-6 * last.norm()
 
@@ -190,11 +173,11 @@ def test_broken_input_breaks_nothing_before_it():
     u, *parameters, D = on_device([u, *parameters, D])
     modes = Modes(*parameters)
     for settings in (None, Settings(chunk=16, segments=3, part=16)):
-        clean, _ = triton_scan.run_modes(u, modes, D, 1.0, None, True, settings=settings)
+        clean, _ = triton_scan.run_layer(u, modes, D, 1.0, None, True, settings=settings)
         for value in (float("nan"), float("-inf")):
             dirty = u.clone()
             dirty[0, 1, 70] = value
-            y, state = triton_scan.run_modes(dirty, modes, D, 1.0, None, True, settings=settings)
+            y, state = triton_scan.run_layer(dirty, modes, D, 1.0, None, True, settings=settings)
             assert not torch.isfinite(y[0, 1, 70:]).any()
             assert not torch.isfinite(state[0, 1]).any()
             y[0, 1, 70:] = clean[0, 1, 70:]
@@ -206,24 +189,23 @@ def test_frozen_modes_still_pass_gradients_to_the_input():
     u, *parameters, D, state = on_device([u, *parameters, D, state])
     u.requires_grad_()
     modes = Modes(*parameters)
-    got = torch.autograd.grad(triton_scan.run_modes(u, modes, D, 1.0, state)[0].square().sum(), u)[0]
-    want = torch.autograd.grad(run_modes(u, modes, D, 1.0, state, engine=Engine("reference"))[0].square().sum(), u)[0]
+    got = torch.autograd.grad(triton_scan.run_layer(u, modes, D, 1.0, state)[0].square().sum(), u)[0]
+    want = torch.autograd.grad(run_layer(u, modes, D, 1.0, state, engine=Engine("reference"))[0].square().sum(), u)[0]
     assert (got - want).norm() < 3e-6 * want.norm()
 
 
-def test_what_it_cannot_serve_is_refused_with_the_reason(monkeypatch):
-    u, parameters, D, _ = problem(1, 1, 2, 0, 4, dtype=torch.float32)
+def test_unsupported_calls_have_a_reason(monkeypatch):
+    u, parameters, _, _ = problem(1, 1, 2, 0, 4, dtype=torch.float32)
     if DEVICE == "cuda":
         pytest.skip("the reasons are those of a machine without a GPU")
-    assert triton_scan.available(u) is None
-    assert "torch.float64" in triton_scan.available(u.double())
-    assert "d_state is 600" in triton_scan.available(u, slots=300)
-    with pytest.raises(OptionError, match=r"fp16.*expected one of fp32, tf32, bf16"):
-        triton_scan.run_modes(u, Modes(*parameters), D, precision="fp16")
+    assert triton_scan.unavailable(u) is None
+    assert "torch.float64" in triton_scan.unavailable(u.double())
+    wide = Modes(*parameters)._replace(B=torch.zeros(1, 300, 2))
+    assert "d_state is 600" in triton_scan.unavailable(u, wide)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert "cpu" in str(triton_scan.available(u))
+    assert "cpu" in str(triton_scan.unavailable(u))
     monkeypatch.setattr(triton_scan, "missing", "No module named 'triton'")
-    assert "pip install triton" in str(triton_scan.available(u))
+    assert "pip install triton" in str(triton_scan.unavailable(u))
 
 
 def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
@@ -235,7 +217,7 @@ def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
     for name in names:
         monkeypatch.setattr(parent, name.rsplit(".", 1)[1], sys.modules.get(name))
     alone = importlib.import_module("wavessm.ops.triton.scan")
-    assert "triton is not installed" in alone.available(torch.zeros(1, 1, 1))
+    assert "triton is not installed" in alone.unavailable(torch.zeros(1, 1, 1))
 
 
 @pytest.mark.parametrize(("n_complex", "real"), [(11, 0), (4, 5), (0, 2)])
@@ -258,7 +240,7 @@ def test_tables_equal_those_of_the_torch_path(n_complex, real):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_the_gate_does_as_torch_would(whole):
+def test_the_gate_equals_torch(whole):
     generator = torch.Generator().manual_seed(0)
     shapes = (3, 61, 2 * 19), (2 * 19,), (3, 1, 19), (3, 61, 19), (3, 61, 19)
     p, bias, factors, around, seed = (torch.randn(*shape, generator=generator).to(DEVICE) for shape in shapes)
@@ -273,7 +255,7 @@ def test_the_gate_does_as_torch_would(whole):
 
 
 @pytest.mark.parametrize(("rows", "width", "dtype"), [(3, 19, "float32"), (1500, 20, "float32"), (37, 70, "bfloat16")])
-def test_the_layer_norm_does_as_torch_would(rows, width, dtype):
+def test_the_layer_norm_equals_torch(rows, width, dtype):
     generator = torch.Generator().manual_seed(0)
     shapes = (2, rows, width), (width,), (width,), (2, rows, width)
     x, weight, bias, seed = (torch.randn(*shape, generator=generator).to(DEVICE) for shape in shapes)
@@ -291,7 +273,7 @@ def test_the_layer_norm_does_as_torch_would(rows, width, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("shape", "masked"), [((3, 50, 6), True), ((2, 700, 33), False), ((1, 1, 5), True)])
-def test_the_batch_norm_does_as_torch_would(shape, masked, dtype):
+def test_the_batch_norm_equals_torch(shape, masked, dtype):
     generator = torch.Generator().manual_seed(0)
     x = (2 * torch.randn(*shape, generator=generator) + 30).to(DEVICE, getattr(torch, dtype))
     seed = torch.randn(*shape, generator=generator).to(x)
@@ -324,11 +306,11 @@ def test_a_single_sample_has_no_variance_for_the_kernel_either():
 @pytest.mark.parametrize("shape", [(1, 3), (700, 2, 9), (256, 33)])
 def test_rows_are_added_up(shape):
     table = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    torch.testing.assert_close(triton_sums.sum_rows(table), table.sum(0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(triton_norm.sum_rows(table), table.sum(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("factors", [True, False])
-def test_gelu_turns_signals_over_as_torch_would(factors):
+def test_gelu_on_the_way_equals_torch(factors):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 37, 70, generator=generator).to(DEVICE).requires_grad_()
     shapes = (2, 1, 37), (2, 1, 37), (2, 70, 37)
@@ -336,17 +318,17 @@ def test_gelu_turns_signals_over_as_torch_would(factors):
     if not factors:
         before = after = torch.ones_like(before)
     want = after * torch.nn.functional.gelu(before * x.transpose(1, 2))
-    got = triton_turn.activate(x, *((before, after) if factors else (None, None)))
+    got = triton_transpose.activate(x, *((before, after) if factors else (None, None)))
     assert got.is_contiguous()
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
     gradients = [torch.autograd.grad(z, x, seed)[0] for z in (got, want)]
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
 
 
-def test_signals_are_turned_over():
+def test_signals_are_transposed():
     x = torch.randn(2, 37, 70).to(DEVICE)
-    assert torch.equal(triton_turn.turn(x), x.transpose(1, 2))
-    assert triton_turn.turn(x).is_contiguous()
+    assert torch.equal(triton_transpose.transpose(x), x.transpose(1, 2))
+    assert triton_transpose.transpose(x).is_contiguous()
 
 
 @pytest.mark.parametrize(("norm", "prenorm"), [("layer", True), ("batch", False)])

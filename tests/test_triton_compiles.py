@@ -1,4 +1,4 @@
-"""Kernels become machine code for a GPU that is not there: the interpreter takes more than the compiler does."""
+"""Kernels become machine code without a GPU: the interpreter accepts more than the compiler does."""
 
 import os
 import re
@@ -51,8 +51,8 @@ for low in (sizes(1, 32, 2), sizes(2, 16, 1)):
     compile("chain_gradients.resolve_gradient", 1, low, rows="*fp32")
 for mask in ({}, {"mask": None}):
     for name in ("moments", "merge", "apply", "gradient_sums", "apply_gradient"):
-        compile(f"batch_norm.{name}", 4, {"R": 8, "W": 256, "LOOPS": 8, "P": 256, "H": 16} | mask, parts="*fp32")
-compile("sums.sum_rows", 8, {"R": 256, "H": 16})
+        compile(f"norm.{name}", 4, {"R": 8, "W": 256, "LOOPS": 8, "P": 256, "H": 16} | mask, parts="*fp32")
+compile("norm.sum_rows", 8, {"R": 256, "H": 16})
 
 chunk = {"M": 32, "R": 16, "P": 32, "Q": 32, "EVEN": 8}
 for dense, precision, reverse, left_out in (
@@ -69,13 +69,13 @@ for reverse in (False, True):
 compile("tables.sample", 2, {"N": 32})
 compile("tables.table", 4, {"M": 32, "N": 8, "BITS": 5})
 for directions in (1, 2):
-    compile("table_gradients.table_gradient", 4, {"DIRECTIONS": directions, "M": 32, "N": 8, "BITS": 5}, rows="*fp32")
+    compile("tables.table_gradient", 4, {"DIRECTIONS": directions, "M": 32, "N": 8, "BITS": 5}, rows="*fp32")
 compile("gate.gate", 4, {"R": 16, "H": 32})
 compile("gate.gate_gradient", 4, {"R": 16, "H": 32, "LOOPS": 4})
 compile("norm.norm", 4, {"R": 4, "W": 128})
 compile("norm.norm_gradient", 4, {"R": 4, "W": 128, "LOOPS": 4})
-for name in ("turn", "heard", "spoil", "gelu"):
-    compile(f"turn.{name}", 4, {"BLOCK": 32})
+for name in ("transpose", "finite_input", "propagate_nan", "gelu"):
+    compile(f"transpose.{name}", 4, {"BLOCK": 32})
 """
 
 

@@ -26,7 +26,7 @@ from wavessm.nn.heads import DirectPath
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
 from wavessm.ops.modes import flags
-from wavessm.ops.scan import Prepared, prepare
+from wavessm.ops.scan import ScanTables, scan_tables
 
 Values = dict[str, tuple[Any, list[str | int]]]
 """Name → NumPy type and shape."""
@@ -121,7 +121,7 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
     d, M = layer.d_model, scan.chunk
     with torch.no_grad():
-        tables = prepare(layer.discrete(scan.rate), M, torch.float64)
+        tables = scan_tables(layer.discrete(scan.rate), M, torch.float64)
     R = tables.decay.shape[1]
     batch, length = g.size(x, 0), g.size(x, 1)
     u = g.add("Transpose", x, perm=[2, 0, 1])
@@ -147,7 +147,7 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     return y, g.add("Reshape", g.add("Transpose", after, perm=[1, 0, 2]), g.ints(0, 0, R // 2, 2))
 
 
-def _scan(g: Graph, v: str, s: str, tables: Prepared, back: bool) -> tuple[str, str]:
+def _scan(g: Graph, v: str, s: str, tables: ScanTables, back: bool) -> tuple[str, str]:
     """States before each row (d, batch, rows, R) and after the last (d, batch, R); backwards, Dᵀ for D."""
     inner, decay = g.nested(), tables.decay
     state, row = f"{inner.prefix}s", f"{inner.prefix}v"

@@ -15,7 +15,7 @@ from torch import nn
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.initial import initial_modes
 from wavessm.nn.layer import WaveSSM
-from wavessm.ops.tables import Dense, repeated
+from wavessm.ops.tables import DenseSystem, repeated
 
 REACH = 0.9
 """Fraction of a kernel's energy that its reach holds."""
@@ -70,7 +70,7 @@ def mode_times(layer: WaveSSM, rate: float = 1.0) -> ModeTimes:
     ([200.0, 200.0, 200.0, 200.0], [inf, 200.0, 100.0, 67.0])
     """
     system = layer.discrete(rate)
-    if isinstance(system, Dense):
+    if isinstance(system, DenseSystem):
         log_lam = np.log(np.linalg.eigvals(system.A[:, : layer.d_state, : layer.d_state].cpu().numpy()))
     else:
         log_lam = _complex_modes(system.log_lam, system.n_complex, layer.log_decay.shape[1])
@@ -119,7 +119,7 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
         raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
     start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.b_init)
     system, modes = layer.discrete(rate), len(start.weight)
-    if isinstance(system, Dense):
+    if isinstance(system, DenseSystem):
         states = repeated(system.A[channel : channel + 1], system.B[channel : channel + 1, :, None], length)[0]
         x = _complex_modes(states.T.unflatten(1, (-1, 2)), start.n_complex, modes).T
     else:

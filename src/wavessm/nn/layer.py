@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive
 from wavessm.nn.initial import Initial, initial_modes
-from wavessm.ops import Engine, dplr, modes, run_low_rank, run_modes, use_triton
-from wavessm.ops.tables import Dense, dense_kernel, diagonal_kernel
+from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
+from wavessm.ops.tables import dense_kernel, diagonal_kernel
 
 
 class WaveSSM(nn.Module):
@@ -62,7 +62,7 @@ class WaveSSM(nn.Module):
         b_init: str | None = None,
     ) -> None:
         super().__init__()
-        self.backend, self.precision = Engine(backend, precision).checked()
+        self.backend, self.precision = Engine(backend, precision).check()
         d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", least=1), check_int(n_ssm, "WaveSSM: n_ssm", least=1)
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
@@ -116,7 +116,10 @@ class WaveSSM(nn.Module):
     def _low_rank(self) -> dplr.LowRank:
         return dplr.LowRank(*self._modes(), self.P)
 
-    def discrete(self, rate: float = 1.0) -> modes.Sampled | Dense:
+    def _system(self) -> modes.Modes | dplr.LowRank:
+        return self._modes() if self.structure == "diagonal" else self._low_rank()
+
+    def discrete(self, rate: float = 1.0) -> DiagonalSystem | DenseSystem:
         """The layer in discrete time, without D, in float64."""
         if self.structure == "diagonal":
             return modes.sample(self._modes(), _rate(rate))
@@ -125,7 +128,7 @@ class WaveSSM(nn.Module):
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels, without D. (directions, d_model, length) float64"""
         length, system = check_int(length, "WaveSSM.kernel: length", least=1), self.discrete(rate)
-        return dense_kernel(system, length) if isinstance(system, Dense) else diagonal_kernel(system, length)
+        return dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length)
 
     # -- three equal ways to run ----------------------------------------------------------------------------
 
@@ -152,15 +155,10 @@ class WaveSSM(nn.Module):
 
     def _takes(self, u: Tensor) -> bool:
         """Whether the scan reads u as it is: bfloat16, where its own arithmetic is no finer."""
-        size = (
-            {"dense": 2 * self.n_slots, "slots": 0} if self.structure == "dplr" else {"dense": 0, "slots": self.n_slots}
-        )
-        return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, **size)
+        return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, self._system())
 
     def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
-        if self.structure == "diagonal":
-            return run_modes(u, self._modes(), self.D, rate, state, want_state, self.engine)
-        return run_low_rank(u, self._low_rank(), self.D, rate, state, want_state, self.engine)
+        return run_layer(u, self._system(), self.D, rate, state, want_state, self.engine)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.layer import WaveSSM, check_sample, check_signals
-from wavessm.ops import Engine, dplr, guarded, modes
-from wavessm.ops.kept import StreamTables, keep, walk
+from wavessm.ops import Engine, dplr, modes, nan_safe, stream_tables
+from wavessm.ops.stream_tables import StreamTables, run_chunks
 
 CHUNK = {"diagonal": 16, "dplr": 32}
 """Samples in a product: few enough for the tables to stay in a core's cache, more where a decay is a matrix."""
@@ -92,7 +92,7 @@ class SampledLayer(nn.Module):
             if math.isfinite(u.sum()):
                 y, last = self._walk(u, flat)
             else:
-                y, last = guarded(lambda finite: self._turned(finite, flat), u.transpose(1, 2))
+                y, last = nan_safe(lambda finite: self._turned(finite, flat), u.transpose(1, 2))
                 y = y.transpose(1, 2)
         y = y.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
@@ -108,11 +108,11 @@ class SampledLayer(nn.Module):
         """Whole chunks, then what is left over. u (batch, length, d_model), state (batch, d_model, R)"""
         left = u.shape[1] % self.chunk
         if left == u.shape[1]:
-            return walk(u, self._kept(left), state)
-        y, state = walk(u[:, : u.shape[1] - left], self._kept(self.chunk), state)
+            return run_chunks(u, self._kept(left), state)
+        y, state = run_chunks(u[:, : u.shape[1] - left], self._kept(self.chunk), state)
         if not left:
             return y, state
-        tail, state = walk(u[:, -left:], self._kept(left), state)
+        tail, state = run_chunks(u[:, -left:], self._kept(left), state)
         return torch.cat([y, tail], dim=1), state
 
     def _turned(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -121,7 +121,7 @@ class SampledLayer(nn.Module):
 
     def _kept(self, chunk: int) -> StreamTables:
         if chunk not in self._tables:
-            self._tables[chunk] = keep(self.system, self.D, chunk, self.dtype)
+            self._tables[chunk] = stream_tables.build(self.system, self.D, chunk, self.dtype)
         return self._tables[chunk]
 
     def initial_state(self, batch: int) -> Tensor:

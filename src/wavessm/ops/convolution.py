@@ -1,8 +1,4 @@
-"""The long convolution by FFT: the third way to run a whole sequence, and the one with the fewest products.
-
-It reads a kernel of the sequence's own length, so it serves whole sequences from rest only, and its rounding is spread
-over all samples alike.
-"""
+"""The long convolution by FFT, for whole sequences from a zero state: its kernel is as long as the sequence."""
 
 from __future__ import annotations
 
@@ -16,15 +12,18 @@ from wavessm.ops.derivatives import first_only
 
 
 def convolve(u: Tensor, K: Tensor, D: Tensor | None = None) -> Tensor:
-    """Causal with K[0] and, if there are two, anticausal with K[1]; plus D u, which costs nothing here.
+    """Convolve causally with K[0] and, if there are two, anticausally with K[1]; D u is added at no cost.
 
-    u (batch, channels, L), K (directions, channels, L), D (channels,)
+    Args:
+        u: Signals (batch, channels, L).
+        K: Kernels (directions, channels, L).
+        D: Weights of the direct path (channels,), or None.
     """
     length = u.shape[-1]
     k = F.pad(K[0], (0, length))
     if D is not None:
         k = k + F.pad(D[:, None], (0, 2 * length - 1))
-    if len(K) == 2:  # lag −j stands at the end, where a circular convolution looks for it
+    if len(K) == 2:  # lag −j is at index 2L − j of a circular convolution
         k = k + F.pad(K[1], (0, length)).flip(-1).roll(1, dims=-1)
     return _Circular.apply(u, k.to(u.dtype))
 
@@ -32,8 +31,7 @@ def convolve(u: Tensor, K: Tensor, D: Tensor | None = None) -> Tensor:
 class _Circular(torch.autograd.Function):
     """The first L samples of u (batch, channels, L) convolved around with k (channels, 2 L).
 
-    Its adjoints are two more products with the spectra at hand; autograd through real FFTs would take complex ones of
-    twice the size.
+    Its gradients reuse the spectra; autograd through real FFTs would take complex ones of twice the size.
     """
 
     @staticmethod

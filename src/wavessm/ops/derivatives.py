@@ -1,8 +1,7 @@
-"""First derivatives only: what the hand-written backward passes of this folder refuse.
+"""First derivatives only: the hand-written backward passes of this package refuse to be differentiated.
 
-They multiply saved tensors that autograd knows nothing of, so a derivative of theirs would lack terms or be zero.
-PyTorch's `once_differentiable` raises where `.backward()` meets it; `torch.autograd.grad` of chosen inputs goes round
-it and is silently wrong. Here `create_graph=True` is refused before that.
+They use saved tensors that autograd does not see, so their derivatives would lack terms. PyTorch's
+`once_differentiable` raises on `.backward()`, but `torch.autograd.grad` of chosen inputs bypasses it silently.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ T = TypeVar("T")
 
 
 def first_only(backward: Callable[..., T]) -> Callable[..., T]:
-    """A backward pass that raises `RuntimeError` where its own derivative would be recorded."""
+    """Make a backward pass raise `RuntimeError` when called with create_graph=True."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> T:
-        # a compiled graph has no second derivatives either, and PyTorch says so
+        # PyTorch itself refuses second derivatives of a compiled graph
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():
             raise RuntimeError(
                 "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "

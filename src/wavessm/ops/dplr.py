@@ -16,11 +16,11 @@ from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
 from wavessm.ops.modes import continuous, flags, multiply, per_channel, weights
-from wavessm.ops.tables import Dense
+from wavessm.ops.tables import DenseSystem
 
 
 class LowRank(NamedTuple):
-    """What a DPLR layer learns; shapes as in `modes.Modes`."""
+    """Parameters of a DPLR layer; shapes as in `modes.Modes`."""
 
     log_dt: Tensor  # (channels,)
     log_decay: Tensor  # (copies, modes)
@@ -31,7 +31,7 @@ class LowRank(NamedTuple):
 
 
 class Resolvent(NamedTuple):
-    """G = e − U Vᵀ of one channel each, float64."""
+    """G = e − U Vᵀ of each channel, float64."""
 
     e: Tensor  # (channels, slots, 2)
     U: Tensor  # (channels, R, rank)
@@ -39,20 +39,20 @@ class Resolvent(NamedTuple):
     c: Tensor  # (slots,) flags
 
 
-def sample(layer: LowRank, rate: float) -> Dense:
-    """The dense system in discrete time."""
-    return Dense(*_Bilinear.apply(*layer, rate))
+def sample(layer: LowRank, rate: float) -> DenseSystem:
+    """The layer in discrete time, as a dense system."""
+    return DenseSystem(*_Bilinear.apply(*layer, rate))
 
 
-def signs(layer: LowRank) -> Tensor:
-    """What turns C into the readout of R reals: weights, and a minus for imaginary parts. (slots, 2) float64"""
+def _signs(layer: LowRank) -> Tensor:
+    """Factors from C to the readout of R reals: weights, and a minus for imaginary parts. (slots, 2) float64"""
     n_complex, modes = layer.frequency.shape[1], layer.log_decay.shape[1]
     weight = weights(modes, n_complex, layer.C.new_empty((), dtype=torch.float64))
     weight[:n_complex, 1].neg_()
     return weight
 
 
-def resolvent(lam: Tensor, P: Tensor, dt: Tensor, n_complex: int, modes: int) -> Resolvent:
+def _resolvent(lam: Tensor, P: Tensor, dt: Tensor, n_complex: int, modes: int) -> Resolvent:
     """See the module's docstring. lam (channels, slots, 2), P (channels, rank, slots, 2), dt (channels,)"""
     c = flags(n_complex, lam.shape[1], lam)
     unit = torch.stack([torch.ones_like(c), 1 - c], -1)
@@ -69,22 +69,22 @@ def resolvent(lam: Tensor, P: Tensor, dt: Tensor, n_complex: int, modes: int) ->
 
 
 def resolvent_of(layer: LowRank, rate: float) -> Resolvent:
-    """The same from what a layer learns."""
+    """The resolvent of a layer at a rate."""
     channels, n_complex = len(layer.log_dt), layer.frequency.shape[1]
     lam = per_channel(continuous(layer.log_decay, layer.frequency), channels)
     dt = torch.exp(layer.log_dt.double()) * rate
-    return resolvent(lam, per_channel(layer.P.double(), channels), dt, n_complex, layer.log_decay.shape[1])
+    return _resolvent(lam, per_channel(layer.P.double(), channels), dt, n_complex, layer.log_decay.shape[1])
 
 
 def _inverse(small: Tensor) -> Tensor:
-    """Of (channels, rank, rank), rank 1 or 2, without a launch for each pivot."""
+    """Inverse of (channels, rank, rank), rank 1 or 2, without a launch for each pivot."""
     if small.shape[-1] == 1:
         return 1 / small
     (a, b), (c, d) = (row.unbind(-1) for row in small.unbind(-2))
     return torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2)) / (a * d - b * c)[:, None, None]
 
 
-def dense(resolved: Resolvent) -> Tensor:
+def _dense(resolved: Resolvent) -> Tensor:
     """G as a matrix. (channels, R, R)"""
     e, U, V, c = resolved
     G = torch.bmm(U, V.transpose(1, 2)).neg_()
@@ -95,7 +95,7 @@ def dense(resolved: Resolvent) -> Tensor:
 
 
 class _Bilinear(torch.autograd.Function):
-    """From what a layer learns to Ā, B̄ and the readout, as one node of autograd in place of some fifty."""
+    """From a layer's parameters to Ā, B̄ and the readout, as one node of autograd instead of about fifty."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,14 +105,14 @@ class _Bilinear(torch.autograd.Function):
         lam = continuous(layer.log_decay, layer.frequency)
         dt = torch.exp(layer.log_dt.double()) * rate
         P, B = per_channel(layer.P.double(), channels), per_channel(layer.B.double(), channels).flatten(1)
-        G = dense(resolvent(per_channel(lam, channels), P, dt, n_complex, modes))
+        G = _dense(_resolvent(per_channel(lam, channels), P, dt, n_complex, modes))
         ctx.save_for_backward(G, P, B, dt, lam)
         ctx.layer = layer.P.shape, n_complex, modes
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         A_bar = 2 * G
         A_bar.diagonal(dim1=1, dim2=2).sub_(1)
         B_bar = torch.bmm(G, (dt[:, None] * B)[..., None])[..., 0]
-        return A_bar, B_bar, (layer.C * signs(layer)).flatten(2)
+        return A_bar, B_bar, (layer.C * _signs(layer)).flatten(2)
 
     @staticmethod
     @first_only
@@ -152,7 +152,7 @@ class _Bilinear(torch.autograd.Function):
 
 
 def _mode_gradients(dlam: Tensor, lam: Tensor, n_complex: int, modes: int) -> tuple[Tensor, Tensor]:
-    """Of log(−Re λ) and Im λ, from those of the slots (copies, slots, 2)."""
+    """Gradients of log(−Re λ) and Im λ, from those of the slots (copies, slots, 2)."""
     scaled = dlam * lam
     real = scaled[:, n_complex:].flatten(1)
     if (modes - n_complex) % 2:  # the empty half decays like its neighbour

@@ -2,7 +2,7 @@
 
 A slot is a pair of reals. Complex slots, which come first, are one complex number of a conjugate pair; the others are
 two real modes side by side. Both multiply in an algebra of their own, complex numbers or pairs, so one set of formulas
-serves: c is 1 for a complex slot and 0 for two real modes, the unit is (1, 1 − c), and a system reads
+is enough: c is 1 for a complex slot and 0 for two real modes, the unit is (1, 1 − c), and a system reads
 
     x[l] = λ̄ x[l−1] + u[l] · unit        y[l] = trace(w x[l])        trace(z) = z₀ + (1 − c) z₁
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Modes(NamedTuple):
-    """What a diagonal layer learns; `copies` divides `channels`.
+    """Parameters of a diagonal layer; `copies` divides `channels`.
 
     modes counts complex and real modes, n_complex the complex ones; slots = n_complex + ⌈(modes − n_complex) / 2⌉
     """
@@ -31,10 +31,11 @@ class Modes(NamedTuple):
 
     @property
     def n_complex(self) -> int:
+        """Number of complex modes."""
         return self.frequency.shape[1]
 
 
-class Sampled(NamedTuple):
+class DiagonalSystem(NamedTuple):
     """A diagonal system in discrete time, float64."""
 
     log_lam: Tensor  # (channels, slots, 2)
@@ -43,7 +44,7 @@ class Sampled(NamedTuple):
 
 
 def flags(n_complex: int, slots: int, like: Tensor) -> Tensor:
-    """1 for slots that turn, 0 for the others. (slots,)"""
+    """c: 1 for complex slots, 0 for the others. (slots,)"""
     return (torch.arange(slots, device=like.device) < n_complex).to(like.dtype)
 
 
@@ -55,7 +56,7 @@ def multiply(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def trace(z: Tensor, c: Tensor) -> Tensor:
-    """What a slot adds to the output. (..., 2) → (...)"""
+    """The contribution of slots to the output. (..., 2) → (...)"""
     return z[..., 0] + (1 - c) * z[..., 1]
 
 
@@ -91,8 +92,8 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
     return values.repeat_interleave(channels // values.shape[0], dim=0)
 
 
-def sample(modes: Modes, rate: float) -> Sampled:
-    """Zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
+def sample(modes: Modes, rate: float) -> DiagonalSystem:
+    """The layer in discrete time by zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
     channels = len(modes.log_dt)
     lam = continuous(modes.log_decay, modes.frequency)
     c = flags(modes.n_complex, lam.shape[1], lam)
@@ -100,7 +101,7 @@ def sample(modes: Modes, rate: float) -> Sampled:
     z = dt * per_channel(lam, channels)
     weight = weights(modes.log_decay.shape[1], modes.n_complex, lam)
     held = multiply(dt * phi(z, c), per_channel(modes.B.double(), channels), c)
-    return Sampled(z, multiply(modes.C.double() * weight, held, c), modes.n_complex)
+    return DiagonalSystem(z, multiply(modes.C.double() * weight, held, c), modes.n_complex)
 
 
 def phi(z: Tensor, c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The slow truth: one loop over time in float64, nothing shared with the fast paths. Imports torch alone.
+"""The reference: one loop over time in float64, nothing shared with the fast paths. Imports torch alone.
 
     x[l] = λ̄ x[l−1] + u[l]          λ̄ = exp(log_lam), one x for each mode
     y[l] = Re Σ_n w_n x_n[l]
@@ -40,7 +40,7 @@ def dense_scan(
     C: Tensor,  # (channels, R)
     state: Tensor,  # (batch, channels, R)
 ) -> tuple[Tensor, Tensor]:
-    """x[l] = A x[l−1] + B u[l], y[l] = C x[l]: the same for a dense real state."""
+    """The same for a dense real state: x[l] = A x[l−1] + B u[l], y[l] = C x[l]."""
     A, B, C, x = A.double(), B.double(), C.double(), state.double()
     out = []
     for u_l in u.double().unbind(-1):

@@ -1,13 +1,13 @@
-"""What the chunked scan multiplies by, made in float64 and cast once.
+"""The matrices of the chunked scan, made in float64 and cast once.
 
 Over a chunk of M samples u (M,), with R = 2 · slots real state variables s before it:
 
     y  = u T + s C          T (M, M)   T[i, j] = K[j − i], K the kernel
-    s' = D s + u E          E (M, R)   what each sample adds to the state;  C (R, M) what the state adds to each output
+    s' = D s + u E          E (M, R)   from each sample to the state;  C (R, M) from the state to each output
 
-Powers of λ̄ at float32 would lose their phase within a few thousand samples; here no exponent is larger than M, and the
-tables hold O(R M) numbers a channel. Read backwards in time the same tables serve: u hears what comes after it through
-Tᵀ, the state after the chunk enters by Eᵀ, and Cᵀ passes u on to the state before it.
+Powers of λ̄ in float32 would lose their phase within a few thousand samples; here no exponent is larger than M, and the
+tables hold O(R M) numbers for each channel. Backwards in time the same tables are transposed: Tᵀ for T, Eᵀ reads the
+state after the chunk, and Cᵀ passes u on to the state before it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.modes import Sampled, exponential, flags, multiply, trace
+from wavessm.ops.modes import DiagonalSystem, exponential, flags, multiply, trace
 
 
-class Dense(NamedTuple):
+class DenseSystem(NamedTuple):
     """A dense system in discrete time, float64: x[l] = A x[l−1] + B u[l], y[l] = C x[l]."""
 
     A: Tensor  # (channels, R, R)
@@ -29,7 +29,7 @@ class Dense(NamedTuple):
     C: Tensor  # (directions, channels, R)
 
 
-class Tables(NamedTuple):
+class ChunkTables(NamedTuple):
     """See the module's docstring. The second direction, where there is one, reads backwards."""
 
     K: Tensor  # (directions, channels, M)
@@ -38,8 +38,8 @@ class Tables(NamedTuple):
     decay: Tensor  # D: λ̄^M of each slot (channels, slots, 2), or (channels, R, R) of a dense state
 
 
-def diagonal_tables(system: Sampled, chunk: int) -> Tables:
-    """The tables of one chunk length, float64."""
+def diagonal_tables(system: DiagonalSystem, chunk: int) -> ChunkTables:
+    """The tables of a diagonal system for chunks of one length, float64."""
     log_lam, w, n_complex = system
     c = flags(n_complex, log_lam.shape[1], log_lam)
     exponents = torch.arange(chunk + 1, dtype=log_lam.dtype, device=log_lam.device)
@@ -48,12 +48,12 @@ def diagonal_tables(system: Sampled, chunk: int) -> Tables:
     K = trace(weighted[..., :-1, :], c[:, None]).sum(2)
     E = lam[:, :, :-1].flip(2).transpose(1, 2).flatten(2)
     readout = weighted[..., 1:, :] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)[:, None]
-    return Tables(K, E, readout.transpose(3, 4).flatten(2, 3), lam[:, :, -1])
+    return ChunkTables(K, E, readout.transpose(3, 4).flatten(2, 3), lam[:, :, -1])
 
 
-def dense_tables(system: Dense, chunk: int) -> Tables:
-    """The same for a dense state, by doubling: ⌈log₂ M⌉ products of matrices."""
-    return Tables(*_DenseTables.apply(*system, chunk))
+def dense_tables(system: DenseSystem, chunk: int) -> ChunkTables:
+    """The same for a dense system, by doubling: ⌈log₂ M⌉ products of matrices."""
+    return ChunkTables(*_DenseTables.apply(*system, chunk))
 
 
 class _DenseTables(torch.autograd.Function):
@@ -114,7 +114,7 @@ class _DenseTables(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """out = a b; torch.compile knows no `out=` that is a slice."""
+    """out = a b; torch.compile does not support an `out=` that is a slice."""
     if torch.compiler.is_compiling():
         out.copy_(torch.bmm(a, b))
     else:
@@ -122,7 +122,7 @@ def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _power_gradient(A: Tensor, exponent: int, gradient: Tensor) -> Tensor:
-    """Of A^exponent, for chunks that are no power of two: what is left at the end of a stream."""
+    """Gradient of A^exponent, for chunks that are no power of two: the rest at the end of a stream."""
     with torch.enable_grad():
         A = A.detach().requires_grad_()
         return torch.autograd.grad(torch.linalg.matrix_power(A, exponent), A, gradient)[0]
@@ -135,13 +135,13 @@ def toeplitz(kernel: Tensor) -> Tensor:
     return padded.unfold(-1, size, 1).flip(-2)
 
 
-def diagonal_kernel(system: Sampled, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def diagonal_kernel(system: DiagonalSystem, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """K[l] = Σ trace(w λ̄^l) for l < length. (directions, channels, length)"""
     log_lam, w, n_complex = system
-    return _Kernel.apply(_apart(log_lam, n_complex), _apart(w, n_complex), length, dtype)
+    return _DiagonalKernel.apply(_complex_modes(log_lam, n_complex), _complex_modes(w, n_complex), length, dtype)
 
 
-def _apart(x: Tensor, n_complex: int) -> Tensor:
+def _complex_modes(x: Tensor, n_complex: int) -> Tensor:
     """Slots as complex numbers, a real mode by itself. (..., slots, 2) → (..., n_complex + 2 (slots − n_complex))"""
     first, second = x.unbind(-1)
     real = x[..., n_complex:, :].flatten(-2)
@@ -149,7 +149,7 @@ def _apart(x: Tensor, n_complex: int) -> Tensor:
     return torch.cat([complex_, torch.complex(real, torch.zeros_like(real))], dim=-1)
 
 
-class _Kernel(torch.autograd.Function):
+class _DiagonalKernel(torch.autograd.Function):
     """K[iM + j] = Re Σ (w e^{z iM}) e^{z j}: one product of two short tables of reals, made in float64 and multiplied
     in `dtype`; so are their gradients. z (channels, modes), w (directions, channels, modes), complex."""
 
@@ -187,11 +187,11 @@ def _planes(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _number(x: Tensor) -> Tensor:
-    """And back."""
+    """The inverse of `_planes`."""
     return torch.complex(*x.chunk(2, dim=-2))
 
 
-def dense_kernel(system: Dense, length: int) -> Tensor:
+def dense_kernel(system: DenseSystem, length: int) -> Tensor:
     """K[l] = C A^l B for l < length, over l = iM + j. (directions, channels, length)"""
     A, B, C = system
     inner = max(1, round(length**0.5))

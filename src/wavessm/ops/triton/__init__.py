@@ -1,1 +1,1 @@
-"""Triton kernels of the engine; `wavessm.ops` decides when they run."""
+"""Triton kernels of the engine, called by `wavessm.ops.dispatch`. Read `scan`, `plan`, `walk`, then the tables."""

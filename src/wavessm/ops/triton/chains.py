@@ -7,47 +7,41 @@ through it in O(R) operations, so tables are *chains*, each vector the one befor
     c_j = (Āᵀ)^j C        C, and K_j = c_j · B̄
     q_j = (Āᵀ)^j V        with p_j = a^j U the power Ā^M = a^M − Σ_j p_{M−1−j} q_jᵀ
 
-One warp walks along one chain of one channel, float64 in registers.
+One warp computes one chain of one channel, float64 in registers. `low_rank` launches these kernels.
 """
 
 from __future__ import annotations
 
-from wavessm.ops.triton.language import jit, missing
-from wavessm.ops.triton.slots import back, continuous, double, flags, mul, powers
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import conj_mul, continuous, jit, load_f64, mul, powers, slot_weights, tl
 
 
 @jit
-def pair(pointer: tl.tensor, n: tl.tensor, ok: tl.tensor) -> tl.tensor:
+def load_pair(pointer, n, ok):
     """Both halves of slots n."""
-    return double(pointer + 2 * n, ok), double(pointer + 2 * n + 1, ok)
+    return load_f64(pointer + 2 * n, ok), load_f64(pointer + 2 * n + 1, ok)
 
 
 @jit
-def put(pointer: tl.tensor, n: tl.tensor, value_0: tl.tensor, value_1: tl.tensor, ok: tl.tensor) -> None:
+def store_pair(pointer, n, value_0, value_1, ok):
+    """The same the other way."""
     tl.store(pointer + 2 * n, value_0.to(pointer.dtype.element_ty), mask=ok)
     tl.store(pointer + 2 * n + 1, value_1.to(pointer.dtype.element_ty), mask=ok)
 
 
 @jit
-def dots(a_0: tl.tensor, a_1: tl.tensor, b_0: tl.tensor, b_1: tl.tensor) -> tl.tensor:
-    """Products of rows, (RANK, 1)"""
+def row_dots(a_0, a_1, b_0, b_1):
+    """Inner products of the rows of a and b, (RANK, 1)."""
     return tl.sum(a_0 * b_0 + a_1 * b_1, 1)[:, None]
 
 
 @jit
-def over_ranks(factors: tl.tensor, rows: tl.tensor) -> tl.tensor:
-    """Σ of the ranks, (1, N)"""
+def sum_ranks(factors, rows):
+    """Σ factors · rows over the ranks, (1, N)."""
     return tl.sum(factors * rows, 0)[None, :]
 
 
 @jit
-def resolvent(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, rate: tl.tensor, h: tl.tensor, copy: tl.tensor,
-    n: tl.tensor, ok: tl.tensor, modes: tl.tensor, n_complex: tl.tensor,
-) -> tl.tensor:  # fmt: skip
+def resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, n_complex):
     """Δ, λ and e = (1 − Δλ/2)⁻¹ of slots n."""
     c = (n < n_complex).to(tl.float64)
     dt = tl.exp(tl.load(log_dt + h).to(tl.float64)) * rate
@@ -59,8 +53,8 @@ def resolvent(
 
 
 @jit
-def _inverse(S: tl.tensor, RANK: tl.constexpr) -> tl.tensor:
-    """Of (RANK, RANK)."""
+def _inverse(S, RANK: tl.constexpr):
+    """Of a matrix (RANK, RANK), rank 1 or 2."""
     if RANK == 1:
         inverse = 1.0 / S
     else:
@@ -72,10 +66,7 @@ def _inverse(S: tl.tensor, RANK: tl.constexpr) -> tl.tensor:
 
 
 @jit
-def small(
-    P_0: tl.tensor, P_1: tl.tensor, Y_0: tl.tensor, Y_1: tl.tensor, w_0: tl.tensor, w_1: tl.tensor, dt: tl.tensor,
-    RANK: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+def small_inverse(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK: tl.constexpr):
     """(2/Δ + Qᵀ e P)⁻¹ for Q = w P, Y = e P"""
     i, k = tl.arange(0, RANK)[:, None], tl.arange(0, RANK)[None, :]
     S = tl.sum((w_0 * P_0)[:, None, :] * Y_0[None, :, :] + (w_1 * P_1)[:, None, :] * Y_1[None, :, :], 2)
@@ -84,82 +75,77 @@ def small(
 
 @jit
 def resolve_kernel(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, B: tl.tensor, P: tl.tensor, system: tl.tensor,
-    rate: tl.tensor, channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
+    log_dt, log_decay, frequency, B, P, system, rate, channels, per_copy, modes, n_complex, slots,
     RANK: tl.constexpr, N: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """a = 2e − 1, B̄ = Δ G B, 2U and V of one channel, for G = e − U Vᵀ."""
     h = tl.program_id(0).to(tl.int64)
     copy = h // per_copy
     k, n = tl.arange(0, RANK)[:, None], tl.arange(0, N)[None, :]
     ok = n < slots
-    w_0, w_1, c = flags(n, modes, n_complex)
+    w_0, w_1, c = slot_weights(n, modes, n_complex)
     dt, _, _, e_0, e_1 = resolvent(log_dt, log_decay, frequency, rate, h, copy, n, ok, modes, n_complex)
-    P_0, P_1 = pair(P + (copy * RANK + k) * 2 * slots, n, ok)
+    P_0, P_1 = load_pair(P + (copy * RANK + k) * 2 * slots, n, ok)
     Y_0, Y_1 = mul(e_0, e_1, P_0, P_1, c)
-    inverse = small(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK)
+    inverse = small_inverse(P_0, P_1, Y_0, Y_1, w_0, w_1, dt, RANK)
     U_0, U_1 = tl.sum(Y_0[:, None, :] * inverse[:, :, None], 0), tl.sum(Y_1[:, None, :] * inverse[:, :, None], 0)
-    V_0, V_1 = back(e_0, e_1, w_0 * P_0, w_1 * P_1, c)
-    B_0, B_1 = pair(B + copy * 2 * slots, n, ok)
-    s = dots(V_0, V_1, B_0, B_1)
+    V_0, V_1 = conj_mul(e_0, e_1, w_0 * P_0, w_1 * P_1, c)
+    B_0, B_1 = load_pair(B + copy * 2 * slots, n, ok)
+    s = row_dots(V_0, V_1, B_0, B_1)
     G_0, G_1 = mul(e_0, e_1, B_0, B_1, c)
     to = system + h * (2 + 2 * RANK) * 2 * slots
-    put(to, n, 2.0 * e_0 - 1.0, 2.0 * e_1 - (1.0 - c), ok)
-    put(to + 2 * slots, n, dt * (G_0 - over_ranks(s, U_0)), dt * (G_1 - over_ranks(s, U_1)), ok)
-    put(to + (2 + k) * 2 * slots, n, 2.0 * U_0, 2.0 * U_1, ok)
-    put(to + (2 + RANK + k) * 2 * slots, n, V_0, V_1, ok)
+    store_pair(to, n, 2.0 * e_0 - 1.0, 2.0 * e_1 - (1.0 - c), ok)
+    store_pair(to + 2 * slots, n, dt * (G_0 - sum_ranks(s, U_0)), dt * (G_1 - sum_ranks(s, U_1)), ok)
+    store_pair(to + (2 + k) * 2 * slots, n, 2.0 * U_0, 2.0 * U_1, ok)
+    store_pair(to + (2 + RANK + k) * 2 * slots, n, V_0, V_1, ok)
 
 
 @jit
-def links(
-    system: tl.tensor, h: tl.tensor, chain: tl.tensor, n: tl.tensor, c: tl.tensor, ok: tl.tensor, slots: tl.tensor,
-    DIRECTIONS: tl.constexpr, RANK: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """a, L and R of a chain: x goes through Ā, c and q through its transpose, p through a alone."""
+def chain_factors(system, h, chain, n, c, ok, slots, DIRECTIONS: tl.constexpr, RANK: tl.constexpr):
+    """a, L and R of a chain y ← a y − L (Rᵀ y): x takes Ā, c and q its transpose, p takes a alone."""
     k = tl.arange(0, RANK)[:, None]
     at = system + h * (2 + 2 * RANK) * 2 * slots
     linked = chain <= DIRECTIONS + RANK
-    turned = linked & (chain >= 1)
-    a_0, a_1 = pair(at, n, ok)
-    a_1 = tl.where(turned, (1.0 - 2.0 * c) * a_1, a_1)
-    U_0, U_1 = pair(at + (2 + k) * 2 * slots, n, ok & linked)
-    V_0, V_1 = pair(at + (2 + RANK + k) * 2 * slots, n, ok & linked)
-    L_0, L_1 = tl.where(turned, V_0, U_0), tl.where(turned, V_1, U_1)
-    R_0, R_1 = tl.where(turned, U_0, V_0), tl.where(turned, U_1, V_1)
+    transposed = linked & (chain >= 1)
+    a_0, a_1 = load_pair(at, n, ok)
+    a_1 = tl.where(transposed, (1.0 - 2.0 * c) * a_1, a_1)
+    U_0, U_1 = load_pair(at + (2 + k) * 2 * slots, n, ok & linked)
+    V_0, V_1 = load_pair(at + (2 + RANK + k) * 2 * slots, n, ok & linked)
+    L_0, L_1 = tl.where(transposed, V_0, U_0), tl.where(transposed, V_1, U_1)
+    R_0, R_1 = tl.where(transposed, U_0, V_0), tl.where(transposed, U_1, V_1)
     return a_0, a_1, L_0, L_1, R_0, R_1
 
 
 @jit
 def chain_kernel(
-    system: tl.tensor, C: tl.tensor, K: tl.tensor, E: tl.tensor, out: tl.tensor, chains: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
+    system, C, K, E, out, chains, channels, per_copy, modes, n_complex, slots,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
-) -> None:  # fmt: skip
-    """One chain of one channel, and what the tables take from it."""
+):  # fmt: skip
+    """One chain of one channel, and the rows of the tables that come from it."""
     h, n, R = tl.program_id(0).to(tl.int64), tl.arange(0, N)[None, :], 2 * slots
     ok, chain = n < slots, tl.program_id(1) + n * 0
-    w_0, w_1, c = flags(n, modes, n_complex)
-    a_0, a_1, L_0, L_1, R_0, R_1 = links(system, h, chain, n, c, ok, slots, DIRECTIONS, RANK)
+    w_0, w_1, c = slot_weights(n, modes, n_complex)
+    a_0, a_1, L_0, L_1, R_0, R_1 = chain_factors(system, h, chain, n, c, ok, slots, DIRECTIONS, RANK)
     own = system + h * (2 + 2 * RANK) * R
-    B_0, B_1 = pair(own + R, n, ok)
+    B_0, B_1 = load_pair(own + R, n, ok)
     read = (chain >= 1) & (chain <= DIRECTIONS)
     place = (chain - 1) * channels + h
-    C_0, C_1 = pair(C + place * R, n, ok & read)
+    C_0, C_1 = load_pair(C + place * R, n, ok & read)
     # q starts at V, p at 2U: rows of the system in the order 2 + RANK …, 2 …
     low = chain - 1 - DIRECTIONS
-    S_0, S_1 = pair(own + (2 + (low + RANK) % (2 * RANK)) * R, n, ok & (low >= 0))
+    S_0, S_1 = load_pair(own + (2 + (low + RANK) % (2 * RANK)) * R, n, ok & (low >= 0))
     y_0 = tl.where(chain == 0, B_0, tl.where(read, w_0 * C_0, S_0))
     y_1 = tl.where(chain == 0, B_1, tl.where(read, (1.0 - 2.0 * c) * w_1 * C_1, S_1))
     at = chains + (h * tl.num_programs(1) + chain) * M * R
     for j in range(M):
         row = tl.where(low >= RANK, M - 1 - j, j)
-        put(at + row * R, n, y_0, y_1, ok)
-        put(E + (h * M + M - 1 - j) * R, n, y_0, y_1, ok & (chain == 0))
+        store_pair(at + row * R, n, y_0, y_1, ok)
+        store_pair(E + (h * M + M - 1 - j) * R, n, y_0, y_1, ok & (chain == 0))
         kernel = tl.sum(y_0 * B_0 + y_1 * B_1, 1)[:, None] + n * 0.0
         tl.store(K + place * M + j, kernel.to(tl.float32), mask=read & (n == 0))
-        s = dots(R_0, R_1, y_0, y_1)
+        s = row_dots(R_0, R_1, y_0, y_1)
         y_0, y_1 = mul(a_0, a_1, y_0, y_1, c)
-        y_0, y_1 = y_0 - over_ranks(s, L_0), y_1 - over_ranks(s, L_1)
+        y_0, y_1 = y_0 - sum_ranks(s, L_0), y_1 - sum_ranks(s, L_1)
         to = out + (place * R + 2 * n) * M + j
         tl.store(to, y_0.to(tl.float32), mask=ok & read)
         tl.store(to + M, y_1.to(tl.float32), mask=ok & read)
@@ -167,15 +153,14 @@ def chain_kernel(
 
 @jit
 def decay_kernel(
-    system: tl.tensor, over: tl.tensor, decay: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
+    system, over, decay, channels, per_copy, modes, n_complex, slots,
     RANK: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """a^M − over, some rows of it."""
     h, R = tl.program_id(0).to(tl.int64), 2 * slots
     i, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, W)[None, :]
     c = (i // 2 < n_complex).to(tl.float64)
-    a_0, a_1 = pair(system + h * (2 + 2 * RANK) * R, i // 2, i < R)
+    a_0, a_1 = load_pair(system + h * (2 + 2 * RANK) * R, i // 2, i < R)
     _, _, o_0, o_1 = powers(a_0, a_1, i * 0, c, BITS)
     here = tl.where(k == i, tl.where(i % 2 == 0, o_0, c * o_0 + (1.0 - c) * o_1), 0.0)
     here += tl.where((k // 2 == i // 2) & (k != i), tl.where(i % 2 == 0, -c * o_1, c * o_1), 0.0)

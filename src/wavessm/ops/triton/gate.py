@@ -1,8 +1,8 @@
-"""The end of a block in one pass over memory each way: bias, gated linear unit, dropout and the path around.
+"""The end of a block in one pass over memory each way: bias, gated linear unit, dropout and the residual path.
 
     out[b, l, h] = around[b, l, h] + factor[b, h] · (p[b, l, h] + bias[h]) · σ(p[b, l, d + h] + bias[d + h])
 
-p comes out of the projection without its bias; the backward adds up the bias's gradient on the way.
+p is the projection without its bias; the backward sums the bias's gradient on the way.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.triton.language import jit, missing
-from wavessm.ops.triton.sums import sum_rows
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import cdiv, jit, tl
+from wavessm.ops.triton.norm import sum_rows
 
 ROWS, COLUMNS, WARPS = 16, 128, 4
-"""Samples and features of a tile, and the warps that share it."""
+"""Samples and features in a tile, and the warps that share it."""
 BACK_ROWS, BACK_WARPS, LOOPS = 8, 2, 8
-"""Of the backward, which waits for memory more often; and tiles that a program takes after each other."""
+"""The same for the backward, which waits for memory more often; and the tiles of a program."""
 
 
 def gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
-    """p (batch, length, 2 d), bias (2 d,), factors (batch, 1, d), around (batch, length, d) → (batch, length, d)"""
+    """See the module's docstring. p (batch, length, 2 d), bias (2 d,), factors (batch, 1, d), around and the result
+    (batch, length, d)."""
     factors = None if factors is None else factors.contiguous()
     around = None if around is None else around.contiguous()
     return _Gate.apply(p.contiguous(), bias.contiguous(), factors, around)
@@ -38,7 +36,7 @@ class _Gate(torch.autograd.Function):
         batch, length, width = p.shape
         dtype = p.dtype if around is None else torch.promote_types(p.dtype, around.dtype)
         out = torch.empty(batch, length, width // 2, dtype=dtype, device=p.device)
-        grid = -(-batch * length // ROWS), -(-width // 2 // COLUMNS)
+        grid = cdiv(batch * length, ROWS), cdiv(width // 2, COLUMNS)
         gate_kernel[grid](
             p, bias, factors, around, out, batch * length, length, width // 2, ROWS, COLUMNS, num_warps=WARPS
         )
@@ -51,7 +49,7 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
         p, bias, factors = ctx.saved_tensors
         batch, length, width = p.shape
-        grid = -(-batch * length // (BACK_ROWS * LOOPS)), -(-width // 2 // COLUMNS)
+        grid = cdiv(batch * length, BACK_ROWS * LOOPS), cdiv(width // 2, COLUMNS)
         dp, dbias = torch.empty_like(p), torch.empty(grid[0], width, device=p.device)
         gate_gradient_kernel[grid](
             dout.contiguous(), p, bias, factors, dp, dbias, batch * length, length, width // 2,
@@ -61,11 +59,8 @@ class _Gate(torch.autograd.Function):
 
 
 @jit
-def _tile(
-    p: tl.tensor, bias: tl.tensor, factors: tl.tensor, r: tl.tensor, h: tl.tensor, ok: tl.tensor,
-    length: tl.tensor, width: tl.tensor,
-) -> tl.tensor:  # fmt: skip
-    """The value, σ of the gate, and the factor of samples r and features h."""
+def _tile(p, bias, factors, r, h, ok, length, width):
+    """The value, σ of the gate, and the dropout factor of samples r and features h."""
     at = r.to(tl.int64)[:, None] * (2 * width) + h[None, :]
     inside = (h < width)[None, :]
     value = tl.load(p + at, mask=ok, other=0.0).to(tl.float32)
@@ -79,10 +74,8 @@ def _tile(
 
 
 @jit
-def gate_kernel(
-    p: tl.tensor, bias: tl.tensor, factors: tl.tensor, around: tl.tensor, out: tl.tensor,
-    rows: tl.tensor, length: tl.tensor, width: tl.tensor, R: tl.constexpr, H: tl.constexpr,
-) -> None:  # fmt: skip
+def gate_kernel(p, bias, factors, around, out, rows, length, width, R: tl.constexpr, H: tl.constexpr):
+    """One tile of the output."""
     r, h = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1) * H + tl.arange(0, H)
     ok = (r < rows)[:, None] & (h < width)[None, :]
     value, opening, factor = _tile(p, bias, factors, r, h, ok, length, width)
@@ -95,10 +88,10 @@ def gate_kernel(
 
 @jit
 def gate_gradient_kernel(
-    dout: tl.tensor, p: tl.tensor, bias: tl.tensor, factors: tl.tensor, dp: tl.tensor, dbias: tl.tensor,
-    rows: tl.tensor, length: tl.tensor, width: tl.tensor, R: tl.constexpr, H: tl.constexpr, LOOPS: tl.constexpr,
-) -> None:  # fmt: skip
-    """dp, and this program's share of the sum over samples."""
+    dout, p, bias, factors, dp, dbias, rows, length, width,
+    R: tl.constexpr, H: tl.constexpr, LOOPS: tl.constexpr,
+):  # fmt: skip
+    """dp, and this program's part of the sum over samples."""
     h = tl.program_id(1) * H + tl.arange(0, H)
     sum_value, sum_opening = tl.zeros((H,), tl.float32), tl.zeros((H,), tl.float32)
     for k in range(LOOPS):

@@ -1,5 +1,5 @@
-"""From a DPLR layer's parameters to the tables of `triton_walk`, and their gradients back: `triton_chains` forwards,
-`triton_chain_gradients` backwards, and one dense product each way.
+"""From a DPLR layer's parameters to the tables of `walk`, and their gradients back: the kernels of `chains` and
+`chain_gradients`, and one dense product each way.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
 from wavessm.ops.dplr import LowRank
-from wavessm.ops.tables import Tables
+from wavessm.ops.tables import ChunkTables
 from wavessm.ops.triton.chain_gradients import chain_gradient_kernel, resolve_gradient_kernel
 from wavessm.ops.triton.chains import chain_kernel, decay_kernel, resolve_kernel
-from wavessm.ops.triton.settings import power_of_two
+from wavessm.ops.triton.language import cdiv, power_of_two
+from wavessm.ops.triton.tables import sizes_of
 
 ROWS = 16
-"""Rows of Ā^M in a program."""
+"""Rows of Ā^M that a program computes."""
 
 
-def low_rank_tables(layer: LowRank, rate: float, chunk: int) -> Tables:
-    """What `tables.dense_tables` makes of the sampled layer, float32."""
-    return Tables(*_LowRankTables.apply(*layer, rate, chunk))
+def low_rank_tables(layer: LowRank, rate: float, chunk: int) -> ChunkTables:
+    """The result of `tables.dense_tables` for the sampled layer, in float32 and differentiable."""
+    return ChunkTables(*_LowRankTables.apply(*layer, rate, chunk))
 
 
 class _LowRankTables(torch.autograd.Function):
@@ -33,7 +34,7 @@ class _LowRankTables(torch.autograd.Function):
         layer = LowRank(*(parameter.contiguous() for parameter in parameters))
         log_dt, log_decay, frequency, B, C, P = layer
         (directions, channels, slots, _), rank = C.shape, P.shape[1]
-        sizes, R = _sizes(layer), 2 * slots
+        sizes, R = sizes_of(layer), 2 * slots
         options = {"RANK": rank, "N": power_of_two(slots), "num_warps": 1}
         empty = partial(torch.empty, device=C.device)
         system = empty(channels, 2 + 2 * rank, R, dtype=torch.float64)  # a, B̄, 2U, V
@@ -41,13 +42,11 @@ class _LowRankTables(torch.autograd.Function):
         K, E, out = empty(directions, channels, M), empty(channels, M, R), empty(directions, channels, R, M)
         count = 1 + directions + 2 * rank
         chains = empty(channels, count, M, R, dtype=torch.float64)  # x, c, q, p; p the last first
-        chain_kernel[(channels, count)](
-            system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options
-        )  # fmt: skip
+        chain_kernel[(channels, count)](system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options)
         q, p = _low(chains, directions, rank)
         over = torch.bmm(p.transpose(1, 2), q)
         decay = empty(channels, R, R)
-        decay_kernel[(channels, -(-R // ROWS))](
+        decay_kernel[(channels, cdiv(R, ROWS))](
             system, over, decay, *sizes, RANK=rank, W=2 * options["N"], ROWS=ROWS, BITS=M.bit_length() - 1
         )
         ctx.save_for_backward(*layer, system, chains)
@@ -62,7 +61,7 @@ class _LowRankTables(torch.autograd.Function):
         log_dt, log_decay, frequency, B, C, P = layer
         (directions, channels, slots, _), rank = C.shape, P.shape[1]
         copies, count = log_decay.shape
-        M, n_complex, sizes = dK.shape[-1], frequency.shape[1], _sizes(layer)
+        M, n_complex, sizes = dK.shape[-1], frequency.shape[1], sizes_of(layer)
         q, p = _low(chains, directions, rank)
         ddecay = ddecay.contiguous()
         over = ddecay.double()
@@ -89,10 +88,3 @@ def _low(chains: Tensor, directions: int, rank: int) -> tuple[Tensor, Tensor]:
     """q and p of all ranks, (channels, rank · M, R) each."""
     first = 1 + directions
     return chains[:, first : first + rank].flatten(1, 2), chains[:, first + rank :].flatten(1, 2)
-
-
-def _sizes(layer: LowRank) -> tuple[int, int, int, int, int]:
-    """channels, channels in a copy, modes, n_complex, slots"""
-    _, channels, slots, _ = layer.C.shape
-    copies, count = layer.log_decay.shape
-    return channels, channels // copies, count, layer.frequency.shape[1], slots

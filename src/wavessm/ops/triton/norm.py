@@ -1,9 +1,12 @@
-"""Layer norm over features in one pass over memory each way.
+"""Layer norm and batch norm, in one and two passes over memory each way.
 
     y[r, :] = (x[r, :] − mean) · scale · weight + bias        scale = 1 / √(variance + eps)
 
-PyTorch's own takes six times as long where rows are many and short, most of it for the gradients of weight and bias;
-here they are added up on the way.
+Layer norm takes mean and variance over the features of a row, batch norm over all rows under a mask; rows outside it
+become zero. PyTorch's layer norm takes six times as long where rows are many and short, most of it for the gradients of
+weight and bias, which are summed on the way here; its batch norm has no mask, and one around it takes more than twenty
+passes. In batch norm every program reduces its rows to a mean and the squared distances from it, and a second kernel
+combines those: a sum of squares of uncentred values would cancel.
 """
 
 from __future__ import annotations
@@ -11,36 +14,44 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.triton.language import jit, missing
-from wavessm.ops.triton.settings import power_of_two
-from wavessm.ops.triton.sums import sum_rows
+from wavessm.ops.triton.language import cdiv, jit, power_of_two, tl
 
-if missing is None:
-    import triton.language as tl  # type: ignore
-
-WIDEST = 1024
-"""Features of a row that a program holds at most."""
+MAX_FEATURES = 1024
+"""Features of a row that a program can hold."""
 TILE, PROGRAMS = 2048, 1056
-"""Numbers of a tile, and programs of the backward, which take tiles after each other: eight a processor of an H200."""
+"""Numbers in a tile, and programs that share the rows: eight for each processor of an H200."""
+SUM_ROWS, SUM_COLUMNS = 256, 16
+"""Tile of `sum_rows`, whose programs share the columns."""
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """x (…, d) in float32 or bf16, weight and bias (d,) → like x, in float32 under autocast as PyTorch has it."""
+    """Layer norm of x (…, d) in float32 or bfloat16; the result is float32 under autocast, as in PyTorch."""
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     return _LayerNorm.apply(x.contiguous(), weight.contiguous(), bias.contiguous(), eps, dtype)
+
+
+def _cut(x: Tensor) -> tuple[int, int, int]:
+    """Rows, the width of a tile and its number of rows."""
+    width = power_of_two(x.shape[-1])
+    return x.numel() // x.shape[-1], width, max(1, TILE // width)
+
+
+def _loops(rows: int, R: int) -> int:
+    """Tiles that a program takes one after the other."""
+    return power_of_two(cdiv(rows, R * PROGRAMS), min_value=1)
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         width = x.shape[-1]
-        rows, W, R = x.numel() // width, power_of_two(width), max(1, TILE // power_of_two(width))
+        rows, W, R = _cut(x)
         y = torch.empty(x.shape, dtype=dtype, device=x.device)
         mean, scale = (torch.empty(rows, device=x.device) for _ in range(2))
-        norm_kernel[(-(-rows // R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
+        norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
         ctx.save_for_backward(x, weight, mean, scale)
         return y
 
@@ -49,9 +60,9 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mean, scale = ctx.saved_tensors
         width = x.shape[-1]
-        rows, W, R = x.numel() // width, power_of_two(width), max(1, TILE // power_of_two(width))
-        loops = power_of_two(-(-rows // (R * PROGRAMS)), least=1)
-        programs = -(-rows // (R * loops))
+        rows, W, R = _cut(x)
+        loops = _loops(rows, R)
+        programs = cdiv(rows, R * loops)
         dx = torch.empty_like(x)
         sums = torch.empty(programs, 2, width, device=x.device)
         norm_gradient_kernel[(programs,)](
@@ -62,10 +73,8 @@ class _LayerNorm(torch.autograd.Function):
 
 
 @jit
-def norm_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, y: tl.tensor, mean: tl.tensor, scale: tl.tensor,
-    rows: tl.tensor, width: tl.tensor, eps: tl.tensor, R: tl.constexpr, W: tl.constexpr,
-) -> None:  # fmt: skip
+def norm_kernel(x, weight, bias, y, mean, scale, rows, width, eps, R: tl.constexpr, W: tl.constexpr):
+    """One tile of the output, and the mean and scale of its rows."""
     r, h = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
     inside = (h < width)[None, :]
     ok = (r < rows)[:, None] & inside
@@ -84,10 +93,10 @@ def norm_kernel(
 
 @jit
 def norm_gradient_kernel(
-    dy: tl.tensor, x: tl.tensor, weight: tl.tensor, mean: tl.tensor, scale: tl.tensor, dx: tl.tensor, sums: tl.tensor,
-    rows: tl.tensor, width: tl.tensor, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
-) -> None:  # fmt: skip
-    """dx, and this program's share of the sums over rows."""
+    dy, x, weight, mean, scale, dx, sums, rows, width,
+    R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
+):  # fmt: skip
+    """dx, and this program's part of the sums over rows."""
     h = tl.arange(0, W)
     inside = (h < width)[None, :]
     gain = tl.load(weight + h[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -109,3 +118,178 @@ def norm_gradient_kernel(
     to = sums + tl.program_id(0).to(tl.int64) * (2 * width) + h
     tl.store(to, to_weight, mask=h < width)
     tl.store(to + width, to_bias, mask=h < width)
+
+
+def batch_norm(x: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d) -> Tensor:
+    """Batch norm in training of x (batch, length, d), over the rows under the mask (batch, length, 1) if given."""
+    running = norm.running_mean, norm.running_var
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    rows = None if mask is None else mask.contiguous().view(torch.uint8)
+    return _BatchNorm.apply(x.contiguous(), norm.weight, norm.bias, rows, *running, norm.eps, norm.momentum)
+
+
+class _BatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor,
+        eps: float, momentum: float,
+    ) -> Tensor:  # fmt: skip
+        width = x.shape[-1]
+        rows, W, R = _cut(x)
+        loops = _loops(rows, R)
+        programs = cdiv(rows, R * loops)
+        parts = torch.empty(programs, 3, width, device=x.device)
+        moments_kernel[(programs,)](x, mask, parts, rows, width, R=R, W=W, LOOPS=loops)
+        statistics = torch.empty(3, width, device=x.device)  # mean, scale, 1 / rows
+        merge_kernel[(cdiv(width, SUM_COLUMNS),)](
+            parts, mean, variance, statistics, programs, width, eps, momentum, P=SUM_ROWS, H=SUM_COLUMNS, num_warps=8
+        )
+        y = torch.empty_like(x)
+        apply_kernel[(cdiv(rows, R),)](x, mask, weight, bias, statistics, y, rows, width, R=R, W=W)
+        ctx.save_for_backward(x, weight, mask, statistics)
+        return y
+
+    @staticmethod
+    @first_only
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mask, statistics = ctx.saved_tensors
+        width, dy = x.shape[-1], dy.contiguous()
+        rows, W, R = _cut(x)
+        loops = _loops(rows, R)
+        programs = cdiv(rows, R * loops)
+        parts = torch.empty(programs, 2, width, device=x.device)
+        gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, rows, width, R=R, W=W, LOOPS=loops)
+        sums, dx = sum_rows(parts), torch.empty_like(x)
+        apply_gradient_kernel[(cdiv(rows, R),)](dy, x, mask, weight, statistics, sums, dx, rows, width, R=R, W=W)
+        dweight, dbias = sums.to(weight.dtype)
+        return dx, dweight, dbias, None, None, None, None, None
+
+
+@jit
+def _rows(mask, first, rows, width, R: tl.constexpr, W: tl.constexpr):
+    """Offsets of R rows from `first` on, which of them exist (R, W), and which rows are under the mask (R, 1)."""
+    r, h = first + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
+    valid = r < rows
+    if mask is not None:
+        valid = valid & (tl.load(mask + r, mask=r < rows, other=0) > 0)
+    return r.to(tl.int64) * width + h, (r < rows) & (h < width), valid
+
+
+@jit
+def moments_kernel(x, mask, parts, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr):
+    """Mean, squared distances from it and number of this program's rows, in each element of the tile until the end."""
+    count, mean, squares = tl.zeros((R, 1), tl.float32), tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
+    for k in range(LOOPS):
+        at, there, valid = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
+        values = tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32)
+        count += valid.to(tl.float32)
+        before = tl.where(valid, values - mean, 0.0)
+        mean += before * (1.0 / tl.maximum(count, 1.0))
+        squares += before * (values - mean)
+    here = tl.sum(tl.broadcast_to(count, (R, W)), 0)
+    middle = tl.sum(mean * count, 0) / tl.maximum(here, 1.0)
+    away = mean - middle[None, :]
+    h = tl.arange(0, W)
+    to = parts + tl.program_id(0).to(tl.int64) * (3 * width) + h
+    tl.store(to, middle, mask=h < width)
+    tl.store(to + width, tl.sum(squares + count * away * away, 0), mask=h < width)
+    tl.store(to + 2 * width, here, mask=h < width)
+
+
+@jit
+def merge_kernel(parts, mean, variance, statistics, programs, width, eps, momentum, P: tl.constexpr, H: tl.constexpr):
+    """The parts of all programs combined, and the running statistics updated."""
+    h = tl.program_id(0) * H + tl.arange(0, H)[None, :]
+    ok = h < width
+    count, middle, squares = tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32)
+    for first in range(0, programs, P):
+        p = first + tl.arange(0, P)[:, None]
+        at, there = parts + p * (3 * width) + h, (p < programs) & ok
+        own = tl.load(at + 2 * width, mask=there, other=0.0)
+        means = tl.load(at, mask=there, other=0.0)
+        here = tl.sum(own, 0)[None, :]
+        centre = tl.sum(means * own, 0)[None, :] / tl.maximum(here, 1.0)
+        around = means - centre
+        inner = tl.sum(tl.load(at + width, mask=there, other=0.0) + own * around * around, 0)[None, :]
+        both = tl.maximum(count + here, 1.0)
+        away = centre - middle
+        squares += inner + away * away * (count * here / both)
+        middle += away * (here / both)
+        count += here
+    count = tl.maximum(count, 1.0)
+    tl.store(statistics + h, middle, mask=ok)
+    tl.store(statistics + width + h, 1.0 / tl.sqrt(squares / count + eps), mask=ok)
+    tl.store(statistics + 2 * width + h, 1.0 / count, mask=ok)
+    old = tl.load(mean + h, mask=ok, other=0.0).to(tl.float32)
+    tl.store(mean + h, old + momentum * (middle - old), mask=ok)
+    old = tl.load(variance + h, mask=ok, other=0.0).to(tl.float32)
+    tl.store(variance + h, old + momentum * (squares / tl.maximum(count - 1.0, 1.0) - old), mask=ok)
+
+
+@jit
+def _feature(pointer, width, W: tl.constexpr):
+    """One number for each feature, (1, W)."""
+    h = tl.arange(0, W)[None, :]
+    return tl.load(pointer + h, mask=h < width, other=0.0).to(tl.float32)
+
+
+@jit
+def apply_kernel(x, mask, weight, bias, statistics, y, rows, width, R: tl.constexpr, W: tl.constexpr):
+    """One tile of the output."""
+    at, there, valid = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    gain = _feature(statistics + width, width, W) * _feature(weight, width, W)
+    values = tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - _feature(statistics, width, W)
+    result = tl.where(valid, values * gain + _feature(bias, width, W), 0.0)
+    tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
+
+
+@jit
+def gradient_sums_kernel(
+    dy, x, mask, statistics, parts, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr
+):
+    """This program's part of the gradients of weight and bias."""
+    mean, scale = _feature(statistics, width, W), _feature(statistics + width, width, W)
+    to_weight, to_bias = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
+    for k in range(LOOPS):
+        at, there, valid = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
+        g = tl.load(dy + at, mask=there & valid, other=0.0).to(tl.float32)
+        standard = (tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - mean) * scale
+        to_weight += g * standard
+        to_bias += g
+    h = tl.arange(0, W)
+    to = parts + tl.program_id(0).to(tl.int64) * (2 * width) + h
+    tl.store(to, tl.sum(to_weight, 0), mask=h < width)
+    tl.store(to + width, tl.sum(to_bias, 0), mask=h < width)
+
+
+@jit
+def apply_gradient_kernel(dy, x, mask, weight, statistics, sums, dx, rows, width, R: tl.constexpr, W: tl.constexpr):
+    """One tile of dx."""
+    at, there, valid = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    scale, share = _feature(statistics + width, width, W), _feature(statistics + 2 * width, width, W)
+    g = tl.load(dy + at, mask=there & valid, other=0.0).to(tl.float32)
+    standard = (tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - _feature(statistics, width, W)) * scale
+    mean_g, along = _feature(sums + width, width, W) * share, _feature(sums, width, W) * share
+    result = (g - mean_g - standard * along) * (scale * _feature(weight, width, W))
+    tl.store(dx + at, tl.where(valid, result, 0.0).to(dx.dtype.element_ty), mask=there)
+
+
+def sum_rows(table: Tensor) -> Tensor:
+    """Sum over the first axis of a contiguous float32 table (rows, …), always in the same order."""
+    rows, width = len(table), table[0].numel()
+    out = torch.empty(table.shape[1:], device=table.device)
+    sum_rows_kernel[(cdiv(width, SUM_COLUMNS),)](table, out, rows, width, R=SUM_ROWS, H=SUM_COLUMNS, num_warps=8)
+    return out
+
+
+@jit
+def sum_rows_kernel(table, out, rows, width, R: tl.constexpr, H: tl.constexpr):
+    """The sums of H columns."""
+    h = tl.program_id(0) * H + tl.arange(0, H)
+    total = tl.zeros((R, H), tl.float32)
+    for first in range(0, rows, R):
+        r = first + tl.arange(0, R)
+        ok = (r < rows)[:, None] & (h < width)[None, :]
+        total += tl.load(table + r.to(tl.int64)[:, None] * width + h[None, :], mask=ok, other=0.0)
+    tl.store(out + h, tl.sum(total, 0), mask=h < width)

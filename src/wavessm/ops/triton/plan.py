@@ -18,13 +18,59 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.ops.triton.settings import Settings, power_of_two
+from wavessm.ops.triton.language import cdiv, power_of_two
 from wavessm.ops.triton.table_sums import sum_kernel
 from wavessm.ops.triton.walk import bridge_kernel, walk_kernel
 
 
-class Tables(NamedTuple):
-    """As the kernels read them: see `triton_walk`."""
+@dataclass(frozen=True)
+class Settings:
+    """How the work is cut: powers of two, chunk and tile at least 16, the smallest side of a tensor-core product."""
+
+    chunk: int = 64  # M, samples in a chunk
+    tile: int = 16  # rows in a program
+    segments: int = 1  # rows that each signal is cut into
+    warps: int = 4
+    stages: int = 3
+    warps_back: int = 4  # of the gradients' sums
+    stages_back: int = 2
+    part: int = 32  # samples of the chunk in one of their programs
+    block: int = 32  # chunks that they add at a time
+    programs: int = 256  # their number, if the channels alone are fewer
+
+
+@lru_cache(maxsize=256)
+def default_settings(batch: int, channels: int, width: int, length: int, precision: str, dense: bool) -> Settings:
+    """The fastest settings on an H200 at the sizes of the benchmarks; width counts slots, or reals of a dense state."""
+    wide = width > (64 if dense else 32)
+    huge = width > 64 and not (dense and precision != "fp32")  # tables of 64 samples would not fit a multiprocessor
+    chunk = min(32 if huge else 64, power_of_two(length))
+    light = not wide and precision != "fp32"
+    filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
+    tile = 64 if light and filled > 0.7 else 32 if wide and batch >= 32 else 16
+    segments = min(_segments(batch, channels, tile), max(1, cdiv(length, chunk) // 4))
+    warps = 8 if width > 64 or (wide and precision == "fp32") else 2 if light and not dense and tile == 16 else 4
+    part, block, warps_back, stages_back = (32, 32, 4, 3) if wide and precision == "fp32" else (64, 32, 4, 1)
+    if width > 64:
+        part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
+    elif dense and precision == "tf32" and not wide:
+        block = 64
+    stages = 2 if dense and tile == 64 else 3
+    programs = 512 if dense or wide else 256
+    return Settings(chunk, tile, segments, warps, stages, warps_back, stages_back, min(part, chunk), block, programs)
+
+
+def _segments(batch: int, channels: int, tile: int) -> int:
+    """Rows that a signal is cut into: enough for whole tiles if the batch fills less than half of one, and for four
+    programs on each processor if there would be less than one."""
+    if 2 * batch < tile:
+        return cdiv(max(tile, 256 * tile // channels), batch)
+    programs = channels * cdiv(batch, tile)
+    return cdiv(512, programs) if programs <= 128 else 1
+
+
+class KernelTables(NamedTuple):
+    """Tables as the kernels read them, see `walk`."""
 
     K: Tensor  # (directions, channels, M)
     E: Tensor  # (channels, planes, M, N)
@@ -32,13 +78,13 @@ class Tables(NamedTuple):
     decay: Tensor  # (channels, 3, N) or (channels, N, N)
 
     def of(self, direction: int) -> tuple[Tensor | None, ...]:
-        """What one walk reads: the first of two takes what a chunk says to itself in both, the second nothing of it."""
+        """Tables of one walk; the first of two adds the contribution of a chunk to itself for both."""
         K = (None, None) if direction else (self.K[0], self.K[1] if len(self.K) == 2 else None)
         return *K, self.E, self.C[direction], self.decay
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScanPlan:
     """Sizes shared by the launches of one call."""
 
     batch: int
@@ -50,52 +96,56 @@ class Plan:
     arithmetic: str
 
     @classmethod
-    def of(cls, u: Tensor, tables: Tables, cut: Settings, arithmetic: str) -> Plan:
+    def of(cls, u: Tensor, tables: KernelTables, cut: Settings, arithmetic: str) -> ScanPlan:
+        """The plan of a call, cached by its sizes."""
         _, planes, _, width = tables.E.shape
         return _plan(*u.shape, width, planes, cut, arithmetic)
 
     @cached_property
     def chunks(self) -> int:
-        return -(-self.length // self.cut.chunk)
+        """Chunks in a signal, the last one possibly incomplete."""
+        return cdiv(self.length, self.cut.chunk)
 
     @cached_property
     def steps(self) -> int:
         """Chunks in a row."""
-        return -(-self.chunks // self.cut.segments)
+        return cdiv(self.chunks, self.cut.segments)
 
     @cached_property
     def segments(self) -> int:
         """Rows that hold at least one chunk; all but the last of a signal are full."""
-        return -(-self.chunks // self.steps)
+        return cdiv(self.chunks, self.steps)
 
     @cached_property
     def rows(self) -> int:
+        """Rows of all signals."""
         return self.batch * self.segments
 
     @cached_property
     def grid(self) -> tuple[int, int]:
-        return self.channels, -(-self.rows // self.cut.tile)
+        """Programs of a walk."""
+        return self.channels, cdiv(self.rows, self.cut.tile)
 
     @cached_property
     def edge_shape(self) -> tuple[int, ...]:
-        """Of the states at one end of all rows."""
+        """Shape of the states at one end of all rows."""
         return self.batch, self.segments, self.channels, self.planes, self.width
 
     @cached_property
     def splits(self) -> tuple[int, int]:
-        """Partial sums that the tables' gradients come in, and blocks of chunks in each."""
-        blocks = -(-self.rows * self.steps // self.cut.block)
-        per_split = -(-blocks // max(1, min(blocks, self.cut.programs // self.channels)))
-        return -(-blocks // per_split), per_split
+        """Number of partial sums of the tables' gradients, and of blocks of chunks in each."""
+        blocks = cdiv(self.rows * self.steps, self.cut.block)
+        per_split = cdiv(blocks, max(1, min(blocks, self.cut.programs // self.channels)))
+        return cdiv(blocks, per_split), per_split
 
     @cached_property
     def sums_shape(self) -> tuple[int, ...]:
-        """Of these partial sums: dT, dE, dCᵀ and the decay's."""
+        """Shape of these partial sums: dT, dE, dCᵀ and the decay's."""
         M, N = self.cut.chunk, self.width
         return self.splits[0], self.channels, M * M + 2 * self.planes * M * N + N * (N if self.planes == 1 else 3)
 
     def sizes(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
-        """Strides of the signals, in units that divide them and the length; and the arguments every walk takes."""
+        """Strides of the signals in units that divide them and the length, and the arguments of every walk."""
         strides = [stride for x in signals for stride in x.stride()[:2]]
         even = math.gcd(16, self.length, *strides)
         return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
@@ -115,13 +165,15 @@ class Plan:
         }
 
     def states(self, like: Tensor) -> Tensor:
-        """Room for the states before each chunk."""
-        kept = torch.bfloat16 if self.arithmetic in ("bf16", "rounded") else torch.float32
+        """Memory for the states before each chunk."""
+        dtype = torch.bfloat16 if self.arithmetic in ("bf16", "rounded") else torch.float32
         shape = self.channels, self.rows, self.steps, self.planes, self.width
-        return torch.empty(shape, dtype=kept, device=like.device)
+        return torch.empty(shape, dtype=dtype, device=like.device)
 
-    def begin(self, edge: Tensor | None, x: Tensor, tables: Tables, direction: int, reverse: bool) -> Tensor | None:
-        """The state each row starts from, given the first one's: a walk without outputs, then a chain."""
+    def begin(
+        self, edge: Tensor | None, x: Tensor, tables: KernelTables, direction: int, reverse: bool
+    ) -> Tensor | None:
+        """The state before each row, from that before the first: a walk without outputs, then a chain."""
         at = self.segments - 1 if reverse else 0
         if self.segments == 1 and edge is None:
             return None
@@ -160,20 +212,21 @@ class Plan:
         reverse: bool,
         add: bool,
     ) -> None:
+        """Launch one walk over x; see `walk_kernel`."""
         strides, sizes = self.sizes(x)
         walk_kernel[self.grid](
             x, *tables, begin, y, states, ends, *strides, **sizes, R=self.cut.tile,
             REVERSE=reverse, ADD=add, num_warps=self.cut.warps, num_stages=self.cut.stages,
         )  # fmt: skip
 
-    def sum(self, u: Tensor, dy: Tensor, kept: list[Tensor], met: list[Tensor], sums: Tensor) -> None:
-        """The sums of all directions, from the states of their walks and of the adjoints."""
-        if len(kept) == 2 and self.planes == 2 and self.width <= 32:  # registers hold those of both
-            self._sum(u, dy, (kept[0], met[0], met[1], kept[1]), sums)
+    def sum(self, u: Tensor, dy: Tensor, states: list[Tensor], adjoints: list[Tensor], sums: Tensor) -> None:
+        """The partial sums of all directions, from the states of their walks and of the adjoint ones."""
+        if len(states) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
+            self._sum(u, dy, (states[0], adjoints[0], adjoints[1], states[1]), sums)
         else:
-            self._sum(u, dy, (kept[0], met[0], None, None), sums[0])
-            if len(kept) == 2:
-                self._sum(dy, u, (met[1], kept[1], None, None), sums[1])
+            self._sum(u, dy, (states[0], adjoints[0], None, None), sums[0])
+            if len(states) == 2:
+                self._sum(dy, u, (adjoints[1], states[1], None, None), sums[1])
 
     def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
         cut = self.cut
@@ -184,12 +237,17 @@ class Plan:
         )  # fmt: skip
 
 
-_plan = lru_cache(maxsize=256)(Plan)  # what follows from the sizes is worked out once
+_plan = lru_cache(maxsize=256)(ScanPlan)  # derived sizes are computed once
 
 
-def forward(plan: Plan, u: Tensor, tables: Tables, first: Tensor | None, save: bool) -> tuple[Tensor, Tensor, list]:
-    """y, the state after the last chunk, and the states on the way of each direction."""
-    y, kept = torch.empty(u.shape, dtype=u.dtype, device=u.device), []
+def forward(
+    plan: ScanPlan, u: Tensor, tables: KernelTables, first: Tensor | None, save: bool
+) -> tuple[Tensor, Tensor, list]:
+    """Run the walks of all directions, from the state `first` (batch, channels, planes, width) or zero.
+
+    Returns y, the state after the last chunk, and the states before each chunk of each direction, None without `save`.
+    """
+    y, saved = torch.empty(u.shape, dtype=u.dtype, device=u.device), []
     for direction in range(len(tables.K)):
         reverse = direction == 1
         states = plan.states(u) if save else None
@@ -198,24 +256,27 @@ def forward(plan: Plan, u: Tensor, tables: Tables, first: Tensor | None, save: b
         plan.walk(u, tables.of(direction), begin, y, states, ends, reverse, add=reverse)
         if direction == 0:
             last = ends[:, -1]
-        kept.append(states)
-    return y, last, kept
+        saved.append(states)
+    return y, last, saved
 
 
 def backward(
-    plan: Plan, u: Tensor, dy: Tensor, tables: Tables, kept: list, dlast: Tensor | None
+    plan: ScanPlan, u: Tensor, dy: Tensor, tables: KernelTables, saved: list, dlast: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """du, the gradient of the first state, and the sums (directions, splits, channels, …)."""
+    """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
+
+    The sums are (directions, splits, channels, …), see `ScanPlan.sums_shape`.
+    """
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    sums = torch.empty(len(kept), *plan.sums_shape, device=u.device)
-    met = []
-    for direction in range(len(kept)):
+    sums = torch.empty(len(saved), *plan.sums_shape, device=u.device)
+    adjoints = []
+    for direction in range(len(saved)):
         reverse = direction == 0
         begin = plan.begin(dlast if reverse else None, dy, tables, direction, reverse)
-        met.append(plan.states(u))
+        adjoints.append(plan.states(u))
         ends = torch.empty(plan.edge_shape, device=u.device)
-        plan.walk(dy, tables.of(direction), begin, du, met[-1], ends, reverse, add=not reverse)
+        plan.walk(dy, tables.of(direction), begin, du, adjoints[-1], ends, reverse, add=not reverse)
         if direction == 0:
             dfirst = ends[:, 0]
-    plan.sum(u, dy, kept, met, sums)
+    plan.sum(u, dy, saved, adjoints, sums)
     return du, dfirst, sums

@@ -1,29 +1,24 @@
-"""What the gradients of a scan's tables are made of: products of the signals and states that `triton_walk` leaves."""
+"""Gradients of a scan's tables, as sums of products of the signals and states that `walk` stores."""
 
 from __future__ import annotations
 
-from wavessm.ops.triton.language import dot, jit, missing
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import dot, jit, tl
 
 
 @jit
 def sum_kernel(
-    u: tl.tensor, g: tl.tensor, states: tl.tensor, adjoints: tl.tensor, other: tl.tensor, others: tl.tensor,
-    sums: tl.tensor,
-    u_batch: tl.tensor, u_channel: tl.tensor, g_batch: tl.tensor, g_channel: tl.tensor, blocks: tl.tensor,
-    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
+    u, g, states, adjoints, other, others, sums, u_batch, u_channel, g_batch, g_channel, blocks, channels, modes, rows,
+    segments, steps, length,
     M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     DENSE: tl.constexpr,
-) -> None:  # fmt: skip
-    """What the gradients of the tables are made of: P of their M rows for one channel, over `blocks` blocks of Q chunks
-    from all rows. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
+):  # fmt: skip
+    """Partial sums of the tables' gradients: P of their M rows for one channel, over `blocks` blocks of Q chunks from
+    all rows. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
 
         dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a
 
     The direction that reads backwards, if there is one, has the states `other` of its adjoint, which runs forward in
-    time, and its own, `others`; u and g change places, so one product serves dT of both.
+    time, and its own, `others`; u and g change places, so one product gives dT of both.
     """
     length *= EVEN
     part = tl.program_id(0) % (M // P)
@@ -77,19 +72,17 @@ def sum_kernel(
 
 
 @jit
-def _no_decay(some: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr) -> tl.tensor:
+def _no_decay(some: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr):
     none = tl.zeros((some, N) if DENSE else (N,), tl.float32)  # this program's rows of a matrix
     return none, none, none
 
 
 @jit
 def _add(
-    states: tl.tensor, adjoints: tl.tensor, u_t: tl.tensor, g_t: tl.tensor, here: tl.tensor, m: tl.tensor,
-    modes: tl.tensor, dE_0: tl.tensor, dE_1: tl.tensor, dC_0: tl.tensor, dC_1: tl.tensor,
-    dd_0: tl.tensor, dd_1: tl.tensor, dd_2: tl.tensor,
+    states, adjoints, u_t, g_t, here, m, modes, dE_0, dE_1, dC_0, dC_1, dd_0, dd_1, dd_2,
     N: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """The sums with those of a block of chunks, whose states begin at `states` and `adjoints` (Q, 1)."""
+):  # fmt: skip
+    """The sums with those of a block of chunks added, whose states are at `states` and `adjoints` (Q, 1)."""
     n = tl.arange(0, N)[None, :]
     ok = here & (n < modes)
     s_0, a_0 = tl.load(states + n, mask=ok, other=0.0), tl.load(adjoints + n, mask=ok, other=0.0)
@@ -111,11 +104,9 @@ def _add(
 
 @jit
 def _store(
-    to: tl.tensor, p: tl.tensor, n_ok: tl.tensor, m: tl.tensor, modes: tl.tensor,
-    dE_0: tl.tensor, dE_1: tl.tensor, dC_0: tl.tensor, dC_1: tl.tensor,
-    dd_0: tl.tensor, dd_1: tl.tensor, dd_2: tl.tensor, part: tl.tensor,
+    to, p, n_ok, m, modes, dE_0, dE_1, dC_0, dC_1, dd_0, dd_1, dd_2, part,
     M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """All sums but dT; the decay's from part 0 alone, since all programs of a channel have the same of them."""
     n, size = tl.arange(0, N), M * modes
     at = to + p[:, None] * modes + n[None, :]

@@ -1,7 +1,7 @@
-"""From a diagonal layer's parameters to the tables of `triton_walk`, in two launches.
+"""From a diagonal layer's parameters to the tables of `walk` in two launches, and back to their gradients in one.
 
 The arithmetic is that of `modes.sample` and `tables.diagonal_tables`, in float64 and cast once; done operation by
-operation it would take longer to launch than the scan itself. `triton_table_gradients` goes back.
+operation it would take longer to launch than the scan itself.
 """
 
 from __future__ import annotations
@@ -9,56 +9,97 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes
-from wavessm.ops.triton.language import jit, missing
-from wavessm.ops.triton.slots import continuous, double, flags, mul, powers
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import (
+    cdiv,
+    conj_mul,
+    continuous,
+    jit,
+    load_f64,
+    mul,
+    powers,
+    slot_weights,
+    store_rates,
+    tl,
+)
 
 SLOTS = 8
 """Slots in a program: float64 fills the registers fast."""
-
 SAMPLED = 9
-"""Numbers of a slot that `sample_kernel` stores."""
+"""Numbers that `sample_kernel` stores for a slot."""
 
 
 def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """K (directions, channels, M) with D in its first entry, E (channels, 2, M, slots), C (directions, channels, 2,
-    slots, M) and the decay (channels, 3, slots), float32; and what `gradients` needs again, float64."""
+    """The tables of a diagonal layer for chunks of M samples.
+
+    Args:
+        modes: Parameters of the layer.
+        D: Direct path, (channels,).
+        rate: Factor of the step sizes.
+        chunk: M, a power of two.
+
+    Returns:
+        K (directions, channels, M) with D in its first entry, E (channels, 2, M, slots), C (directions, channels, 2,
+        slots, M) and decay (channels, 3, slots) in float32, and in float64 what `table_gradients` needs again.
+    """
     directions, channels, slots, _ = modes.C.shape
     shapes = (directions, channels, chunk), (channels, 2, chunk, slots), (directions, channels, 2, slots, chunk)
     tables = tuple(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots)))
     sampled = torch.empty(SAMPLED, channels, slots, dtype=torch.float64, device=D.device)
     log_dt, log_decay, frequency, B, C = (parameter.contiguous() for parameter in modes)
     sizes = sizes_of(modes)
-    sample_kernel[(-(-channels * slots // 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
-    table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **options_of(chunk))
+    sample_kernel[(cdiv(channels * slots, 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
+    table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **_options(chunk))
     return *tables, sampled  # type: ignore[return-value]
 
 
-def sizes_of(modes: Modes) -> tuple[int, int, int, int, int]:
-    """channels, channels in a copy, modes, n_complex, slots"""
-    _, channels, slots, _ = modes.C.shape
-    copies, count = modes.log_decay.shape
-    return channels, channels // copies, count, modes.n_complex, slots
+def sizes_of(layer: Modes | LowRank) -> tuple[int, int, int, int, int]:
+    """channels, channels per copy, modes, n_complex, slots: what every kernel of tables takes."""
+    _, channels, slots, _ = layer.C.shape
+    copies, count = layer.log_decay.shape
+    return channels, channels // copies, count, layer.frequency.shape[1], slots
 
 
-def options_of(chunk: int) -> dict[str, int]:
+def _options(chunk: int) -> dict[str, int]:
     return {"M": chunk, "N": SLOTS, "BITS": chunk.bit_length() - 1, "num_warps": 8}
+
+
+def table_gradients(modes: Modes, sampled: Tensor, sums: Tensor, chunk: int) -> tuple[Tensor, ...]:
+    """Gradients of log_dt, log_decay, frequency, B, C and D from those of the tables.
+
+    Args:
+        modes: Parameters of the layer.
+        sampled: The last output of `make_tables`.
+        sums: Partial sums of the tables' gradients, (directions, splits, channels, …), see `plan.backward`.
+        chunk: M.
+    """
+    directions, channels, slots, _ = modes.C.shape
+    copies, count = modes.log_decay.shape
+    n_complex = modes.n_complex
+    blocks = cdiv(slots, SLOTS)
+    rows = torch.empty(channels, count + n_complex + 2 * slots, device=sums.device)  # decays, frequencies, B
+    dC, dD = torch.empty(modes.C.shape, device=sums.device), torch.empty(channels, device=sums.device)
+    ddt = torch.empty(channels, blocks, device=sums.device)
+    table_gradient_kernel[(channels, blocks)](
+        modes.B.contiguous(), modes.C.contiguous(), sampled, sums, ddt, rows, dC, dD, *sizes_of(modes), sums.shape[1],
+        DIRECTIONS=directions, **_options(chunk),
+    )  # fmt: skip
+    ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, n_complex, 2 * slots), dim=1)
+    return ddt.sum(1), ddecay, dfrequency, dB.unflatten(1, (slots, 2)), dC, dD
 
 
 @jit
 def sample_kernel(
-    log_dt: tl.tensor, log_decay: tl.tensor, frequency: tl.tensor, sampled: tl.tensor, rate: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor, N: tl.constexpr,
-) -> None:  # fmt: skip
-    """Δ, λ, e^z, Δφ(z) and Δ²φ′(z) of z = Δλ for N slots of any channels. In the kernels below every thread of a row
-    would work out the same sines."""
+    log_dt, log_decay, frequency, sampled, rate, channels, per_copy, modes, n_complex, slots,
+    N: tl.constexpr,
+):  # fmt: skip
+    """Δ, λ, e^z, Δφ(z) and Δ²φ′(z) of z = Δλ for N slots of any channels: in the kernels below every thread of a row
+    would compute the same sines."""
     at = tl.program_id(0) * N + tl.arange(0, N)
     h, n = (at // slots).to(tl.int64), at % slots
     ok, c = h < channels, (n < n_complex).to(tl.float64)
-    dt = tl.exp(double(log_dt + h, ok)) * rate
+    dt = tl.exp(load_f64(log_dt + h, ok)) * rate
     lam_0, lam_1 = continuous(log_decay, frequency, h // per_copy, n, ok, modes, n_complex)
     z_0, z_1 = dt * lam_0, dt * lam_1
     exp_0 = tl.exp(z_0) * tl.cos(c * z_1)
@@ -95,11 +136,9 @@ def sample_kernel(
 
 @jit
 def table_kernel(
-    B: tl.tensor, C: tl.tensor, D: tl.tensor, sampled: tl.tensor,
-    K: tl.tensor, E: tl.tensor, out: tl.tensor, decay: tl.tensor,
-    channels: tl.tensor, per_copy: tl.tensor, modes: tl.tensor, n_complex: tl.tensor, slots: tl.tensor,
+    B, C, D, sampled, K, E, out, decay, channels, per_copy, modes, n_complex, slots,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """The tables of one channel and direction, N slots at a time, from the powers p = λ̄^l, l < M."""
     h, direction = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = direction * channels + h
@@ -109,13 +148,13 @@ def table_kernel(
     for first in range(0, slots, N):
         n = first + tl.arange(0, N)[:, None]
         ok = n < slots
-        weight_0, weight_1, c = flags(n, modes, n_complex)
+        weight_0, weight_1, c = slot_weights(n, modes, n_complex)
         here, step = sampled + h * slots + n, channels * slots
-        a_0, a_1 = double(here + 3 * step, ok), double(here + 4 * step, ok)
+        a_0, a_1 = load_f64(here + 3 * step, ok), load_f64(here + 4 * step, ok)
         at_B, at = B + (h // per_copy * slots + n) * 2, C + (place * slots + n) * 2
-        w_0, w_1 = double(here + 5 * step, ok), double(here + 6 * step, ok)
-        w_0, w_1 = mul(w_0, w_1, double(at_B, ok), double(at_B + 1, ok), c)
-        w_0, w_1 = mul(weight_0 * double(at, ok), weight_1 * double(at + 1, ok), w_0, w_1, c)
+        w_0, w_1 = load_f64(here + 5 * step, ok), load_f64(here + 6 * step, ok)
+        w_0, w_1 = mul(w_0, w_1, load_f64(at_B, ok), load_f64(at_B + 1, ok), c)
+        w_0, w_1 = mul(weight_0 * load_f64(at, ok), weight_1 * load_f64(at + 1, ok), w_0, w_1, c)
         p_0, p_1, over_0, over_1 = powers(a_0, a_1, l, c, BITS)
         out_0, out_1 = mul(w_0, w_1, p_0, p_1, c)
         kernel += tl.sum(out_0 + (1.0 - c) * out_1, 0)
@@ -133,3 +172,97 @@ def table_kernel(
             tl.store(at_decay + 2 * slots, (c * over_0 + (1.0 - c) * over_1).to(tl.float32), mask=ok)
     direct = tl.where((tl.arange(0, M) == 0) & (direction == 0), tl.load(D + h).to(tl.float64), 0.0)
     tl.store(K + place * M + tl.arange(0, M), (kernel + direct).to(tl.float32))
+
+
+@jit
+def _collect(
+    sums, direction: tl.constexpr, h, n, c, ok, channels, slots, tiles, g_0, g_1, o_0, o_1, M: tl.constexpr, N:
+    tl.constexpr,
+):  # fmt: skip
+    """One direction's gradients of K and v p from all partial sums; those of p and λ̄^M are added to g and o."""
+    l, size = tl.arange(0, M)[None, :], M * slots
+    width = M * M + 4 * size + 3 * slots
+    k = tl.zeros((M,), tl.float64)
+    q_0, q_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
+    for tile in range(tiles):
+        here = sums + ((direction * tiles + tile) * channels + h) * width
+        # the diagonals of dT were stored as columns
+        k += tl.sum(tl.load(here + tl.arange(0, M)[:, None] * M + l).to(tl.float64), 0)
+        at_E, at_C = here + M * M + (M - 1 - l) * slots + n, here + M * M + 2 * size + l * slots + n
+        g_0 += load_f64(at_E, ok)
+        g_1 += load_f64(at_E + size, ok)
+        q_0 += load_f64(at_C, ok)
+        q_1 += (1.0 - 2.0 * c) * load_f64(at_C + size, ok)
+        at_d = here + M * M + 4 * size + n
+        d_0, d_1, d_2 = load_f64(at_d, ok), load_f64(at_d + slots, ok), load_f64(at_d + 2 * slots, ok)
+        o_0 += d_0 + c * d_2
+        o_1 += c * d_1 + (1.0 - c) * d_2
+    return k, q_0, q_1, g_0, g_1, o_0, o_1
+
+
+@jit
+def table_gradient_kernel(
+    B, C, sampled, sums, ddt, rows, dC, dD, channels, per_copy, modes, n_complex, slots, tiles,
+    DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of N slots of one channel. p = λ̄^l has gradient g; v = w λ̄ and C = conj(v p); k and q are those of K
+    and of v p; f of the product B φ Δ; o of λ̄^M."""
+    h, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n, l = block * N + tl.arange(0, N)[:, None], tl.arange(0, M)[None, :]
+    ok = n < slots
+    weight_0, weight_1, c = slot_weights(n, modes, n_complex)
+    at_n, stride = sampled + h * slots + n, channels * slots
+    dt, lam_0, lam_1 = load_f64(at_n, ok), load_f64(at_n + stride, ok), load_f64(at_n + 2 * stride, ok)
+    a_0, a_1 = load_f64(at_n + 3 * stride, ok), load_f64(at_n + 4 * stride, ok)
+    phi_0, phi_1 = load_f64(at_n + 5 * stride, ok), load_f64(at_n + 6 * stride, ok)  # times Δ
+    slope_0, slope_1 = load_f64(at_n + 7 * stride, ok), load_f64(at_n + 8 * stride, ok)  # times Δ²
+    at_B = B + (h // per_copy * slots + n) * 2
+    B_0, B_1 = load_f64(at_B, ok), load_f64(at_B + 1, ok)
+    p_0, p_1, over_0, over_1 = powers(a_0, a_1, l, c, BITS)
+    held_0, held_1 = mul(phi_0, phi_1, B_0, B_1, c)
+    g_0, g_1 = tl.zeros((N, M), tl.float64), tl.zeros((N, M), tl.float64)
+    z_0, z_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
+    o_0, o_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
+    f_0, f_1 = tl.zeros((N, 1), tl.float64), tl.zeros((N, 1), tl.float64)
+    for direction in tl.static_range(DIRECTIONS):
+        k, q_0, q_1, g_0, g_1, o_0, o_1 = _collect(
+            sums, direction, h, n, c, ok, channels, slots, tiles, g_0, g_1, o_0, o_1, M, N
+        )
+        if direction == 0 and block == 0:
+            tl.store(dD + h, tl.sum(tl.where(tl.arange(0, M) == 0, k, 0.0), 0).to(tl.float32))
+        k = k[None, :]
+        at = ((direction * channels + h) * slots + n) * 2
+        C_0, C_1 = weight_0 * load_f64(C + at, ok), weight_1 * load_f64(C + at + 1, ok)
+        w_0, w_1 = mul(C_0, C_1, held_0, held_1, c)
+        v_0, v_1 = mul(w_0, w_1, a_0, a_1, c)
+        from_k_0, from_k_1 = conj_mul(w_0, w_1, k, (1.0 - c) * k, c)
+        from_q_0, from_q_1 = conj_mul(v_0, v_1, q_0, q_1, c)
+        g_0, g_1 = g_0 + from_k_0 + from_q_0, g_1 + from_k_1 + from_q_1
+        pq_0, pq_1 = conj_mul(p_0, p_1, q_0, q_1, c)
+        v_g_0, v_g_1 = tl.sum(pq_0, 1)[:, None], tl.sum(pq_1, 1)[:, None]
+        add_0, add_1 = conj_mul(v_0, v_1, v_g_0, v_g_1, c)
+        z_0, z_1 = z_0 + add_0, z_1 + add_1
+        pk_0, pk_1 = conj_mul(p_0, p_1, k, (1.0 - c) * k, c)
+        from_v_0, from_v_1 = conj_mul(a_0, a_1, v_g_0, v_g_1, c)
+        w_g_0, w_g_1 = tl.sum(pk_0, 1)[:, None] + from_v_0, tl.sum(pk_1, 1)[:, None] + from_v_1
+        c_g_0, c_g_1 = conj_mul(held_0, held_1, w_g_0, w_g_1, c)
+        tl.store(dC + at, (weight_0 * c_g_0).to(tl.float32), mask=ok)
+        tl.store(dC + at + 1, (weight_1 * c_g_1).to(tl.float32), mask=ok)
+        add_0, add_1 = conj_mul(C_0, C_1, w_g_0, w_g_1, c)
+        f_0, f_1 = f_0 + add_0, f_1 + add_1
+
+    # to z = log λ̄: from p, with derivative l p, and from λ̄^M, with derivative M λ̄^M
+    pg_0, pg_1 = conj_mul(p_0, p_1, g_0, g_1, c)
+    add_0, add_1 = conj_mul(over_0, over_1, o_0, o_1, c)
+    z_0 += tl.sum(l * pg_0, 1)[:, None] + M * add_0
+    z_1 += tl.sum(l * pg_1, 1)[:, None] + M * add_1
+    to = rows + h * (modes + n_complex + 2 * slots)
+    dB_0, dB_1 = conj_mul(phi_0, phi_1, f_0, f_1, c)
+    tl.store(to + modes + n_complex + 2 * n, dB_0.to(tl.float32), mask=ok)
+    tl.store(to + modes + n_complex + 2 * n + 1, dB_1.to(tl.float32), mask=ok)
+    f_0, f_1 = conj_mul(B_0, B_1, f_0, f_1, c)
+    # Δφ(Δλ) has derivative e^z by Δ and Δ² φ′(z) by λ
+    step = lam_0 * z_0 + lam_1 * z_1 + a_0 * f_0 + a_1 * f_1
+    tl.store(ddt + h * tl.num_programs(1) + block, tl.sum(tl.where(ok, dt * step, 0.0)).to(tl.float32))
+    add_0, add_1 = conj_mul(slope_0, slope_1, f_0, f_1, c)
+    store_rates(to, n, lam_0, lam_1, dt * z_0 + add_0, dt * z_1 + add_1, ok, modes, n_complex)

@@ -1,8 +1,8 @@
-"""Triton kernels of the chunked scan; `triton_plan` launches them and explains the cut into rows.
+"""Kernels of the chunked scan; `plan` launches them and explains the cut into rows.
 
-A state has N pairs of reals, split into two planes; in the DENSE variant it has N reals and one plane. Tables as in
-`tables`, with planes: E (channels, planes, M, N), C (channels, planes, N, M), and the decay of a chunk either three
-numbers a slot, d = (d₀, d₁, d₂), or a matrix:
+A state has N pairs of reals, split into two planes; in the DENSE variant it has N reals and one plane. Tables are those
+of `wavessm.ops.tables` with planes, E (channels, planes, M, N) and C (channels, planes, N, M), and the decay of a chunk
+is three numbers for each slot, d = (d₀, d₁, d₂), or a matrix:
 
     s₀' = d₀ s₀ − d₁ s₁ + u E₀        s₁' = d₂ s₁ + d₁ s₀ + u E₁            (d₁ = 0 for a slot of two real modes)
 
@@ -13,25 +13,23 @@ two, so that the compiler sees what divides them and moves several samples at a 
 
 from __future__ import annotations
 
-from wavessm.ops.triton.language import dot, jit, missing
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import dot, jit, tl
 
 
 @jit
-def _table(pointer: tl.tensor, mask: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+def _table(pointer, mask, PRECISION: tl.constexpr):
     """A table in the type it is multiplied in, zero outside the mask."""
     values = tl.load(pointer, mask=mask, other=0.0)
     return values.to(tl.bfloat16) if PRECISION == "bf16" else values
 
 
 @jit
-def _in_and_out(
-    E: tl.tensor, C: tl.tensor, h: tl.tensor, modes: tl.tensor, plane: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """What turns samples into state (M, N) and state into samples (N, M), of one plane."""
+def _input_and_output(
+    E, C, h, modes,
+    plane: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr, PRECISION:
+    tl.constexpr,
+):  # fmt: skip
+    """The tables from samples to state (M, N) and from state to samples (N, M), of one plane."""
     i, n = tl.arange(0, M), tl.arange(0, N)
     planes = 1 if DENSE else 2
     at = (h * planes + plane) * M * modes
@@ -45,11 +43,8 @@ def _in_and_out(
 
 
 @jit
-def _decays(
-    decay: tl.tensor, h: tl.tensor, modes: tl.tensor,
-    N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """d₀, d₁, d₂ as (1, N); or the matrix that rows of states are multiplied by from the right, twice nothing."""
+def _decays(decay, h, modes, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr):
+    """d₀, d₁, d₂ as (1, N); or three times the matrix that rows of states are multiplied by from the right."""
     n = tl.arange(0, N)
     if DENSE:
         ok = (n < modes)[None, :] & (n < modes)[:, None]
@@ -67,10 +62,8 @@ def _decays(
 
 
 @jit
-def _within(
-    K: tl.tensor, across: tl.tensor, h: tl.tensor, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr
-) -> tl.tensor:
-    """What a chunk says to itself (M, M): the Toeplitz matrix of K, and of the other direction's kernel if given."""
+def _toeplitz(K, across, h, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr):
+    """From the samples of a chunk to its outputs (M, M): K, and the other direction's kernel if given."""
     i = tl.arange(0, M)
     lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
     T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
@@ -80,8 +73,8 @@ def _within(
 
 
 @jit
-def _edge(begin: tl.tensor, at: tl.tensor, ok: tl.tensor, R: tl.constexpr, N: tl.constexpr) -> tl.tensor:
-    """The states that rows begin with, zero if none are given. (R, N)"""
+def _first_states(begin, at, ok, R: tl.constexpr, N: tl.constexpr):
+    """The states before the rows, zero if none are given. (R, N)"""
     state = tl.zeros((R, N), tl.float32)
     if begin is not None:
         state += tl.load(begin + at, mask=ok, other=0.0)
@@ -89,12 +82,9 @@ def _edge(begin: tl.tensor, at: tl.tensor, ok: tl.tensor, R: tl.constexpr, N: tl
 
 
 @jit
-def _heard(
-    state: tl.tensor, decayed: tl.tensor, chunk: tl.tensor, into: tl.tensor, whole: tl.tensor,
-    REVERSE: tl.constexpr, PRECISION: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """A plane of the state after a chunk. One cut short passes none on: forward nothing follows it, backward nothing
-    came from beyond it."""
+def _next_state(state, decayed, chunk, into, whole, REVERSE: tl.constexpr, PRECISION: tl.constexpr):
+    """A plane of the state after a chunk. An incomplete chunk does not decay it: forward none follows, backward the
+    state beyond is zero."""
     after = tl.where(whole, decayed, state) if REVERSE else decayed
     after = dot(chunk, into, after, PRECISION)
     return after if REVERSE else tl.where(whole, after, state)
@@ -102,17 +92,15 @@ def _heard(
 
 @jit
 def walk_kernel(
-    x: tl.tensor, K: tl.tensor, across: tl.tensor, E: tl.tensor, C: tl.tensor, decay: tl.tensor,
-    begin: tl.tensor, y: tl.tensor, states: tl.tensor, ends: tl.tensor,
-    x_batch: tl.tensor, x_channel: tl.tensor,
-    channels: tl.tensor, modes: tl.tensor, rows: tl.tensor, segments: tl.tensor, steps: tl.tensor, length: tl.tensor,
-    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-    DENSE: tl.constexpr, REVERSE: tl.constexpr, ADD: tl.constexpr,
-) -> None:  # fmt: skip
-    """R rows of one channel from `begin` to `ends`: y and the states met, or neither. N is a power of two here.
+    x, K, across, E, C, decay, begin, y, states, ends, x_batch, x_channel, channels, modes, rows, segments, steps,
+    length,
+    M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
+    REVERSE: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """R rows of one channel from the states `begin` to `ends`; y and the states before each chunk if wanted.
 
-    ADD adds to the y that is there. Where there are two directions, the first walk takes what a chunk says to itself in
-    both, the other's kernel from `across`, and the second has no K.
+    N is a power of two here. ADD adds to the y that is there. Of two directions the first walk adds the contribution of
+    a chunk to itself for both, with the other's kernel from `across`, and the second has no K.
     """
     length *= EVEN
     h = tl.program_id(0).to(tl.int64)
@@ -122,15 +110,15 @@ def walk_kernel(
     row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
     planes = 1 if DENSE else 2
 
-    in_0, out_0 = _in_and_out(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
+    in_0, out_0 = _input_and_output(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
     d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
     if K is not None:
-        T = _within(K, across, h, M, REVERSE, PRECISION)
+        T = _toeplitz(K, across, h, M, REVERSE, PRECISION)
     at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
-    s_0 = _edge(begin, at_edge, row_ok & n_ok, R, N)
+    s_0 = _first_states(begin, at_edge, row_ok & n_ok, R, N)
     if not DENSE:
-        in_1, out_1 = _in_and_out(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
-        s_1 = _edge(begin, at_edge + modes, row_ok & n_ok, R, N)
+        in_1, out_1 = _input_and_output(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
+        s_1 = _first_states(begin, at_edge + modes, row_ok & n_ok, R, N)
 
     start = segment * (steps * M)
     at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
@@ -162,15 +150,15 @@ def walk_kernel(
             decayed = dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
         else:
             decayed = d_0 * s_0 - d_1 * s_1
-            s_1 = _heard(s_1, d_2 * s_1 + d_1 * s_0, chunk, in_1, whole, REVERSE, PRECISION)
-        s_0 = _heard(s_0, decayed, chunk, in_0, whole, REVERSE, PRECISION)
+            s_1 = _next_state(s_1, d_2 * s_1 + d_1 * s_0, chunk, in_1, whole, REVERSE, PRECISION)
+        s_0 = _next_state(s_0, decayed, chunk, in_0, whole, REVERSE, PRECISION)
     tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
     if not DENSE:
         tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
 
 
 @jit
-def _power(d_0: tl.tensor, d_1: tl.tensor, d_2: tl.tensor, steps: tl.tensor, N: tl.constexpr) -> tl.tensor:
+def _power(d_0, d_1, d_2, steps, N: tl.constexpr):
     """D^steps by squaring, in float64 because each square doubles the relative error. (N,) each"""
     d_0, d_1, d_2 = d_0.to(tl.float64), d_1.to(tl.float64), d_2.to(tl.float64)
     one, none = tl.zeros((N,), tl.float64) + 1.0, tl.zeros((N,), tl.float64)
@@ -178,19 +166,15 @@ def _power(d_0: tl.tensor, d_1: tl.tensor, d_2: tl.tensor, steps: tl.tensor, N: 
     left = steps
     while left > 0:
         if left % 2 == 1:
-            turned = over_1 * d_1
-            over_0, over_1, over_2 = over_0 * d_0 - turned, over_0 * d_1 + over_1 * d_2, over_2 * d_2 - turned
+            cross = over_1 * d_1
+            over_0, over_1, over_2 = over_0 * d_0 - cross, over_0 * d_1 + over_1 * d_2, over_2 * d_2 - cross
         d_0, d_1, d_2 = d_0 * d_0 - d_1 * d_1, d_1 * (d_0 + d_2), d_2 * d_2 - d_1 * d_1
         left = left // 2
     return over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
 
 
 @jit
-def bridge_kernel(
-    begin: tl.tensor, ends: tl.tensor, decay: tl.tensor,
-    channels: tl.tensor, modes: tl.tensor, segments: tl.tensor, steps: tl.tensor,
-    N: tl.constexpr, REVERSE: tl.constexpr,
-) -> None:  # fmt: skip
+def bridge_kernel(begin, ends, decay, channels, modes, segments, steps, N: tl.constexpr, REVERSE: tl.constexpr):
     """begin[k + 1] = ends[k] + D^steps begin[k] along one signal's segments (k − 1 and Dᵀ in reverse).
 
     The first walk began at the true state in the first segment and at zero in the others, so the sum starts at zero.

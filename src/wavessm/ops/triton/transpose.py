@@ -1,11 +1,11 @@
 """Between a scan, whose signals lie channels first, and what is around it, where they lie channels last.
 
-`turn` only turns them over, at the speed of memory; `activate` applies GELU on the way to the projection:
+`transpose` runs at the speed of memory; `activate` applies GELU on the way to the projection:
 
     z[b, l, h] = after[b, h] · GELU(before[b, h] · x[b, h, l])
 
-Into a causal scan signals go through `heard`. NaN or infinity in a chunk's product would reach the chunk's first
-sample; so it is zeroed on the way in, with its first place noted, and `spoil` makes the outputs NaN from there on.
+NaN or infinity in a chunk's product would reach the chunk's first sample. `finite_input` therefore zeroes them on the
+way into a causal scan and records the first one, and `propagate_nan` makes the outputs NaN from there on.
 """
 
 from __future__ import annotations
@@ -16,45 +16,49 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.triton.language import jit, missing
-
-if missing is None:
-    import triton.language as tl  # type: ignore
+from wavessm.ops.triton.language import cdiv, jit, tl
 
 BLOCK, WARPS = 64, 4
 BACK_BLOCK, BACK_WARPS = 32, 2
-"""Of the gradient of `activate`, which reads twice as much."""
+"""For the gradient of `activate`, which reads twice as much."""
 
 
-def turn(x: Tensor) -> Tensor:
-    """(batch, rows, columns) contiguous → (batch, columns, rows) contiguous"""
+def transpose(x: Tensor) -> Tensor:
+    """(batch, rows, columns) contiguous → (batch, columns, rows) contiguous."""
     batch, rows, columns = x.shape
     out = torch.empty(batch, columns, rows, dtype=x.dtype, device=x.device)
-    grid = -(-columns // BLOCK), -(-rows // BLOCK), batch
-    turn_kernel[grid](x, out, rows, columns, BLOCK=BLOCK, num_warps=WARPS)
+    grid = cdiv(columns, BLOCK), cdiv(rows, BLOCK), batch
+    transpose_kernel[grid](x, out, rows, columns, BLOCK=BLOCK, num_warps=WARPS)
     return out
 
 
-def heard(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x (batch, channels, length) of any strides, contiguous and finite; and the index of the first sample of each
-    signal that was not, or the length. (batch, channels) int32"""
+def finite_input(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A contiguous copy of x with zeros for NaN and infinity.
+
+    Args:
+        x: Signals (batch, channels, length) of any strides.
+
+    Returns:
+        The copy, and the index of the first sample of each signal that was not finite, or the length: (batch, channels)
+        int32.
+    """
     batch, channels, length = x.shape
     out = torch.empty(batch, channels, length, dtype=x.dtype, device=x.device)
     broken = torch.full((batch, channels), length, dtype=torch.int32, device=x.device)
-    grid = -(-length // BLOCK), -(-channels // BLOCK), batch
-    heard_kernel[grid](x, out, broken, channels, length, *x.stride(), BLOCK=BLOCK, num_warps=WARPS)
+    grid = cdiv(length, BLOCK), cdiv(channels, BLOCK), batch
+    finite_input_kernel[grid](x, out, broken, channels, length, *x.stride(), BLOCK=BLOCK, num_warps=WARPS)
     return out, broken
 
 
-def spoil(y: Tensor, last: Tensor, broken: Tensor) -> None:
-    """NaN into y (batch, channels, length) from `broken` on, and into the states `last` (batch, channels, …)."""
+def propagate_nan(y: Tensor, last: Tensor, broken: Tensor) -> None:
+    """Write NaN into y (batch, channels, length) from index `broken` on, and into those states of `last`."""
     batch, channels, length = y.shape
     width = last[0, 0].numel()
-    spoil_kernel[(channels, batch)](y, last, broken, channels, length, *last.stride()[:2], width, BLOCK=1024)
+    propagate_nan_kernel[(channels, batch)](y, last, broken, channels, length, *last.stride()[:2], width, BLOCK=1024)
 
 
 def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
-    """x (batch, channels, length) contiguous → (batch, length, channels) contiguous; factors (batch, 1, channels)."""
+    """x (batch, channels, length) → (batch, length, channels), both contiguous; factors (batch, 1, channels)."""
     factors = [None if factor is None else factor.contiguous() for factor in (before, after)]
     return _Activate.apply(x, *factors)
 
@@ -80,12 +84,13 @@ class _Activate(torch.autograd.Function):
 def _launch(x: Tensor, before: Tensor | None, after: Tensor | None, dz: Tensor | None, out: Tensor) -> None:
     batch, channels, length = x.shape
     block, warps = (BLOCK, WARPS) if dz is None else (BACK_BLOCK, BACK_WARPS)
-    grid = -(-length // block), -(-channels // block), batch
+    grid = cdiv(length, block), cdiv(channels, block), batch
     gelu_kernel[grid](x, before, after, dz, out, channels, length, BLOCK=block, num_warps=warps)
 
 
 @jit
-def turn_kernel(x: tl.tensor, out: tl.tensor, rows: tl.tensor, columns: tl.tensor, BLOCK: tl.constexpr) -> None:
+def transpose_kernel(x, out, rows, columns, BLOCK: tl.constexpr):
+    """One tile, transposed."""
     b = tl.program_id(2).to(tl.int64)
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -95,10 +100,8 @@ def turn_kernel(x: tl.tensor, out: tl.tensor, rows: tl.tensor, columns: tl.tenso
 
 
 @jit
-def heard_kernel(
-    x: tl.tensor, out: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
-    x_batch: tl.tensor, x_channel: tl.tensor, x_sample: tl.tensor, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+def finite_input_kernel(x, out, broken, channels, length, x_batch, x_channel, x_sample, BLOCK: tl.constexpr):
+    """One tile, transposed and finite; the first sample that was not goes into `broken`."""
     b = tl.program_id(2).to(tl.int64)
     l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -113,10 +116,8 @@ def heard_kernel(
 
 
 @jit
-def spoil_kernel(
-    y: tl.tensor, last: tl.tensor, broken: tl.tensor, channels: tl.tensor, length: tl.tensor,
-    last_batch: tl.tensor, last_channel: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+def propagate_nan_kernel(y, last, broken, channels, length, last_batch, last_channel, width, BLOCK: tl.constexpr):
+    """NaN into one signal and its last state."""
     h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     stop = tl.load(broken + b * channels + h)
     if stop < length:
@@ -128,10 +129,7 @@ def spoil_kernel(
 
 
 @jit
-def gelu_kernel(
-    x: tl.tensor, before: tl.tensor, after: tl.tensor, dz: tl.tensor, out: tl.tensor,
-    channels: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+def gelu_kernel(x, before, after, dz, out, channels, length, BLOCK: tl.constexpr):
     """z from x, or with dz given its gradient back to x; GELU(v) = v Φ(v), with derivative Φ(v) + v φ(v)."""
     b = tl.program_id(2).to(tl.int64)
     l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

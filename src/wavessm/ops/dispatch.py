@@ -1,0 +1,257 @@
+"""The one dispatch point over the backends that can run a layer.
+
+    reference   a float64 loop over time
+    torch       FFT convolution, or chunked matrix products where there is a state; anywhere PyTorch runs
+    triton      the chunked products fused into one kernel, on NVIDIA GPUs
+
+A backend that was asked for and does not support the call raises with the reason. "auto" takes the fastest one that
+does, and logs once why a faster one is not used.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wavessm.errors import OptionError, unknown_name
+from wavessm.ops import dplr, modes, reference
+from wavessm.ops.convolution import convolve
+from wavessm.ops.dplr import LowRank
+from wavessm.ops.modes import DiagonalSystem, Modes
+from wavessm.ops.scan import scan
+from wavessm.ops.tables import DenseSystem, dense_kernel, diagonal_kernel
+
+BACKENDS = ("auto", "torch", "triton", "reference")
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+CONVOLVE_FROM = 512
+"""Length from which PyTorch's FFT is faster than its chunked scan."""
+
+log = logging.getLogger("wavessm")
+
+
+class Engine(NamedTuple):
+    """How to run a layer.
+
+    Args:
+        backend: One of `BACKENDS`.
+        precision: One of `PRECISIONS`, the arithmetic of the triton backend; the others follow the input's dtype.
+    """
+
+    backend: str = "auto"
+    precision: str = "fp32"
+
+    def check(self) -> Engine:
+        """Return itself, or raise `UnknownNameError` for a backend or a precision that does not exist."""
+        if self.backend not in BACKENDS:
+            raise unknown_name("backend", self.backend, BACKENDS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        return self
+
+
+DEFAULT = Engine()
+
+
+def run_layer(
+    u: Tensor,  # (batch, channels, length)
+    layer: Modes | LowRank,
+    D: Tensor,  # (channels,)
+    rate: float = 1.0,
+    state: Tensor | None = None,  # (batch, channels, slots, 2)
+    want_state: bool = False,
+    engine: Engine = DEFAULT,
+) -> tuple[Tensor, Tensor | None]:
+    """Run a diagonal or DPLR layer over signals in channels-first order.
+
+    Args:
+        u: Input.
+        layer: Parameters of the layer; with two directions there is no state.
+        D: Weights of the direct path.
+        rate: Factor of the layer's step sizes.
+        state: State before the first sample; zero if None.
+        want_state: Whether to return the state after the last sample.
+        engine: Backend and precision.
+
+    Returns:
+        y like u, and the state after the last sample or None.
+
+    Raises:
+        OptionError: If `engine.backend` is "triton" and the kernels do not support the call.
+    """
+    if use_triton(u, engine, layer) and not _prefers_convolution(u, layer, state, want_state, engine):
+        from wavessm.ops.triton import scan as triton_scan
+
+        return triton_scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
+    system = modes.sample(layer, rate) if isinstance(layer, Modes) else dplr.sample(layer, rate)
+    y, last = run_system(u, system, D, None if state is None else state.flatten(2), want_state, engine)
+    return y, None if last is None else last.unflatten(-1, (-1, 2))
+
+
+def run_system(
+    u: Tensor,  # (batch, channels, length)
+    system: DiagonalSystem | DenseSystem,
+    D: Tensor,  # (channels,)
+    state: Tensor | None = None,  # (batch, channels, R)
+    want_state: bool = False,
+    engine: Engine = DEFAULT,
+) -> tuple[Tensor, Tensor | None]:
+    """Run a system in discrete time by the reference, the convolution or the chunked scan; see `run_layer`."""
+    engine.check()
+    two_way = (system.w if isinstance(system, DiagonalSystem) else system.C).shape[0] == 2
+    last: Tensor | None = None
+    if engine.backend == "reference" and two_way:
+        y = _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1)
+    elif engine.backend == "reference":
+        y, last = nan_safe(lambda finite: _reference(finite, system, 0, state), u)
+    elif two_way:
+        return _whole(u, system, D), None
+    elif state is None and not want_state:
+        return nan_safe(lambda finite: (_whole(finite, system, D), None), u)
+    else:
+        y, last = nan_safe(lambda finite: scan(finite, system, state, want_state), u)
+    return y + D.to(u.dtype)[:, None] * u, last if want_state else None
+
+
+def nan_safe(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`run` on u without NaN and infinity, which products over a chunk would carry to earlier samples.
+
+    Returns:
+        y and the last state (batch, channels, R), NaN from the first sample on that was not finite.
+    """
+    broken = torch.cumsum(u * 0, dim=-1)  # 0 · ∞ is NaN too
+    y, last = run(torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
+    return y + broken, None if last is None else last + broken[..., -1, None]
+
+
+def _whole(u: Tensor, system: DiagonalSystem | DenseSystem, D: Tensor) -> Tensor:
+    """A whole sequence from a zero state: by FFT unless it is short."""
+    length = u.shape[-1]
+    if length < CONVOLVE_FROM:
+        return scan(u, system)[0] + D.to(u.dtype)[:, None] * u
+    K = dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length, u.dtype)
+    return convolve(u, K, D)
+
+
+def _reference(
+    u: Tensor, system: DiagonalSystem | DenseSystem, direction: int, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if isinstance(system, DenseSystem):
+        zero = u.new_zeros(u.shape[0], *system.B.shape) if state is None else state
+        y, last = reference.dense_scan(u, system.A, system.B, system.C[direction], zero)
+    else:
+        zero = u.new_zeros(u.shape[0], *system.log_lam.shape) if state is None else state.unflatten(-1, (-1, 2))
+        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.n_complex, zero)
+        last = last.flatten(2)
+    return y.to(u.dtype), last.to(u.dtype)
+
+
+def activate(
+    x: Tensor,  # (batch, length, channels)
+    before: Tensor | None = None,  # (batch, 1, channels) dropout's factors, constant over time
+    after: Tensor | None = None,  # (batch, 1, channels)
+    engine: Engine = DEFAULT,
+) -> Tensor:
+    """after · GELU(before · x). The output of a scan lies channels first; one kernel transposes it on the way."""
+    first = x.transpose(1, 2)
+    if first.is_contiguous() and not x.is_contiguous() and use_triton(first, engine):
+        from wavessm.ops.triton import transpose
+
+        return transpose.activate(first, before, after)
+    x = x.contiguous()  # elementwise gradients and products are slow on views
+    z = F.gelu(x if before is None else x * before)
+    return z if after is None else z * after
+
+
+def layer_norm(x: Tensor, norm: nn.LayerNorm, engine: Engine = DEFAULT) -> Tensor:
+    """norm(x) for x (batch, length, channels)."""
+    if use_triton(x, engine) and x.numel():
+        from wavessm.ops.triton import norm as kernels
+
+        if x.shape[-1] <= kernels.MAX_FEATURES:
+            return kernels.layer_norm(x, norm.weight, norm.bias, norm.eps)
+    return norm(x)
+
+
+def batch_norm(
+    x: Tensor,  # (batch, length, channels)
+    norm: nn.BatchNorm1d,  # in training
+    mask: Tensor | None = None,  # (batch, length, 1)
+    engine: Engine = DEFAULT,
+) -> Tensor | None:
+    """`norm` over the samples under the mask alone, zero elsewhere; None where no kernel supports it."""
+    plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
+    several = x.numel() > (x.shape[-1] if mask is None else 0)  # PyTorch raises for a single sample
+    if plain and several and use_triton(x, engine):
+        from wavessm.ops.triton import norm as kernels
+
+        if x.shape[-1] <= kernels.MAX_FEATURES:
+            return kernels.batch_norm(x, mask, norm)
+    return None
+
+
+def gate(
+    z: Tensor,  # (batch, length, channels)
+    project: nn.Linear,  # channels → 2 channels
+    factors: Tensor | None = None,  # (batch, 1, channels) dropout's factors, constant over time
+    around: Tensor | None = None,  # (batch, length, channels) is added
+    engine: Engine = DEFAULT,
+) -> Tensor:
+    """around + factors · GLU(project(z))."""
+    if project.bias is not None and use_triton(z, engine):
+        from wavessm.ops.triton import gate as kernels
+
+        return kernels.gate(F.linear(z, project.weight), project.bias, factors, around)
+    y = F.glu(project(z), dim=-1)
+    y = y if factors is None else y * factors
+    return y if around is None else around + y
+
+
+def use_triton(u: Tensor, engine: Engine, layer: Modes | LowRank | None = None) -> bool:
+    """Whether the triton backend runs a call with this input, for a layer or (None) elementwise.
+
+    Raises:
+        OptionError: If triton was asked for and does not support the call.
+    """
+    engine.check()
+    reason = _why_not_triton(u, engine.backend, layer)
+    if reason is None:
+        return True
+    if engine.backend == "triton":
+        raise OptionError(f"backend='triton' does not support this call: {reason}; use backend='auto' or 'torch'.")
+    if engine.backend == "auto" and u.is_cuda:
+        _log_once(reason)
+    return False
+
+
+def _why_not_triton(u: Tensor, backend: str, layer: Modes | LowRank | None) -> str | None:
+    if backend in ("torch", "reference"):
+        return "not asked for"
+    if backend == "auto" and not u.is_cuda:
+        return "the input is not on a GPU"
+    if backend == "auto" and torch.compiler.is_compiling():
+        return "torch.compile traces the torch backend"
+    try:
+        from wavessm.ops.triton import scan as triton_scan
+    except ImportError as reason:
+        return f"triton is not installed ({reason})"
+    return triton_scan.unavailable(u, layer)
+
+
+def _prefers_convolution(
+    u: Tensor, layer: Modes | LowRank, state: Tensor | None, want_state: bool, engine: Engine
+) -> bool:
+    """Whether FFT is faster than the kernels: where a large dense state is multiplied in float32's accuracy."""
+    large = isinstance(layer, LowRank) and layer.B.shape[1] > 32 and engine == Engine("auto", "fp32")
+    return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
+
+
+@lru_cache(maxsize=64)
+def _log_once(reason: str) -> None:
+    log.info("the triton backend is not used: %s; running the torch backend.", reason)
