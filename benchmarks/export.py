@@ -17,7 +17,7 @@ import torch
 
 import wavessm as ws
 from common import Row, arguments, median_ms, report
-from wavessm.export import export_onnx, export_step_onnx
+from wavessm.export import export_onnx
 
 MODELS = {
     "wavessm-small": ("wavessm-small", {}),
@@ -42,8 +42,8 @@ def measure(name: str, folder: Path) -> list[Row]:
     d, size = model.config.d_input, sum(p.numel() for p in model.parameters())
     kept: Any = ws.sampled(model)
     rows = []
-    for form, write, length in (("onnx", export_onnx, LENGTH), ("step-onnx", export_step_onnx, CHUNK)):
-        written = write(model, folder / f"{form}.onnx", chunk=CHUNK)
+    for form, length in (("onnx", LENGTH), ("step-onnx", CHUNK)):
+        written = export_onnx(model, folder / f"{form}.onnx", chunk=CHUNK, stream=form == "step-onnx")
         run, x = session(written.path), torch.randn(1, length, d)
         types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
         feed = {e.name: np.zeros([1, *e.shape[1:]], types[e.type]) for e in run.get_inputs() if e.name != "x"}

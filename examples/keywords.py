@@ -17,7 +17,7 @@ import soundfile
 
 from wavessm.data import DataInfo
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.export import export_step_onnx
+from wavessm.export import export_onnx
 
 CHUNK = 100
 
@@ -49,7 +49,7 @@ def main(folder: Path, epochs: int = 15) -> float:
     path = folder / "words.onnx"
     scale = tuple(model.mean_.tolist()), tuple(model.scale_.tolist())
     info = DataInfo("multiclass", 1, len(model.classes_), X[0].shape[1], tuple(model.classes_.tolist()), scale=scale)
-    print(export_step_onnx(model.model_, path, chunk=CHUNK, info=info))
+    print(export_onnx(model.model_, path, chunk=CHUNK, info=info, stream=True))
     stream = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [entry.name for entry in stream.get_inputs() if entry.name != "x"]
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64}

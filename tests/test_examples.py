@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.export import export_step_onnx
+from wavessm.export import export_onnx
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -59,7 +59,7 @@ def test_a_stream_with_numpy_and_onnxruntime_alone(tmp_path, chunk, capsys):
     random = np.random.default_rng(0)
     X, y = random.standard_normal((12, 2, 40)), np.arange(12) % 3
     model = WaveSSMClassifier(bidirectional=False, max_epochs=1, d_model=8, d_state=8, random_state=0).fit(X, y).model_
-    export_step_onnx(model, tmp_path / "step.onnx", chunk=chunk, notes={"info": {"classes": ["a", "b", "c"]}})
+    export_onnx(model, tmp_path / "step.onnx", chunk=chunk, notes={"info": {"classes": ["a", "b", "c"]}}, stream=True)
     example = load("stream_onnx")
     logits = example.main(str(tmp_path / "step.onnx"))
     whole = torch.from_numpy(np.concatenate(list(example.live(2, chunk)), axis=1))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import onnx
@@ -14,8 +15,9 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.data import DataInfo
 from wavessm.errors import DataError
-from wavessm.export import export_onnx, export_step_onnx, export_torch
+from wavessm.export import export_onnx, export_torch
 
+export_stream = partial(export_onnx, stream=True)
 TOLERANCE = 1e-4  # what the files promise; float32 and tables in another order give about 1e-6
 
 MODELS = {
@@ -127,7 +129,7 @@ def test_padded_batches_are_heard_up_to_their_lengths(name, tmp_path):
 
 
 def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
-    with pytest.raises(ws.OptionError, match="lengths go with the heads 'pool', 'last' and 'sequence'"):
+    with pytest.raises(ws.OptionError, match="lengths go with whole sequences and the heads 'pool'"):
         export_onnx(make("forecast"), tmp_path / "model.onnx", lengths=True)
 
 
@@ -136,7 +138,7 @@ def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
 def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp_path):
     model = make(name)
     info = info_for(model)
-    export_step_onnx(model, tmp_path / "step.onnx", chunk=chunk, info=info)
+    export_stream(model, tmp_path / "step.onnx", chunk=chunk, info=info)
     run = session(tmp_path / "step.onnx")
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
     inputs = [i for i in run.get_inputs() if i.name not in ("x", "marks")]
@@ -199,7 +201,7 @@ def test_scaling_of_every_step_is_in_the_file(tmp_path):
         if length <= 50:
             close(program(x).detach().numpy(), wanted, length)
     with pytest.raises(ws.OptionError, match="scales every step by itself and cannot read a stream"):
-        export_step_onnx(model, tmp_path / "step.onnx", info=info)
+        export_stream(model, tmp_path / "step.onnx", info=info)
 
 
 @pytest.mark.parametrize("name", ["pool", "both directions", "forecast with a calendar"])
@@ -227,9 +229,9 @@ def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path):
     direct = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, head="forecast", horizon=2, direct=True, context=3))
     for model, write, words in (
         (lstm, export_onnx, "expected 'wavessm'"),
-        (make("both directions"), export_step_onnx, "reads the future"),
-        (make("forecast"), export_step_onnx, "instance_norm"),
-        (direct, export_step_onnx, "direct reads the whole context"),
+        (make("both directions"), export_stream, "reads the future"),
+        (make("forecast"), export_stream, "instance_norm"),
+        (direct, export_stream, "direct reads the whole context"),
         (torch.nn.Linear(1, 1), export_torch, "got a Linear"),
     ):
         with pytest.raises(ws.OptionError, match=words) as raised:
@@ -316,7 +318,7 @@ def test_marks_that_end_with_the_context_are_zero_after_it(tmp_path, horizon, ma
     export_onnx(model, tmp_path / "whole.onnx", chunk=4)
     (got,) = session(tmp_path / "whole.onnx").run(["y"], {"x": x.numpy(), "marks": given[:, :6].numpy()})
     np.testing.assert_allclose(got, wanted, atol=1e-5)
-    export_step_onnx(model, tmp_path / "stream.onnx", chunk=1)
+    export_stream(model, tmp_path / "stream.onnx", chunk=1)
     feed = {"x": x.numpy(), "marks": given[:, :6].numpy(), "state_0": model.initial_state(2).layers[0].numpy()}
     got, _ = session(tmp_path / "stream.onnx").run(None, feed)
     np.testing.assert_allclose(got, wanted, atol=1e-5)
@@ -325,7 +327,7 @@ def test_marks_that_end_with_the_context_are_zero_after_it(tmp_path, horizon, ma
 def test_mistakes_in_a_call_leave_no_file(tmp_path):
     model = make("pool")
     wrong = DataInfo("multiclass", 2, 5, 100)
-    for export in (export_onnx, export_step_onnx, export_torch):
+    for export in (export_onnx, export_stream, export_torch):
         with pytest.raises(ws.OptionError, match="info has 2 channels and 5 outputs, expected"):
             export(model, tmp_path / "model", info=wrong)
         with pytest.raises(ws.OptionError, match="sampled for streams"):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
-from wavessm.export import CHUNK, export_onnx, export_step_onnx, export_torch
+from wavessm.export import CHUNK, export_onnx, export_torch
 from wavessm.nn.pretrained import Card, save_model
 from wavessm.training.folder import Run
 
@@ -52,10 +52,9 @@ def main(arguments: list[str]) -> int:
         raise OptionError(f"--lengths goes with --format onnx, got {given.format}; leave it out.")
     if given.format == "torch-export":
         report = export_torch(model, out, given.max_length, given.every, run.info)
-    elif given.format == "onnx":
-        report = export_onnx(model, out, given.every, given.chunk, run.info, notes, given.lengths)
     else:
-        report = export_step_onnx(model, out, given.every, given.chunk, run.info, notes)
+        stream = given.format == "step-onnx"
+        report = export_onnx(model, out, given.every, given.chunk, run.info, notes, given.lengths, stream)
     compared = "chunks of a stream" if given.format == "step-onnx" else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
           f"over {report.calls} {compared}")  # fmt: skip

@@ -1,8 +1,8 @@
 """Trained models for other runtimes: ONNX for whole sequences and for streams, and `torch.export`.
 
-    export_onnx(model, path)        x (batch, length, d_input) → y; batch and length are free
-    export_step_onnx(model, path)   x and a state → y and the next state, for chunks of a stream
-    export_torch(model, path)       a program for torch.export.load, free in batch and in length up to a largest one
+    export_onnx(model, path)                x (batch, length, d_input) → y; batch and length are free
+    export_onnx(model, path, stream=True)   x and a state → y and the next state, for chunks of a stream
+    export_torch(model, path)               a program for torch.export.load, free in batch and in length up to a largest
 
 With the `DataInfo` of a run, files take raw numbers and return the units of the data. Each file is compared with what
 `predict` computes, and written only if they agree. Next: `model_graph.py`.
@@ -57,17 +57,23 @@ def export_onnx(
     info: DataInfo | None = None,
     notes: dict[str, Any] | None = None,
     lengths: bool = False,
+    stream: bool = False,
 ) -> ExportReport:
-    """Write a model of whole sequences as an ONNX file, checked at several batch sizes and lengths.
+    """Write a model as an ONNX file for whole sequences or for streams, checked at several sizes or over many chunks.
+
+    The inputs of a stream are x (batch, length, d_input), the length a multiple of `chunk`; state_0 … (batch, d_model,
+    slots, 2) in float32, one per layer; and for head="pool" pooled_mean (batch, d_model) and pooled_steps (batch, 1) in
+    float64. All states are zero at the start, and each returns as next_…
 
     Args:
-        model: Any model with the backbone "wavessm", except head "pair".
+        model: Any model with the backbone "wavessm", except head "pair"; for a stream a causal one.
         path: File to write.
         rate: Sampling rate of training divided by that of the input.
         chunk: Samples per row of the scan inside; changes speed and size, not the result.
         info: What is known about the data; its scaling becomes part of the file, which then takes raw numbers.
         notes: JSON values for the file's metadata, beside the config and the info.
         lengths: Add a second input (batch,) with the true lengths of padded sequences.
+        stream: Take states and return the next ones.
 
     Returns:
         Size of the file and its largest difference from PyTorch.
@@ -77,50 +83,23 @@ def export_onnx(
         DataError: The file cannot be written there or differs from PyTorch.
     """
     model, data = _prepared(model, path, info, onnx=True)
-    if lengths and model.config.head == "forecast":
-        raise OptionError("export: lengths go with the heads 'pool', 'last' and 'sequence', got 'forecast'.")
-    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=True)
-    part = _write(whole_graph(model, data, scan, lengths), model, Path(path), scan, info, notes)
+    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=not stream)
+    if lengths and (stream or model.config.head == "forecast"):
+        raise OptionError("export: lengths go with whole sequences and the heads 'pool', 'last' and 'sequence'.")
+    if stream:
+        model._check_streams("export")
+        if data.step_scale is not None:
+            raise OptionError("export: this model scales every step by itself and cannot read a stream.")
+    graph = stream_graph(model, data, scan) if stream else whole_graph(model, data, scan, lengths)
+    part = _write(graph, model, Path(path), scan, info, notes)
     session = _session(part)
 
     def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
         return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
 
+    if stream:
+        return _accept(part, Path(path), _stream_errors(session, model, data, scan))
     return _accept(part, Path(path), _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
-
-
-def export_step_onnx(
-    model: SequenceModel,
-    path: str | Path,
-    rate: float = 1.0,
-    chunk: int = CHUNK,
-    info: DataInfo | None = None,
-    notes: dict[str, Any] | None = None,
-) -> ExportReport:
-    """Write a streaming model as an ONNX file that takes its state and returns the next one, checked over many chunks.
-
-    The inputs are x (batch, length, d_input), the length a multiple of `chunk`; state_0 … (batch, d_model, slots, 2) in
-    float32, one per layer; and for head="pool" pooled_mean (batch, d_model) and pooled_steps (batch, 1) in float64. All
-    states are zero at the start, and each returns as next_…
-
-    Other arguments and the report are those of `export_onnx`; a `chunk` of 1 allows chunks of any length.
-    """
-    model, data = _prepared(model, path, info, onnx=True)
-    model._check_streams("export")
-    if data.step_scale is not None:
-        raise OptionError("export: this model scales every step by itself and cannot read a stream; use onnx.")
-    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=False)
-    part = _write(stream_graph(model, data, scan), model, Path(path), scan, info, notes)
-    session, errors, state = _session(part), [], model.initial_state(2)
-    carried = {n: np.zeros([2, *cast(list[int], shape[1:])], t) for n, (t, shape) in state_inputs(model).items()}
-    for number in range(40):
-        x, marks = _example(model, data, 2, scan.chunk * (1 + number % 3), seed=number)
-        with torch.no_grad():
-            wanted, state = model.stream(data.standardise(x), state, rate=rate, marks=marks)
-        got, *after = session.run(None, _feed(x=x, marks=marks) | carried)
-        errors.append(_distance(got, data.restore(wanted)))
-        carried = dict(zip(carried, after, strict=True))
-    return _accept(part, Path(path), errors)
 
 
 def export_torch(
@@ -152,7 +131,7 @@ def export_torch(
     return _accept(part, Path(path), _errors(run, model, data, rate, sizes))
 
 
-class _Kernel(nn.Module):
+class _ConstantKernel(nn.Module):
     """A `WaveSSM` whose kernel is a constant: whole sequences only, any length up to the kernel's."""
 
     def __init__(self, layer: WaveSSM, rate: float, max_length: int) -> None:
@@ -183,7 +162,7 @@ class _ConstantKernels(nn.Module):
         self.register_buffer("steps", torch.tensor(steps)[..., None])  # (2, length + 1, 1), or empty
         longest = max_length + (model.config.horizon or 0) + 1
         for block in cast(Stack, self.model.backbone).blocks:
-            cast(Any, block).layer = _Kernel(cast(WaveSSM, block.layer), rate, longest)
+            cast(Any, block).layer = _ConstantKernel(cast(WaveSSM, block.layer), rate, longest)
 
     def forward(self, x: Tensor, marks: Tensor | None = None) -> Tensor:
         if self.info.step_scale is None:
@@ -264,6 +243,20 @@ def _errors(
         with torch.no_grad():
             wanted = info.restore(model(info.standardise(x), ends, rate, marks))
         errors.append(_distance(run(x, marks, ends), wanted))
+    return errors
+
+
+def _stream_errors(session: Any, model: SequenceModel, info: DataInfo, scan: Scan) -> list[float]:
+    """Distances between a file and the model, chunk after chunk of a stream, each with its own state."""
+    state, errors = model.initial_state(2), []
+    carried = {n: np.zeros([2, *cast(list[int], shape[1:])], t) for n, (t, shape) in state_inputs(model).items()}
+    for number in range(40):
+        x, marks = _example(model, info, 2, scan.chunk * (1 + number % 3), seed=number)
+        with torch.no_grad():
+            wanted, state = model.stream(info.standardise(x), state, rate=scan.rate, marks=marks)
+        got, *after = session.run(None, _feed(x=x, marks=marks) | carried)
+        errors.append(_distance(got, info.restore(wanted)))
+        carried = dict(zip(carried, after, strict=True))
     return errors
 
 

@@ -11,6 +11,7 @@ Padding has no share. Nothing is trained, and the model is left as it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,54 +101,45 @@ def attribute(
     was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _attribute(_Score(model, x, lengths, target), method, steps or STEPS, window)
+        return _attribute(model, x, lengths, target, method, steps or STEPS, window)
     finally:
         for module, training in was_training.items():
             module.training = training
 
 
-class _Score:
-    """F of one output of each case, and the input it is asked about."""
+@torch.no_grad()
+def _attribute(model: SequenceModel, x: Tensor, lengths: Tensor | None, target: int | None, method: str, steps: int,
+               window: int | None) -> Saliency:  # fmt: skip
+    ends = whole_lengths(torch.full((len(x),), x.shape[1]) if lengths is None else lengths, x, "saliency")
+    mask = time_mask(ends, x.shape[1])
+    x = x.detach().masked_fill(~mask, 0)
+    predicted = model(x, ends).argmax(1)
+    chosen = predicted if target is None else torch.full_like(predicted, target)
 
-    def __init__(self, model: SequenceModel, x: Tensor, lengths: Tensor | None, target: int | None) -> None:
-        self.model = model
-        full = torch.full((len(x),), x.shape[1])
-        self.lengths = whole_lengths(full if lengths is None else lengths, x, "saliency")
-        self.mask = time_mask(self.lengths, x.shape[1])
-        self.x = x.detach().masked_fill(~self.mask, 0)
-        with torch.no_grad():
-            predicted = model(self.x, self.lengths).argmax(1)
-        self.target = predicted if target is None else torch.full_like(predicted, target)
+    def score(x: Tensor) -> Tensor:  # (cases, length, d_input) → (cases,)
+        return model(x, ends).gather(1, chosen[:, None])[:, 0]
 
-    def __call__(self, x: Tensor) -> Tensor:  # (cases, length, d_input) → (cases,)
-        return self.model(x, self.lengths).gather(1, self.target[:, None])[:, 0]
-
-    def gradient(self, x: Tensor) -> Tensor:
+    def gradient(x: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
         with torch.enable_grad():
-            return torch.autograd.grad(self(x).sum(), x)[0]
+            return torch.autograd.grad(score(x).sum(), x)[0]
 
-
-@torch.no_grad()
-def _attribute(score: _Score, method: str, steps: int, window: int | None) -> Saliency:
-    x, baseline = score.x, torch.zeros_like(score.x)
     if method == "occlusion":
-        values = _occlude(score, window)
+        values = _occlude(score, x, window)
     elif method == "gradient":
-        values = x * score.gradient(x)
+        values = x * gradient(x)
     else:
         points, weights = np.polynomial.legendre.leggauss(steps)
         values = torch.zeros_like(x)
         for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            values += float(weight) * score.gradient(float(point) * x)
+            values += float(weight) * gradient(float(point) * x)
         values *= x
-    values = values.masked_fill(~score.mask, 0)
-    return Saliency(values, score.target, score(x), score(baseline), score.lengths)
+    return Saliency(values.masked_fill(~mask, 0), chosen, score(x), score(torch.zeros_like(x)), ends)
 
 
-def _occlude(score: _Score, window: int | None) -> Tensor:
+def _occlude(score: Callable[[Tensor], Tensor], x: Tensor, window: int | None) -> Tensor:
     """Windows that overlap by half; a sample's share is the mean over the windows with it, all channels together."""
-    x, length = score.x, score.x.shape[1]
+    length = x.shape[1]
     width = min(window or max(1, length // 20), length)
     full, values, count = score(x), torch.zeros_like(x), torch.zeros(length)
     for start in {*range(0, length - width + 1, max(1, width // 2)), length - width}:

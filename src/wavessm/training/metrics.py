@@ -28,7 +28,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class Score:
+class SelectionScore:
     """The score that selects a checkpoint, and whether higher is better."""
 
     name: str
@@ -40,10 +40,10 @@ class Score:
 
 
 SELECTION = {
-    "multilabel": Score("auroc", highest=True),
-    "multiclass": Score("accuracy", highest=True),
-    "forecast": Score("mse", highest=False),
-    "regression": Score("relative_mse", highest=False),
+    "multilabel": SelectionScore("auroc", highest=True),
+    "multiclass": SelectionScore("accuracy", highest=True),
+    "forecast": SelectionScore("mse", highest=False),
+    "regression": SelectionScore("relative_mse", highest=False),
 }
 
 
