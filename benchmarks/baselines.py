@@ -39,7 +39,7 @@ from wavessm.training import metrics, results
 from wavessm.training.config import model_config, resolve
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.evaluate import evaluate_split
-from wavessm.training.folder import environment
+from wavessm.training.run import environment
 from wavessm_lab.tasks.forecast_settings import tuned
 
 SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # blocks that add nothing to the linear path

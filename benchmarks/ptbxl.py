@@ -18,7 +18,7 @@ from common import arguments, find_device, machine, mean_ms, report
 from peers import Size, s4_step
 from wavessm.nn.config import ModelConfig
 from wavessm.training.config import TrainConfig
-from wavessm.training.stepper import synthetic_step
+from wavessm.training.dry_run import synthetic_step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:

@@ -28,9 +28,9 @@ from wavessm.data.published import published
 from wavessm.data.series import Series
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
-from wavessm.training.folder import Run
-from wavessm.training.module import TrainingModule
+from wavessm.training.loop import Trainer
 from wavessm.training.predict import future_dates
+from wavessm.training.run import Run
 from wavessm.training.stream import follow_wav, wav_rate
 
 ROOT = Path(__file__).parent.parent
@@ -324,14 +324,14 @@ def test_a_recording_without_names_is_heard_from_its_first_line(ready, tmp_path,
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    original = TrainingModule.work
+    original = Trainer.work
 
-    def work(self, batch, optimiser):
+    def work(self, batch):
         if self.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(self, batch, optimiser)
+        return original(self, batch)
 
-    monkeypatch.setattr(TrainingModule, "work", work)
+    monkeypatch.setattr(Trainer, "work", work)
     folder = tmp_path / "my run"
     copy = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "8", "--steps", "5"]
     assert main(["train", "window-copy", *copy, *SMALL, "--out", str(folder)]) == 130
@@ -531,7 +531,7 @@ def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, ca
     soundfile.write(tmp_path / "half.wav", values[::2], rate // 2, subtype="FLOAT")
     assert main(["predict", str(ready / "w"), str(tmp_path / "half.wav")]) == 0
     said = rows_of(capsys.readouterr().out)[0]
-    from wavessm.training.folder import Run
+    from wavessm.training.run import Run
 
     run = Run.read(ready / "w")
     x = run.info.standardise(torch.from_numpy(values[::2].copy())[None, :, None])

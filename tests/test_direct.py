@@ -19,10 +19,9 @@ from wavessm.nn.heads import DirectPath
 from wavessm.training import checkpoint
 from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.direct import start_at_ridge
-from wavessm.training.folder import Run
-from wavessm.training.groups import optimiser_groups
-from wavessm.training.module import TrainingModule
-from wavessm.training.run import train
+from wavessm.training.loop import Trainer
+from wavessm.training.optimiser import optimiser_groups
+from wavessm.training.run import Run, train
 from wavessm_lab.cli import sweep as sweep_command
 from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.tasks import forecast_settings as settings
@@ -180,13 +179,13 @@ def test_a_direct_path_has_a_rate_of_its_own_and_the_global_one_comes_last(folde
 
 
 def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch):
-    modes, work = [], TrainingModule.work
+    modes, work = [], Trainer.work
 
-    def watched(module, batch, optimiser):
+    def watched(module, batch):
         modes.append(module.model.training)
-        return work(module, batch, optimiser)
+        return work(module, batch)
 
-    monkeypatch.setattr(TrainingModule, "work", watched)
+    monkeypatch.setattr(Trainer, "work", watched)
     options = {"root": str(folder), "horizon": 12, "seq_len": 30}
     model = ws.ModelConfig(head="auto", **SIZE, direct=True)
     config = TrainConfig(direct_start="ridge", steps=3, val_per_epoch=3000, device="cpu")

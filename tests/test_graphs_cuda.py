@@ -9,11 +9,11 @@ import torch
 import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet
 from wavessm.data.source import Tokens, Windows
+from wavessm.training.batches import TrainBatches
+from wavessm.training.checkpoint import read_rows
 from wavessm.training.config import TrainConfig, model_config
-from wavessm.training.keeper import read_rows
-from wavessm.training.module import TrainingModule
-from wavessm.training.run import train
-from wavessm.training.stepper import stepper
+from wavessm.training.dry_run import stepper
+from wavessm.training.run import make_trainer, train
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set
 
@@ -103,9 +103,9 @@ def staged_losses(graphs, device="cuda"):
     torch.manual_seed(0)
     config = ws.ModelConfig(2, 8, d_model=32, n_layers=2, d_state=32, norm="batch", head="last")
     recipe = TrainConfig(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, stretch_timescales=True)
-    module = TrainingModule(ws.SequenceModel(config).to(device), data, recipe, recipe.plan(len(data.train)))
-    optimiser = module.configure_optimizers()
-    return torch.stack([module.advance(batch, optimiser).clone() for batch in module.train_dataloader()]).cpu()
+    trainer = make_trainer(ws.SequenceModel(config).to(device), data, recipe)
+    batches = TrainBatches(trainer.objective.source, 16, 0, 0, 16, total=16)
+    return torch.stack([trainer.advance(batch).clone() for batch in batches]).cpu()
 
 
 def test_a_curriculum_is_captured_stage_by_stage():
@@ -123,17 +123,17 @@ def test_a_captured_step_on_tokens_waits_for_nothing():
     data = data_of("tokens")
     config = ws.ModelConfig(1, 2, d_model=32, n_layers=2, d_state=32, encoder="embedding", vocabulary=12)
     recipe = TrainConfig(batch_size=16, steps=200, device="cuda", cuda_graphs=True)
-    module = TrainingModule(ws.SequenceModel(config).cuda(), data, recipe, recipe.plan(256))
-    optimiser = module.configure_optimizers()
+    trainer = make_trainer(ws.SequenceModel(config).cuda(), data, recipe)
+    source = trainer.objective.source
     index = [torch.arange(16 * i, 16 * i + 16, device="cuda") for i in range(16)]
     for rows in index[:5]:  # three real steps, the capture, a replay
-        module.advance(module.data.train.take(rows), optimiser)
+        trainer.advance(source.take(rows))
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
             torch.cuda.set_sync_debug_mode("error")
         for rows in index[5:]:
-            loss = module.advance(module.data.train.take(rows), optimiser)
+            loss = trainer.advance(source.take(rows))
     finally:
         torch.cuda.set_sync_debug_mode(before)
     assert bool(loss.isfinite())

@@ -25,7 +25,7 @@ from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
 from wavessm.training import checkpoint, results
 from wavessm.training.config import TrainConfig
-from wavessm.training.launch import prepare_server
+from wavessm.training.distributed import prepare_server
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep.board import latest, summary, table

@@ -9,10 +9,10 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
+from wavessm.training.checkpoint import read_rows
 from wavessm.training.config import TrainConfig
+from wavessm.training.distributed import prepare_server
 from wavessm.training.dry_run import estimate_run
-from wavessm.training.keeper import read_rows
-from wavessm.training.launch import prepare_server
 from wavessm.training.run import train
 from wavessm_lab.tasks.window_copy import WindowCopyOptions
 

@@ -19,7 +19,7 @@ from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.checkpoint import RunError
 from wavessm.training.config import TrainConfig, model_config, resolve
-from wavessm.training.schedule import factor
+from wavessm.training.optimiser import lr_factor
 from wavessm_lab.tasks.window_copy import window_copying
 
 # -- recipes --------------------------------------------------------------------------------------------------
@@ -85,11 +85,11 @@ def test_recipe_goes_to_json_and_back_and_refuses_what_it_does_not_know():
 
 
 def test_cosine_rises_to_one_and_falls_to_nothing():
-    values = [factor(step, 100, "cosine", 0.1) for step in range(100)]
+    values = [lr_factor(step, 100, "cosine", 0.1) for step in range(100)]
     assert values[:10] == pytest.approx(np.arange(1, 11) / 10)
     assert values[55] == pytest.approx(0.5)
     assert 0 < values[-1] < 1e-3
-    assert factor(4, 100, "cosine", 20) == pytest.approx(0.25), "a warm-up of 1 or more counts steps"
+    assert lr_factor(4, 100, "cosine", 20) == pytest.approx(0.25), "a warm-up of 1 or more counts steps"
 
 
 def test_one_cycle_is_pytorchs():
@@ -98,13 +98,13 @@ def test_one_cycle_is_pytorchs():
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1.0, 1001, pct_start=0.3, final_div_factor=1e9)
     for step in range(0, 1000):
         # PyTorch peaks one step before 30 % of the steps and ends on the last one; ours at 30 % of them and after it
-        assert factor(step, 1000, "one-cycle", 0.3) == pytest.approx(optimiser.param_groups[0]["lr"], abs=3e-3), step
+        assert lr_factor(step, 1000, "one-cycle", 0.3) == pytest.approx(optimiser.param_groups[0]["lr"], abs=3e-3), step
         optimiser.step()
         scheduler.step()
 
 
 def test_constant_is_constant():
-    assert {factor(step, 10, "constant", 0) for step in range(10)} == {1.0}
+    assert {lr_factor(step, 10, "constant", 0) for step in range(10)} == {1.0}
 
 
 # -- loader -----------------------------------------------------------------------------------------------------
@@ -301,12 +301,10 @@ def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, capfd, c
 
 
 def test_generated_training_cases_go_on_where_they_stopped():
-    from wavessm.training.batches import restore_source
-
     source = window_copying(length=32, d_min=2, d_max=2, cases=2).train
     next(iter(TrainBatches(source, 3, 0, 0, 1)))
     state = source.get_state()
     first = next(iter(TrainBatches(source, 3, 0, 1, 2))).x
     assert not torch.equal(next(iter(TrainBatches(source, 3, 0, 2, 3))).x, first)
-    restore_source(source, state)
+    source.set_state(state)
     assert torch.equal(next(iter(TrainBatches(source, 3, 0, 1, 2))).x, first)

@@ -17,12 +17,10 @@ import wavessm as ws
 from wavessm.data import Arrays
 from wavessm.training import checkpoint
 from wavessm.training.batches import EvalBatches, TrainBatches
-from wavessm.training.checkpoint import Interrupted, RunError
+from wavessm.training.checkpoint import Interrupted, RunError, read_rows
 from wavessm.training.config import TrainConfig
-from wavessm.training.distributed import DistInfo, team_of
-from wavessm.training.keeper import read_rows
-from wavessm.training.launch import launch
-from wavessm.training.module import TrainingModule
+from wavessm.training.distributed import DistInfo, dist_info, launch
+from wavessm.training.loop import Trainer
 from wavessm.training.run import pick_device, resume, train
 from wavessm_lab.tasks.window_copy import window_copying
 
@@ -50,8 +48,8 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_parts_of_a_batch_are_the_batch(size):
-    def batches(team, source):
-        return list(TrainBatches(source, 5, seed=1, start=3, stop=9, team=team))
+    def batches(dist, source):
+        return list(TrainBatches(source, 5, seed=1, start=3, stop=9, dist=dist))
 
     def sources():
         return (
@@ -117,8 +115,6 @@ def _log_writers(log, *arguments):
             yield file
 
     checkpoint.replacing = noting
-    import wavessm.training.keeper  # noqa: F401
-
     train(*arguments)
 
 
@@ -154,16 +150,16 @@ def test_the_command_line_under_torchrun_ends_well_in_every_process(tmp_path):
 
 def _break(how, rank, at, *arguments):
     """Train, and let one rank end badly in a step."""
-    work = TrainingModule.work
+    work = Trainer.work
 
-    def breaking(self, batch, optimiser):
+    def breaking(self, batch):
         if os.environ["RANK"] == rank and self.step == at:
             if how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RunError("the reason of one rank.")
-        return work(self, batch, optimiser)
+        return work(self, batch)
 
-    TrainingModule.work = breaking
+    Trainer.work = breaking
     train(*arguments)
 
 
@@ -175,7 +171,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_reason_and_it_goes_on(alone, tmp
     folder = tmp_path / "run"
     folder.mkdir()
     began = time.monotonic()
-    with pytest.raises(RunError, match=rf"{words}; saved at step 7, go on with: wavessm train --resume") as caught:
+    with pytest.raises(RunError, match=rf"{words}; saved at step 7, resume with: wavessm train --resume") as caught:
         launch(_break, (how, rank, 7, "window-copy", COPY, MODEL, PAIR, folder, "custom", False), folder, 2)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - began < 60
@@ -220,21 +216,21 @@ def test_processes_that_cannot_be_started_are_refused_before_anything_is_written
             train("window-copy", COPY, MODEL, dataclasses.replace(TINY, **fields), tmp_path / "run", show=False)
         assert not (tmp_path / "run").exists()
 
-    refused("torchrun --nnodes 2 --nproc-per-node 3", devices=3, nodes=2)
+    refused("torchrun --nnodes 2 --nproc-per-node 2", devices=2, nodes=2)
     refused("batch_size is 1, fewer than the 2 processes", devices=2, batch_size=1)
     refused("devices is 0", devices=0)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
-    refused("4 processes were started, but the recipe asks for devices = 2", devices=2)
+    refused("4 processes were started, but the options ask for devices = 2", devices=2)
 
 
 def test_slurm_says_which_process_this_is(monkeypatch):
     for name, value in (("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3"), ("SLURM_LOCALID", "1")):
         monkeypatch.setenv(name, value)
-    assert team_of(dataclasses.replace(TINY, devices=2, nodes=2)) == DistInfo(3, 4, 1)
+    assert dist_info(dataclasses.replace(TINY, devices=2, nodes=2)) == DistInfo(3, 4, 1)
     monkeypatch.delenv("SLURM_STEP_ID")  # a batch script, outside srun
-    assert team_of(TINY) == DistInfo()
+    assert dist_info(TINY) == DistInfo()
 
 
 def test_each_process_has_its_gpu(monkeypatch):

@@ -19,11 +19,10 @@ from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import Interrupted
 from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import evaluate_run
-from wavessm.training.folder import Run
 from wavessm.training.graphs import CapturedStep
-from wavessm.training.module import TrainingModule
-from wavessm.training.run import resume, train
-from wavessm.training.timescales import slow_down
+from wavessm.training.loop import Trainer
+from wavessm.training.optimiser import stretch_timescales
+from wavessm.training.run import Run, make_trainer, resume, train
 from wavessm_lab.report.tables import write_report
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
 
@@ -111,17 +110,17 @@ def test_impossible_tasks_get_one_line(options, words):
 
 def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
     whole = train("window-copy", STAGED, MODEL, TINY, tmp_path / "whole", show=False)
-    lengths, work = [], TrainingModule.work
+    lengths, work = [], Trainer.work
     stops = {2, 3, 4, 9}
 
-    def broken(self, batch, optimiser):
+    def broken(self, batch):
         if self.step in stops:
             stops.remove(self.step)
             raise KeyboardInterrupt
         lengths.append(batch.x.shape[1])
-        return work(self, batch, optimiser)
+        return work(self, batch)
 
-    monkeypatch.setattr(TrainingModule, "work", broken)
+    monkeypatch.setattr(Trainer, "work", broken)
     folder, begin = tmp_path / "broken", True
     while begin or not (folder / "result.json").exists():
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
@@ -138,18 +137,18 @@ def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
 def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path, monkeypatch):
     """Rates of 0 leave what the stages do: 16 → 24 → 48 samples, at steps 4 and 8."""
     still = dataclasses.replace(TINY, lr=1e-30, lr_ssm=0.0, stretch_timescales=True)
-    monkeypatch.setattr(TrainingModule, "enter_stage", lambda self: None)
+    monkeypatch.setattr("wavessm.training.loop.stretch_timescales", lambda model, factor: None)
     plain = train("window-copy", STAGED, MODEL, still, tmp_path / "plain", show=False).load_model("last")
     monkeypatch.undo()
-    work, stops = TrainingModule.work, [4, 8]
+    work, stops = Trainer.work, [4, 8]
 
-    def broken(self, batch, optimiser):
+    def broken(self, batch):
         if stops and self.step == stops[0]:  # after the layers were slowed down, before it was saved
             stops.pop(0)
             raise KeyboardInterrupt
-        return work(self, batch, optimiser)
+        return work(self, batch)
 
-    monkeypatch.setattr(TrainingModule, "work", broken)
+    monkeypatch.setattr(Trainer, "work", broken)
     folder = tmp_path / "broken"
     for attempt in range(3):
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
@@ -159,22 +158,21 @@ def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path
     assert torch.equal(one.log_dt, same.log_dt)
     torch.testing.assert_close(slow.log_dt, two.log_dt - math.log(3))
     torch.testing.assert_close(slow.B, 3 * two.B)
-    slow_down(torch.nn.LSTM(1, 1), 2.0)
+    stretch_timescales(torch.nn.LSTM(1, 1), 2.0)
 
 
 def test_every_stage_is_captured_anew(fake_cuda):  # noqa: F811
     data = copying_set(TASK, read_stages("24:0.5"), cases=2)
     torch.manual_seed(0)
     model = ws.SequenceModel(ws.ModelConfig(2, 5, d_model=6, n_layers=1, d_state=8, head="last"))
-    module = TrainingModule(model, data, TINY, TINY.plan(20))
-    optimiser = module.configure_optimizers()
+    trainer = make_trainer(model, data, TINY)
 
     def step(batch):
-        return torch.zeros(()) if FakeGraph.recording else module.work(batch, optimiser)
+        return torch.zeros(()) if FakeGraph.recording else trainer.work(batch)
 
-    module.captured = CapturedStep(step)
-    losses = [float(module.advance(batch, optimiser)) for batch in TrainBatches(data.train, 4, 0, 0, 12, total=12)]
-    assert [capture.buffers.x.shape[1] for capture in module.captured.captures.values()] == [24, 96]
+    trainer.captured = CapturedStep(step)
+    losses = [float(trainer.advance(batch)) for batch in TrainBatches(data.train, 4, 0, 0, 12, total=12)]
+    assert [capture.buffers.x.shape[1] for capture in trainer.captured.captures.values()] == [24, 96]
     assert all(loss > 0 for loss in losses)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from wavessm.training.words import clock
+from wavessm.training.progress import clock
 
 _WIDTH = 24
 

@@ -46,8 +46,8 @@ def main(arguments: list[str]) -> int:
     given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
     for name in ("steps", "length", "channels", "classes"):
         check_int(getattr(given, name), f"bench: {name}", least=1)
+    from wavessm.training.dry_run import synthetic_step
     from wavessm.training.run import pick_device
-    from wavessm.training.stepper import synthetic_step
 
     config = TrainConfig(
         batch_size=given.batch_size,

@@ -21,9 +21,7 @@ class Options:
 def main(arguments: list[str]) -> int:
     about = "Train a wavelet state space and S4-LegS of the same size to find windows in noise."
     given = parse(Options, Options(), arguments, "wavessm demo", about)
-    from wavessm.training.run import require_extra
 
-    require_extra()
     from wavessm.cli.demo_run import Setting, run_demo
 
     setting = Setting() if given.steps == 0 else dataclasses.replace(Setting(), steps=given.steps)

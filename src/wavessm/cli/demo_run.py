@@ -24,8 +24,8 @@ from typing import Any
 
 from wavessm.errors import OptionError
 from wavessm.nn.config import ModelConfig
+from wavessm.training.checkpoint import read_rows
 from wavessm.training.config import TrainConfig, resolve
-from wavessm.training.keeper import read_rows
 from wavessm.training.record import pyplot
 
 FAMILIES = {"morlet": "WaveSSM (Morlet)", "legs": "S4 (LegS)"}

@@ -10,8 +10,8 @@ from wavessm.cli.parse import parse, run_first
 from wavessm.training.checkpoint import write_json
 from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
-from wavessm.training.folder import Run
 from wavessm.training.results import append, read, rows_of_evaluation
+from wavessm.training.run import Run
 
 
 @dataclasses.dataclass(frozen=True)

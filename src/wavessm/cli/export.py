@@ -11,7 +11,7 @@ from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
 from wavessm.export import CHUNK, export_onnx, export_torch
 from wavessm.nn.pretrained import Card, save_model
-from wavessm.training.folder import Run
+from wavessm.training.run import Run
 
 SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "torch-export": "pt2", "pretrained": "pretrained"}
 

@@ -89,7 +89,7 @@ def case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, met
 
 def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:
     """Cases of a run's test split, of different classes first."""
-    from wavessm.training.folder import Run
+    from wavessm.training.run import Run
 
     run = Run.read(folder)
     if run.info.symbols:

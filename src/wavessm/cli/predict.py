@@ -8,8 +8,8 @@ from pathlib import Path
 
 from wavessm.cli.parse import parse, run_first
 from wavessm.errors import OptionError
-from wavessm.training.folder import Run
 from wavessm.training.predict import draw_predictions, predict_files, read_context, write_rows
+from wavessm.training.run import Run
 from wavessm.training.stream import predict_stream
 
 

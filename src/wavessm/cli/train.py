@@ -13,10 +13,10 @@ from wavessm.cli.parse import explained, parse, shown_model
 from wavessm.data import Task, get_task, tasks
 from wavessm.errors import OptionError
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
+from wavessm.training import Run, resume_command
 from wavessm.training.checkpoint import Interrupted
 from wavessm.training.config import TrainConfig, changed_name, resolve
-from wavessm.training.distributed import team_of
-from wavessm.training.folder import Run, resume_command
+from wavessm.training.distributed import dist_info
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
        wavessm train --resume RUN
@@ -117,8 +117,8 @@ def _interrupted(end: Exception) -> int:
 
 def report(run: Run) -> int:
     """Say how the run ended and where things are; of several processes, only the first says it."""
-    team = team_of(run.config)
-    if team is not None and team.rank > 0:
+    dist = dist_info(run.config)
+    if dist is not None and dist.rank > 0:
         return 0
     from wavessm.training.evaluate import part_lines
 

@@ -16,7 +16,7 @@ from wavessm.data.source import DataInfo
 from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import load_model, read_extra
-from wavessm.training.folder import Run
+from wavessm.training.run import Run
 
 LENGTH = 1000
 """Samples to look back where nothing says how long the signals are."""

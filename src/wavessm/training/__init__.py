@@ -10,36 +10,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wavessm.training.checkpoint import Interrupted, RunError
+    from wavessm.training.checkpoint import DivergedError, Interrupted, RunError, read_rows, resume_command
     from wavessm.training.config import Plan, TrainConfig, changed_name, model_config, resolve
     from wavessm.training.dry_run import estimate_run
     from wavessm.training.evaluate import evaluate_run
-    from wavessm.training.folder import Run
-    from wavessm.training.run import pick_device, resume, train
+    from wavessm.training.loop import History, Objective, Trainer
+    from wavessm.training.progress import Progress
+    from wavessm.training.run import Run, pick_device, resume, train
 
 _MODULES = {
-    "checkpoint": ("Interrupted", "RunError"),
+    "checkpoint": ("DivergedError", "Interrupted", "RunError", "read_rows", "resume_command"),
     "config": ("Plan", "TrainConfig", "changed_name", "model_config", "resolve"),
     "dry_run": ("estimate_run",),
     "evaluate": ("evaluate_run",),
-    "folder": ("Run",),
-    "run": ("pick_device", "resume", "train"),
+    "loop": ("History", "Objective", "Trainer"),
+    "progress": ("Progress",),
+    "run": ("Run", "pick_device", "resume", "train"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "DivergedError",
+    "History",
     "Interrupted",
+    "Objective",
     "Plan",
+    "Progress",
     "Run",
     "RunError",
     "TrainConfig",
+    "Trainer",
     "changed_name",
     "estimate_run",
     "evaluate_run",
     "model_config",
     "pick_device",
+    "read_rows",
     "resolve",
     "resume",
+    "resume_command",
     "train",
 ]
 

@@ -1,8 +1,7 @@
-"""Stage 8c: batches of a `Source` in an order that is a pure function of seed and epoch.
+"""Batches of a `Source` in an order that is a pure function of seed and epoch.
 
-Several processes take parts of the same batches. A run that goes on at step s asks for the batches from s on and gets
-what an unbroken run would have got. A source that draws its cases (window copying) has a generator; its state is saved
-with the checkpoint.
+A resumed run asks for the batches from its step on and gets those of an uninterrupted run. Several processes take parts
+of the same batches. Read `loop.py` next.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from torch import Tensor
 
 from wavessm.data.crops import cropped
 from wavessm.data.source import Batch, DataSet, Source, Tokens
-from wavessm.errors import OptionError
 from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo
 
 
 def order(cases: int, seed: int, epoch: int) -> Tensor:
-    """The permutation of one epoch. (cases,) long
+    """Return the permutation of one epoch, (cases,) long.
 
     >>> bool((order(5, seed=0, epoch=1) == order(5, seed=0, epoch=1)).all()), order(5, 0, 1).sort().values.tolist()
     (True, [0, 1, 2, 3, 4])
@@ -34,7 +32,7 @@ def order(cases: int, seed: int, epoch: int) -> Tensor:
 class TrainBatches:
     """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning.
 
-    total: steps of the run, by which a source with stages knows where it stands; 0 is the end.
+    total: steps of the run, by which a source with stages knows its progress; 0 is the end.
     """
 
     source: Source
@@ -42,7 +40,7 @@ class TrainBatches:
     seed: int
     start: int
     stop: int
-    team: DistInfo = ALONE
+    dist: DistInfo = ALONE
     total: int = 0
 
     def __len__(self) -> int:
@@ -66,10 +64,10 @@ class TrainBatches:
 
     def _part(self, index: Tensor) -> Batch:
         """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
-        piece = self.team.part(len(index))
+        piece = self.dist.part(len(index))
         if self.source.draws:
             whole = self.source.take(index)
-            return whole if self.team.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
+            return whole if self.dist.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
         return self.source.take(index[piece])
 
 
@@ -77,17 +75,17 @@ class TrainBatches:
 class EvalBatches:
     """A split from first case to last, once; the last batch may be smaller.
 
-    Of several processes each has its part; one without cases runs the first case, which `cases` does not count.
+    Each of several processes has its part; one without cases gets the first case, which `cases` does not count.
     """
 
     source: Source
     batch_size: int
-    team: DistInfo = ALONE
+    dist: DistInfo = ALONE
 
     @property
     def cases(self) -> int:
-        """Cases of this process."""
-        piece = self.team.part(len(self.source))
+        """Number of cases of this process."""
+        piece = self.dist.part(len(self.source))
         return piece.stop - piece.start
 
     def __len__(self) -> int:
@@ -95,29 +93,18 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         index = torch.arange(len(self.source), device=self.source.device)
-        own = index[self.team.part(len(index))]
+        own = index[self.dist.part(len(index))]
         for part in (own if len(own) else index[:1]).split(self.batch_size):
             yield self.source.take(part)
 
 
-def as_trained(data: DataSet, recipe: TrainConfig) -> DataSet:
-    """A set whose training part comes as a recipe wants it: recordings cut to stretches, tokens in buckets of length.
+def as_trained(data: DataSet, config: TrainConfig) -> DataSet:
+    """Return the set with its training split cropped and sorted into buckets as the config asks.
 
     A captured step needs fixed shapes, so there tokens have a bucket even if it is the only one.
     """
-    if recipe.crop:
-        data = cropped(data, recipe.crop, recipe.seed)
-    if isinstance(data.train, Tokens) and (recipe.cuda_graphs or recipe.buckets > 1):
-        data = replace(data, train=data.train.in_buckets(recipe.buckets))
+    if config.crop:
+        data = cropped(data, config.crop, config.seed)
+    if isinstance(data.train, Tokens) and (config.cuda_graphs or config.buckets > 1):
+        data = replace(data, train=data.train.in_buckets(config.buckets))
     return data
-
-
-def restore_source(source: Source, state: Tensor | None) -> None:
-    """Let a source that draws go on where its state was taken."""
-    if state is not None:
-        try:
-            source.set_state(state)
-        except RuntimeError as reason:
-            raise OptionError(
-                f"the run began on another kind of device than {source.device}; go on there, its cases are drawn there."
-            ) from reason

@@ -1,15 +1,17 @@
-"""Stage 8e: checkpoints that are either whole or absent.
+"""Files of a run that are either complete or absent: checkpoints, JSON, metrics.csv.
 
-A checkpoint is written beside its place and moved there when it is on the disk, so a kill or a full disk while saving
-leaves the old one. It is a plain dictionary of tensors and numbers, read with `weights_only=True`: loading one runs no
-code of its author.
+A file is written beside its place and moved there when it is on the disk, so a kill or a full disk while saving leaves
+the old one. Checkpoints are read with `weights_only=True`: loading one runs no code of its author.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from wavessm.errors import WaveSSMError
+from wavessm.errors import NotFiniteError, WaveSSMError
 
 FORMAT = "wavessm-run"
 VERSION = 1
@@ -25,16 +27,25 @@ VERSION = 1
 
 
 class RunError(WaveSSMError):
-    """A run folder or checkpoint that cannot be read, or a run that cannot go on."""
+    """A run folder or checkpoint that cannot be read, or a run that cannot continue."""
+
+
+class DivergedError(RunError, NotFiniteError):
+    """Loss, score or weights that are not finite, or a loss far above its first value."""
 
 
 class Interrupted(Exception):
-    """The user or the machine asked the run to stop; it is saved."""
+    """The user or the machine asked the run to stop; it is saved. Arguments: folder and step."""
+
+
+def resume_command(folder: Path) -> str:
+    """Return what to type to resume a run."""
+    return f"wavessm train --resume {shlex.quote(str(folder))}"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when all of it is on the disk; until then, what was there stays."""
+    """Open a file that replaces `path` when all of it is on the disk; until then, what was there stays."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = path.with_name(path.name + ".part")
@@ -60,7 +71,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """A JSON file, whole or not at all."""
+    """Write a JSON file, complete or not at all."""
     try:
         with replacing(path) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
@@ -89,6 +100,25 @@ def check_version(version: Any, path: Path) -> None:
             f"{path}: written by another version of wavessm (format {version}, this one reads {VERSION}); "
             "use that version or train again."
         )
+
+
+def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, float]]:
+    """Return the rows of metrics.csv up to a step; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
+
+
+def write_rows(path: Path, rows: list[dict[str, float]]) -> None:
+    """Write metrics.csv, complete or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows({k: v if isinstance(v, int) else f"{v:.8g}" for k, v in row.items()} for row in rows)
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def _remedy(reason: BaseException) -> str:

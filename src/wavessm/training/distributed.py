@@ -1,22 +1,46 @@
-"""Stage 8p: the processes of one run, and how a batch and a split are shared among them.
+"""The processes of one run: how they share batches and splits, and how they are started on this machine.
 
-A global batch is the same whatever the number of processes: each takes its contiguous part, and losses count with the
-part's share, so that parts of unequal size give the gradient of the whole batch. Who starts the processes: `launch.py`,
-torchrun or SLURM.
+A global batch is the same for any number of processes: each takes its contiguous part, and losses count with the part's
+share, so that parts of unequal size give the gradient of the whole batch. `launch` uses torchrun's engine; torchrun and
+SLURM may start the processes as well.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import multiprocessing
 import os
+import re
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from wavessm.data.parallel import end_with_parent
 from wavessm.errors import OptionError
+from wavessm.training import checkpoint
+from wavessm.training.checkpoint import Interrupted, RunError, resume_command
 from wavessm.training.config import TrainConfig
+
+START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+PRELOAD = ["wavessm.training.run", "wavessm.training.evaluate", "torch.utils.tensorboard", "matplotlib.pyplot",
+           "scipy.stats"]  # fmt: skip
+"""What the server process imports once for all processes that it forks."""
+STOPPED = 130
+"""Exit status of a process that was asked to stop, and has saved."""
+_LOST = ("gloo", "nccl", "connection", "peer")  # in the message of a process that lost another one
+_LOST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -32,23 +56,23 @@ class DistInfo:
     local_rank: int = 0  # on its machine
 
     def part(self, count: int) -> slice:
-        """The contiguous part of `count` things that falls to this process."""
+        """Return the contiguous part of `count` things of this process."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def share(self, count: int) -> float:
-        """That part's fraction of the whole."""
+        """Return that part's fraction of the whole."""
         piece = self.part(count)
         return (piece.stop - piece.start) / count
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes of a tensor that each of them holds; every process gets it."""
+        """Return the sum of a tensor over all processes, in every process."""
         if self.size > 1:
             values = values.clone()
             dist.all_reduce(values)
         return values
 
     def rows(self, table: Tensor) -> np.ndarray:
-        """The rows of all processes in the order of their ranks, however many each has. (part, k) → (cases, k)"""
+        """Return the rows of all processes in the order of their ranks: (own cases, k) → (cases, k)."""
         own = table.cpu().numpy()
         if self.size == 1:
             return own
@@ -60,26 +84,24 @@ class DistInfo:
 ALONE = DistInfo()
 
 
-def team_of(recipe: TrainConfig) -> DistInfo | None:
-    """This process's place in the run a recipe asks for; None if its processes have yet to be started."""
-    wanted = recipe.devices * recipe.nodes
+def dist_info(config: TrainConfig) -> DistInfo | None:
+    """Return this process's place in the run that a config asks for; None if its processes have yet to be started."""
     started = _started()
-    if started is None or (wanted == 1 and started.size == 1):
-        return ALONE if wanted == 1 else None
-    if started.size != wanted:
+    if started is None or started.size == config.world_size == 1:
+        if config.world_size == 1:
+            return ALONE
+    elif started.size != config.world_size:
         raise OptionError(
-            f"{started.size} processes were started, but the recipe asks for devices = {recipe.devices} × nodes = "
-            f"{recipe.nodes}; give --devices and --nodes as to torchrun or srun."
+            f"{started.size} processes were started, but the options ask for devices = {config.devices} × nodes = "
+            f"{config.nodes}; give --devices and --nodes as to torchrun or srun."
         )
-    if recipe.batch_size < wanted:
-        raise OptionError(
-            f"batch_size is {recipe.batch_size}, fewer than the {wanted} processes; give each a case at least."
-        )
+    if config.batch_size < config.world_size:
+        raise OptionError(f"batch_size is {config.batch_size}, fewer than the {config.world_size} processes.")
     return started
 
 
 def _started() -> DistInfo | None:
-    """What torchrun (or `launch.py`, which is the same engine) or srun say about this process."""
+    """What torchrun (or `launch`, which is the same engine) or srun tell this process."""
     env = os.environ
     if "TORCHELASTIC_RUN_ID" in env:
         return DistInfo(int(env["RANK"]), int(env["WORLD_SIZE"]), int(env["LOCAL_RANK"]))
@@ -88,6 +110,138 @@ def _started() -> DistInfo | None:
     return None
 
 
+@contextmanager
+def process_group(info: DistInfo, device: torch.device) -> Iterator[None]:
+    """Connect the processes of a run, by NCCL on GPUs and gloo on the CPU."""
+    if info.size == 1:
+        yield
+        return
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # srun: all meet at the first node, at a port of the job's own
+        first = re.sub(r"\[(.*?)[,\-\]].*", r"\1", os.environ["SLURM_NODELIST"]).partition(",")[0]
+        os.environ.setdefault("MASTER_ADDR", first)
+        os.environ.setdefault("MASTER_PORT", str(15_000 + int(os.environ["SLURM_JOB_ID"][-4:])))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=info.rank, world_size=info.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Dropout of several processes as a function of run, step and rank: nothing to keep, nothing shared by accident."""
+    """Seed the dropout of one of several processes by run, step and rank: there is no state to save."""
     torch.manual_seed((seed * 1_000_003 + step) * 65_537 + rank)
+
+
+# -- starting processes -----------------------------------------------------------------------------------------------
+
+
+def prepare_server() -> None:
+    """Let processes be forked from one that has imported everything and uses no GPU. Call it before the first."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    if START_METHOD == "forkserver":
+        multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
+
+
+def start_server() -> None:
+    """Start that process so that it ignores SIGTERM: sent to the whole group, as `timeout` and batch systems do, the
+    signal would end it before the runs have saved."""
+    if START_METHOD != "forkserver":
+        return
+    from multiprocessing import forkserver
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def launch(work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, count: int) -> None:
+    """Run work(*arguments) in `count` processes; returns when all have finished.
+
+    Raises:
+        Interrupted: they were asked to stop, and saved.
+        RunError: one of them died; the message has its reason.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    prepare_server()
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        start_method=START_METHOD,
+    )
+    try:
+        with _silent():
+            elastic_launch(config, _process)(work, arguments)
+    except ChildFailedError as failed:
+        step = _last_step(folder)
+        if failed.get_first_failure()[1].exitcode == STOPPED and step is not None:
+            raise Interrupted(folder, step) from failed
+        saved = "nothing was saved yet" if step is None else f"saved at step {step}, resume with: "
+        raise RunError(f"{_reason(failed)}; {saved}{'' if step is None else resume_command(folder)}") from failed
+    except SignalException as asked:
+        step = _last_step(folder)
+        raise KeyboardInterrupt if step is None else Interrupted(folder, step) from asked
+    finally:
+        if threads is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+
+
+def _process(work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """What each process does; what it raises, the engine reports."""
+    end_with_parent()
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C comes once, through the engine
+    try:
+        work(*arguments)
+    except Interrupted:
+        sys.exit(STOPPED)  # a returned value would wait for an engine that is itself stopping
+    except RuntimeError as reason:
+        if any(word in str(reason).lower() for word in _LOST):
+            time.sleep(_LOST_SECONDS)  # let the one that died be noticed first
+        raise
+
+
+def _reason(failed: Any) -> str:
+    """The first failure in one line."""
+    rank, failure = failed.get_first_failure()
+    if failure.exitcode < 0:
+        return f"rank {rank} was killed ({signal.Signals(-failure.exitcode).name})"
+    message = failure.message
+    with suppress(ValueError, KeyError, TypeError):
+        message = json.loads(message)["message"] if isinstance(message, str) else message["message"]
+    lines = str(message).strip().splitlines() or ["no reason given"]
+    return f"rank {rank}: {re.sub(r'^[A-Za-z]*Error: ', '', lines[0]).rstrip('.')}"
+
+
+def _last_step(folder: Path) -> int | None:
+    last = folder / "last.ckpt"
+    return checkpoint.load(last)["step"] if last.exists() else None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the engine's own reports; ours is one line."""
+    root = "torch.distributed.elastic"
+    names = [root, *(name for name in logging.root.manager.loggerDict if name.startswith(f"{root}."))]
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

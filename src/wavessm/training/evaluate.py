@@ -16,7 +16,7 @@ from wavessm.errors import OptionError, check_int, check_positive, unknown_name
 from wavessm.nn.model import SequenceModel
 from wavessm.training import metrics
 from wavessm.training.batches import EvalBatches
-from wavessm.training.folder import Run
+from wavessm.training.run import Run
 
 SPLITS = ("train", "val", "test")
 

@@ -1,4 +1,4 @@
-"""Stage 8f: a whole training step as one CUDA graph.
+"""A whole training step as one CUDA graph.
 
 Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and

@@ -24,8 +24,8 @@ from wavessm.data.source import DataInfo
 from wavessm.data.tables import read_table
 from wavessm.errors import DataError, OptionError
 from wavessm.nn.model import SequenceModel
-from wavessm.training.folder import Run
 from wavessm.training.record import pyplot
+from wavessm.training.run import Run
 
 Row = dict[str, Any]
 THRESHOLD = 0.5

@@ -1,92 +1,92 @@
-"""Stage 8j: how a run tells how far it is: a bar on a terminal, a line for each validation elsewhere."""
+"""The one progress bar: rich on a terminal, up to ten plain lines elsewhere. Writes to standard error."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from typing import Any
-
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
-
-from wavessm.training.keeper import Keeper
-from wavessm.training.metrics import SELECTION
-from wavessm.training.words import clock
-
-REFRESH_SECONDS = 0.5
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 
-class Progress(Callback):
-    """Steps done, loss, validation score, samples a second and the time left."""
+def clock(seconds: float, hours: bool = False) -> str:
+    """Return a time as hours (where there are any, or always), minutes and seconds.
 
-    def __init__(self, keeper: Keeper, label: str) -> None:
-        self.keeper, self.label = keeper, label
+    >>> clock(75), clock(3700), clock(75, hours=True)
+    ('1:15', '1:01:40', '0:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    whole, minutes = divmod(minutes, 60)
+    return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
+
+
+class Progress:
+    """Shows how far some work is; use it in a `with` block.
+
+    Args:
+        label: name of the work.
+        total: its size, in any unit; 0 if it is not known.
+        start: what was finished before.
+        show: False shows nothing.
+        out: where to write; default standard error.
+
+    >>> with Progress("text", total=100, out=sys.stdout) as progress:
+    ...     for done in (1, 50, 52, 100):
+    ...         progress.update(done, f"{done} bytes")
+    text  50 %  50 bytes...
+    text 100 %  100 bytes
+    """
+
+    def __init__(
+        self, label: str, total: int = 0, start: int = 0, show: bool = True, out: TextIO | None = None
+    ) -> None:
+        self.label, self.total, self.start, self.show = label, total, start, show
+        self.out = sys.stderr if out is None else out
+        self.began = time.monotonic()
+        self.tenth = 10 * start // total if total else 0
         self.bar: Any = None
-        self.shown = 0.0
-        self.began, self.began_at = 0.0, 0
-        self.printed = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        module: Any = pl_module
-        self.began, self.began_at, self.printed = time.monotonic(), module.step, len(self.keeper.rows)
-        size = sum(parameter.numel() for parameter in module.model.parameters())
-        print(
-            f"{self.label}: {size} parameters, {module.plan.total_steps} steps; {self.keeper.folder}", file=sys.stderr
-        )
-        if not sys.stderr.isatty():
-            return
+    def __enter__(self) -> Self:
+        if self.show and self.out.isatty():
+            try:
+                self.bar = self._rich()
+                self.bar.start()
+            except ImportError:
+                self.bar = None  # plain lines
+        return self
+
+    def _rich(self) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        self.bar = Progress(  # fits 80 columns
+        bar = Progress(  # fits 80 columns
+            TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             TaskProgressColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(stderr=True),
+            console=Console(file=self.out),
         )
-        self.bar.add_task("", total=module.plan.total_steps, completed=module.step, numbers="")
-        self.bar.start()
+        bar.add_task(self.label, total=self.total or None, completed=self.start, text="")
+        return bar
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        now = time.monotonic()
-        if self.bar is None or now - self.shown < REFRESH_SECONDS:
-            return
-        module: Any = pl_module
-        self.shown = now
-        self.bar.update(self.bar.task_ids[0], completed=module.step, numbers=self.numbers(module))
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        module: Any = pl_module
-        if self.bar is None and len(self.keeper.rows) > self.printed:
-            self.printed = len(self.keeper.rows)
-            print(f"step {module.step}/{module.plan.total_steps}  {self.numbers(module)}", file=sys.stderr)
-
-    def numbers(self, module: Any) -> str:
-        """Loss, latest score, samples a second, time left."""
-        done, seconds = module.step - self.began_at, time.monotonic() - self.began
-        speed = done / seconds if seconds > 0 else 0.0
-        parts = [] if math.isnan(self.keeper.latest) else [f"loss {self.keeper.latest:.4g}"]
-        if self.keeper.rows:
-            score = SELECTION[module.data.info.kind].name
-            parts.append(f"{score.replace('_', ' ')} {self.keeper.rows[-1][f'val_{score}']:.4g}")
-        parts.append(f"{speed * module.recipe.batch_size:.0f} samples/s")
-        if self.bar is None and speed > 0:
-            parts.append(f"{clock((module.plan.total_steps - module.step) / speed)} left")
-        return "  ".join(parts)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.stop(pl_module)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.stop(pl_module)
-
-    def stop(self, module: Any) -> None:
-        """Give the terminal back."""
+    def update(self, done: int, text: str = "", total: int | None = None) -> None:
+        """Show that `done` of `total` (default: as before) is finished, with some numbers as text."""
+        self.total = self.total if total is None else total
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=module.step, numbers=self.numbers(module))
+            self.bar.update(self.bar.task_ids[0], completed=done, total=self.total or None, text=text)
+            return
+        tenth = 10 * done // self.total if self.total else done >> 28
+        if not self.show or tenth <= self.tenth:
+            return
+        self.tenth = tenth
+        percent = f" {100 * done // self.total:3d} %" if self.total else ""
+        left = (time.monotonic() - self.began) * (self.total - done) / max(done - self.start, 1)
+        ending = f"  {clock(left)} left" if done < self.total else ""
+        print(f"{self.label}{percent}  {text}{ending}", file=self.out, flush=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
             self.bar.stop()
             self.bar = None

@@ -62,3 +62,16 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def draw_curves(rows: Sequence[dict[str, float]], score: str, path: Path) -> None:
+    """Draw the training loss and the column `score` of metrics.csv over steps."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
+    for axis, column, name in zip(axes, ("train_loss", score), ("training loss", score.replace("_", " ")), strict=True):
+        axis.plot([row["step"] for row in rows], [row[column] for row in rows], marker=".")
+        axis.set(xlabel="step", ylabel=name)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

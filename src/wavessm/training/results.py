@@ -26,8 +26,8 @@ from wavessm.nn.model import SequenceModel
 from wavessm.operators import CLOSED_FORMS
 from wavessm.training import checkpoint
 from wavessm.training.evaluate import Evaluation
-from wavessm.training.folder import Run
 from wavessm.training.metrics import SELECTION
+from wavessm.training.run import Run
 
 COLUMNS = (
     "task", "dataset", "horizon", "variables", "model", "family", "measure", "structure", "recipe", "seed", "epochs",

@@ -1,43 +1,148 @@
-"""Stage 8l: training from start to end: data, model, Lightning's trainer, the run folder.
+"""Runs: `train` and `resume`, and the folder they write.
+
+run.json      task, data options, model, training options, what the data are, versions, revision, command
+metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
+best.ckpt     the model with the best validation score
+last.ckpt     everything needed to resume      result.json  scores of the best model on the test split
 
 >>> import tempfile
 >>> small, short = ModelConfig(d_model=4, n_layers=1, d_state=8), TrainConfig(batch_size=2, steps=2, device="cpu")
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     options = {"length": 32, "d_min": 2, "d_max": 2, "cases": 8}
 ...     run = train("window-copy", options, small, short, Path(folder), show=False)
-...     sorted(path.name for path in run.folder.iterdir())
+...     sorted(path.name for path in run.folder.glob("[!.]*"))
 ['best.ckpt', 'curves.png', 'last.ckpt', 'metrics.csv', 'result.json', 'run.json', 'tensorboard', 'test.npy']
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import warnings
+import dataclasses
+import itertools
+import json
+import platform
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import torch
 
-from wavessm.data import get_task
-from wavessm.data.source import DataSet
+import wavessm
+from wavessm.data import DataOptions, get_task
+from wavessm.data.source import DataInfo, DataSet
 from wavessm.errors import DataError, MissingExtraError, OptionError
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.training import checkpoint
+from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, as_trained
-from wavessm.training.checkpoint import RunError
+from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, resume_command, write_json
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
-from wavessm.training.distributed import ALONE, DistInfo, team_of
-from wavessm.training.evaluate import evaluate_split, score_parts
-from wavessm.training.folder import Run, environment, fill, held, new_folder
-from wavessm.training.launch import launch
-from wavessm.training.metrics import SELECTION, bootstrap
+from wavessm.training.distributed import ALONE, DistInfo, dist_info, launch, process_group
+from wavessm.training.loop import Objective, Trainer
+from wavessm.training.progress import Progress
+from wavessm.training.record import draw_curves, processor, revision
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder: what run.json holds."""
+
+    folder: Path
+    task: str
+    options: DataOptions
+    recipe_name: str
+    model: ModelConfig
+    config: TrainConfig
+    info: DataInfo
+    environment: dict[str, Any]
+    checksum: str = ""  # of own data
+
+    def write(self) -> None:
+        """Write run.json, complete or not at all."""
+        options: Any = self.options
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "task": self.task,
+            "data": dataclasses.asdict(options),
+            "recipe_name": self.recipe_name,
+            "model": self.model.to_dict(),
+            "train": self.config.to_dict(),
+            "info": self.info.to_dict(),
+            "environment": self.environment,
+            "checksum": self.checksum,
+        }
+        write_json(self.folder / "run.json", content)
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """Return the run in a folder; folders of earlier versions are read too.
+
+        Raises:
+            RunError: the folder holds no run, or one that cannot be used; says why in one line.
+        """
+        path = folder / "run.json"
+        if not path.is_file():
+            raise RunError(f"{folder}: not a run folder (no run.json); give one written by `wavessm train`.")
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as reason:
+            raise RunError(f"{path}: cannot be read ({reason}).") from reason
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RunError(f"{path}: not written by wavessm; give a folder of `wavessm train`.")
+        check_version(content.get("version"), path)
+        try:
+            return cls(
+                folder,
+                content["task"],
+                get_task(content["task"]).with_options(content["data"]),
+                content["recipe_name"],
+                ModelConfig.from_dict(content["model"]),
+                TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),
+                DataInfo.from_dict(content["info"]),
+                content["environment"],
+                content.get("checksum", ""),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as reason:
+            raise RunError(f"{path}: cannot be used by wavessm {wavessm.__version__} ({reason}).") from reason
+
+    def load_data(self, options: DataOptions | None = None) -> DataSet:
+        """Return the data of the run; refuses data that have changed since.
+
+        Args:
+            options: other data options, for the same records at another sampling rate.
+        """
+        data = (options or self.options).load(self.config.seed)
+        free = () if options in (None, self.options) else ("length", "rate", "sampling_rate", "scale", "skipped")
+        what = next((name for name in _differing(self.info, data.info) if name not in free), None)
+        if what is None and self.checksum and self.checksum != self.options.checksum():
+            what = "checksum"
+        if what is not None:
+            raise RunError(
+                f"{self.folder}: the data have changed since the run was started (not the {what} of run.json); bring "
+                "the old ones back, or train again on the new ones."
+            )
+        return data
+
+    def load_model(self, which: str = "best") -> SequenceModel:
+        """Return the trained model of best.ckpt or last.ckpt, in evaluation mode."""
+        path = self.folder / f"{which}.ckpt"
+        if which == "best" and not path.exists():
+            what = f"there is none yet; resume the run with: {resume_command(self.folder)}"
+            if (self.folder / "metrics.csv").exists():
+                what = "is missing, but there is metrics.csv. Bring it back, or train again."
+            raise RunError(f"{path}: {what}")
+        model = SequenceModel(self.model)
+        _fill(model, checkpoint.load(path), path)
+        return model.eval()
 
 
 def train(
@@ -49,244 +154,177 @@ def train(
     recipe_name: str = "custom",
     show: bool = True,
 ) -> Run:
-    """A new run in `out` (or the next free folder of runs/); returns it when it is done.
+    """Train a new model and return its run when it has finished.
 
-    options: replaces fields of the task's data options. show: a progress bar.
+    Args:
+        task: name of the task, as in `wavessm train TASK`.
+        options: replaces fields of the task's data options.
+        model: the architecture; the data decide input, output and head.
+        config: the training; `resolve(task, recipe)` returns both for a recipe.
+        out: run folder, new or empty; default the next free one in runs/.
+        recipe_name: how tables of results call model and config.
+        show: whether to show a progress bar.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came, and the run is saved.
+        RunError: training diverged, or the folder cannot be used.
     """
-    require_extra()
-    recipe = config
-    if recipe.direct_start == "ridge" and not model.direct:
+    if config.direct_start == "ridge" and not model.direct:
         raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
-    team = team_of(recipe)
-    if team is None:
-        _check_machine(recipe)
+    dist = dist_info(config)
+    if dist is None:
+        _check_machine(config)
         folder = new_folder(out, task)
         try:
-            launch(train, (task, options, model, config, folder, recipe_name, show), folder, recipe.devices)
+            launch(train, (task, options, model, config, folder, recipe_name, show), folder, config.devices)
         except BaseException:
             with suppress(OSError):
                 folder.rmdir()  # if nothing was written
             raise
         return Run.read(folder)
-    device = pick_device(recipe, team)
+    device = pick_device(config, dist)
     chosen = get_task(task).with_options(options)
-    data = chosen.load(recipe.seed)
-    as_trained(data, recipe)  # what does not fit is refused before anything is written
-    model = model_config(task, model, data.info, recipe.precision)
-    _check_data(data, recipe, model.norm)
-    torch.manual_seed(recipe.seed)
+    data = chosen.load(config.seed)
+    as_trained(data, config)  # what does not fit is refused before anything is written
+    _check_validation(data, config)
+    model = model_config(task, model, data.info, config.precision)
+    torch.manual_seed(config.seed)
     network = SequenceModel(model)
-    folder = new_folder(out, task) if team.rank == 0 else out or Path("runs")  # the others write nothing
+    folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
     run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), chosen.checksum())
-    if team.rank == 0:
+    if dist.rank == 0:
         run.write()
-    with held(folder) if team.rank == 0 else nullcontext():
-        _fit(run, network, data, RunContext(device, team, show), None)
+    with held(folder) if dist.rank == 0 else nullcontext():
+        _fit(run, network, data, device, dist, None, show)
     return run
 
 
 def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: int | None = None) -> Run:
-    """Go on with the run in a folder, from its last checkpoint, as if it had never stopped; refused while it runs.
+    """Continue the run in a folder from its last checkpoint, bit for bit as if it had never stopped.
 
-    devices, nodes: another number of processes than it began with; batches stay the same.
+    Args:
+        folder: run folder.
+        show: whether to show a progress bar.
+        devices, nodes: another number of processes than before; batches stay the same.
+
+    Raises:
+        RunError: the run is still running, its checkpoint is missing or damaged, or its data have changed.
     """
-    require_extra()
     run = Run.read(folder)
-    devices = run.config.devices if devices is None else devices
-    nodes = run.config.nodes if nodes is None else nodes
-    recipe = replace(run.config, devices=devices, nodes=nodes)
-    run = replace(run, config=recipe)
+    config = replace(
+        run.config,
+        devices=run.config.devices if devices is None else devices,
+        nodes=run.config.nodes if nodes is None else nodes,
+    )
+    run = replace(run, config=config)
     last = folder / "last.ckpt"
     for name in ("metrics.csv", "result.json"):
         if (folder / name).exists() and not last.exists():
-            raise RunError(
-                f"{last}: is missing, but there is {name}: the run cannot go on. Bring it back, or train again."
-            )
-    team = team_of(recipe)
-    if team is None:
-        _check_machine(recipe)
+            raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
+    dist = dist_info(config)
+    if dist is None:
+        _check_machine(config)
         with held(folder):
             pass  # refused before any process is started
-        launch(resume, (folder, show, recipe.devices, recipe.nodes), folder, recipe.devices)
+        launch(resume, (folder, show, config.devices, config.nodes), folder, config.devices)
         return run
-    with held(folder) if team.rank == 0 else nullcontext():
-        _go_on(run, RunContext(pick_device(recipe, team), team, show))
+    with held(folder) if dist.rank == 0 else nullcontext():
+        start = checkpoint.load(last) if last.exists() else None
+        if start is not None and "optimiser" not in start:
+            raise RunError(f"{last}: holds a model alone, nothing to resume from; was it copied from best.ckpt?")
+        data = run.load_data()
+        torch.manual_seed(config.seed)
+        network = SequenceModel(run.model)
+        if start is not None:
+            _fill(network, start, last)
+        _fit(run, network, data, pick_device(config, dist), dist, start, show)
     return run
 
 
-def _go_on(run: Run, place: RunContext) -> None:
-    last = run.folder / "last.ckpt"
-    start = checkpoint.load(last) if last.exists() else None
-    if start is not None and "optimiser" not in start:
-        raise RunError(f"{last}: holds a model alone, nothing to go on from; was it copied from best.ckpt?")
-    data = run.load_data()
-    _check_data(data, run.config, run.model.norm)
-    torch.manual_seed(run.config.seed)
-    model = SequenceModel(run.model)
-    if start is not None:
-        fill(model, start, last)
-    _fit(run, model, data, place, start)
+def make_trainer(
+    model: SequenceModel,
+    data: DataSet,
+    config: TrainConfig,
+    dist: DistInfo = ALONE,
+    folder: Path | None = None,
+    start: dict[str, Any] | None = None,
+) -> Trainer:
+    """Return the loop that trains a model on a data set, both on one device; arguments as in `Trainer`."""
+    plan = config.plan(len(data.train))
+    data, kind = as_trained(data, config), data.info.kind
 
+    def loss(network: Any, batch: Any) -> torch.Tensor:
+        return metrics.loss(kind, network(batch.x, lengths=batch.lengths, marks=batch.marks), batch.y)
 
-@dataclass(frozen=True)
-class RunContext:
-    """Where this process trains, among which others, and whether it shows progress."""
+    def validate() -> dict[str, float]:
+        batches = EvalBatches(data.val, config.eval_batch_size, dist)
+        rows = [metrics.rows(kind, model(b.x, lengths=b.lengths, marks=b.marks), b.y) for b in batches]
+        return metrics.summarise(kind, dist.rows(torch.cat(rows)[: batches.cases]))
 
-    device: torch.device
-    team: DistInfo
-    show: bool
-
-
-def _check_data(data: DataSet, recipe: TrainConfig, norm: str) -> None:
-    """Refuse a validation part that selects nothing, and batches that have no variance."""
-    info = data.info
-    if norm == "batch" and info.length * (recipe.batch_size // (recipe.devices * recipe.nodes)) == 1:
-        raise OptionError(
-            f"norm is batch, but batch_size {recipe.batch_size} gives a process one case of one sample: no variance; "
-            "use --norm layer or a larger --batch-size."
-        )
-    if info.kind not in ("multilabel", "regression") or data.val.draws:
-        return
-    y = torch.cat([batch.y for batch in EvalBatches(data.val, recipe.eval_batch_size)])
-    if info.kind == "multilabel":
-        same, why = (y == y[0]).all(), "no label has cases with it and cases without it"
-    else:
-        same, why = (y == y.flatten()[0]).all(), "its targets are all the same"
-    if same:
-        score = SELECTION[info.kind].name.replace("_", " ")
-        raise DataError(
-            f"validation part: {score}, by which the best model is chosen, has no value there, since {why} "
-            f"(cases: {len(y)}); give a validation part with cases that differ, or more cases to draw it from."
-        )
-
-
-def _check_machine(recipe: TrainConfig) -> None:
-    """Refuse processes that cannot be started from here."""
-    if recipe.nodes > 1:
-        raise OptionError(
-            f"nodes is {recipe.nodes}: start the command on every machine, with `torchrun --nnodes {recipe.nodes} "
-            f"--nproc-per-node {recipe.devices} … -m wavessm train …` or `srun`."
-        )
-    if recipe.batch_size < recipe.devices:
-        raise OptionError(
-            f"batch_size is {recipe.batch_size}, fewer than the {recipe.devices} processes; give each a case at least."
-        )
-    pick_device(recipe)
-
-
-def pick_device(recipe: TrainConfig, team: DistInfo = ALONE) -> torch.device:
-    """The device a recipe asks for; auto is the GPU where there is one; of several processes each has its own."""
-    name = recipe.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as reason:
-        raise OptionError(f"device is {name!r}, expected auto, cpu, cuda or cuda:1.") from reason
-    if device.type not in ("cpu", "cuda"):
-        raise OptionError(f"device is {name!r}, expected auto, cpu, cuda or cuda:1.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError("device is cuda, but PyTorch sees no GPU; use --device cpu.")
-    if device.type == "cuda" and recipe.devices > 1:
-        seen = torch.cuda.device_count()
-        if seen < recipe.devices or device.index is not None:
-            raise OptionError(
-                f"devices is {recipe.devices} and device {name}: PyTorch sees {seen} GPUs; use --device cuda and at "
-                "most so many."
-            )
-        device = torch.device("cuda", team.local_rank)
-    if recipe.cuda_graphs and device.type != "cuda":
-        raise OptionError("cuda_graphs needs a GPU; leave it out on the CPU.")
-    return device
-
-
-def _fit(run: Run, model: SequenceModel, data: DataSet, place: RunContext, start: dict[str, Any] | None) -> None:
-    from wavessm.training.keeper import Keeper
-    from wavessm.training.module import TrainingModule
-
-    plan = run.config.plan(len(data.train))
-    device, team = place.device, place.team
-    data = data.to(device)
-    step = 0 if start is None else start["step"]
-    finished = step >= plan.total_steps or (
-        start is not None and run.config.patience > 0 and start["waited"] >= run.config.patience
+    return Trainer(
+        model, Objective(data.train, loss, validate, metrics.SELECTION[kind]), config, plan, dist, folder, start
     )
-    if not finished:
-        if start is None and run.config.direct_start == "ridge":
+
+
+def _fit(
+    run: Run,
+    model: SequenceModel,
+    data: DataSet,
+    device: torch.device,
+    dist: DistInfo,
+    start: dict[str, Any] | None,
+    show: bool,
+) -> None:
+    """Train from a checkpoint, or from the beginning, then score the best model."""
+    config, data, total = run.config, data.to(device), run.config.plan(len(data.train)).total_steps
+    if start is None or (start["step"] < total and not 0 < config.patience <= start["waited"]):
+        model.to(device)
+        if start is None and config.direct_start == "ridge":
             start_at_ridge(model, data)
-        if team.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
+        if dist.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        module = TrainingModule(model, data, run.config, plan, team)
-        if start is not None:
-            module.step, module.optimiser_state = step, start["optimiser"]
-        keeper = Keeper(run.folder, start)
-        with _quiet(), _matmul(run.config.precision):
-            _trainer(run, module, keeper, place).fit(module)
-    if team.rank > 0:
-        return
-    _conclude(run, data, device)
+        with process_group(dist, device), matmul_precision(config.precision):
+            trainer = make_trainer(model, data, config, dist, run.folder, start)
+            show = show and dist.rank == 0
+            label = f"{run.task} {run.model.family}"
+            if show:
+                size = sum(parameter.numel() for parameter in model.parameters())
+                print(f"{label}: {size} parameters, {total} steps; {run.folder}", file=sys.stderr)
+            history = trainer.fit(Progress(label, total, trainer.step, show))
+        if dist.rank == 0:
+            with suppress(MissingExtraError):
+                draw_curves(history.rows, f"val_{history.selection}", run.folder / "curves.png")
+    if dist.rank == 0:
+        _score_test(run, data, device)
 
 
-def _conclude(run: Run, data: DataSet, device: torch.device) -> None:
-    """result.json: the best model, and its scores on the test split unless that is left alone."""
+def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
+    """Write result.json: the best model, and its scores on the test split unless the config leaves it out."""
+    from wavessm.training.evaluate import evaluate_split, score_parts
+
     best = run.load_model("best").to(device)
     scores: dict[str, float] = {}
-    spans: dict[str, tuple[float, float]] = {}
-    parts: dict[str, dict[str, Any]] = {}
+    extra: dict[str, Any] = {"intervals": {}}
     if run.config.test:
         scores, table = evaluate_split(best, data.test, data.info, run.config.eval_batch_size)
-        np.save(run.folder / "test.npy", table.astype(np.float32))  # `report.paired` pairs it with another run's
-        spans, parts = bootstrap(data.info.kind, table), score_parts(data.info, table)
-    picked = checkpoint.load(run.folder / "best.ckpt")
-    checkpoint.write_json(
-        run.folder / "result.json",
-        {
-            "task": run.task,
-            "family": run.model.family,
-            "seed": run.config.seed,
-            "best_step": picked["step"],
-            "parameters": sum(p.numel() for p in best.parameters()),
-            **{f"test_{name}": value for name, value in scores.items()},
-            "intervals": spans,
-            **({"parts": parts} if parts else {}),
-        },
-    )
-
-
-def _trainer(run: Run, module: Any, keeper: Any, place: RunContext) -> Any:
-    from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-    from lightning.pytorch import Trainer
-    from lightning.pytorch.loggers import TensorBoardLogger
-    from lightning.pytorch.strategies import DDPStrategy
-
-    from wavessm.training.progress import Progress
-
-    plan, device, several = module.plan, place.device, place.team.size > 1
-    show = place.show and place.team.rank == 0
-    gpus = run.config.devices if several else [device.index or 0]
-    stretches = math.ceil(plan.total_steps / plan.validate_every) - module.step // plan.validate_every
-    logger = TensorBoardLogger(run.folder / "tensorboard", name="", version="", purge_step=module.step + 1)
-    return Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=gpus if device.type == "cuda" else run.config.devices,
-        num_nodes=run.config.nodes,
-        strategy=DDPStrategy(process_group_backend=None if device.type == "cuda" else "gloo") if several else "auto",
-        plugins=[TorchElasticEnvironment()] if several and TorchElasticEnvironment.detect() else None,
-        precision="bf16-mixed" if run.config.precision == "bf16" else "32-true",
-        max_epochs=stretches,
-        reload_dataloaders_every_n_epochs=1,
-        num_sanity_val_steps=0,
-        logger=logger,
-        callbacks=[keeper, *([Progress(keeper, f"{run.task} {run.model.family}")] if show else [])],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+        np.save(run.folder / "test.npy", table.astype(np.float32))  # lets reports pair it with another run's
+        parts = score_parts(data.info, table)
+        extra = {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
+    result = {
+        "task": run.task,
+        "family": run.model.family,
+        "seed": run.config.seed,
+        "best_step": checkpoint.load(run.folder / "best.ckpt")["step"],
+        "parameters": sum(p.numel() for p in best.parameters()),
+        **{f"test_{name}": value for name, value in scores.items()},
+        **extra,
+    }
+    write_json(run.folder / "result.json", result)
 
 
 @contextmanager
-def _matmul(precision: str) -> Iterator[None]:
-    """TF32 products while a run that asks for them lasts."""
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Use TF32 products, except for fp32, inside the block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     try:
@@ -295,27 +333,118 @@ def _matmul(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_validation(data: DataSet, config: TrainConfig) -> None:
+    """Refuse a validation split whose score has no value, which would select no model."""
+    kind = data.info.kind
+    if kind not in ("multilabel", "regression") or data.val.draws:
+        return
+    y = torch.cat([batch.y for batch in EvalBatches(data.val, config.eval_batch_size)])
+    if (y == (y[0] if kind == "multilabel" else y.flatten()[0])).all():
+        score = metrics.SELECTION[kind].name.replace("_", " ")
+        why = "no label has cases with it and cases without it" if kind == "multilabel" else "its targets are all equal"
+        raise DataError(
+            f"validation part: {score}, by which the best model is chosen, has no value there, since {why} "
+            f"(cases: {len(y)}); give a validation part with cases that differ, or more cases to draw it from."
+        )
+
+
+def _check_machine(config: TrainConfig) -> None:
+    """Refuse processes that cannot be started from here."""
+    if config.nodes > 1:
+        raise OptionError(
+            f"nodes is {config.nodes}: start the command on every machine, with `torchrun --nnodes {config.nodes} "
+            f"--nproc-per-node {config.devices} … -m wavessm train …` or `srun`."
+        )
+    pick_device(config)
+
+
+def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
+    """Return the device a config asks for: auto is the GPU, where there is one; each of several processes has one."""
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"device is {name!r}, expected auto, cpu, cuda or cuda:1.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device is cuda, but PyTorch sees no GPU; use --device cpu.")
+    if device.type == "cuda" and config.devices > 1:
+        seen = torch.cuda.device_count()
+        if seen < config.devices or device.index is not None:
+            raise OptionError(f"devices is {config.devices} and device {name}, but PyTorch sees {seen} GPUs; use "
+                              f"--device cuda and --devices up to {seen}.")  # fmt: skip
+        device = torch.device("cuda", dist.local_rank)
+    if config.cuda_graphs and device.type != "cuda":
+        raise OptionError("cuda_graphs needs a GPU; leave it out on the CPU.")
+    return device
+
+
+def _fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
+    """Give a model the weights of a checkpoint."""
+    try:
+        model.load_state_dict(content["model"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as reason:
+        raise RunError(
+            f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
+        ) from reason
+
+
+def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
+    """Fields in which two sets differ; scales may, by rounding, between machines."""
+    for field in dataclasses.fields(DataInfo):
+        a, b = getattr(was, field.name), getattr(now, field.name)
+        close = field.name.endswith("scale") and a and b and np.shape(a) == np.shape(b)
+        if a != b and not (close and (np.abs(np.subtract(a, b)) <= 1e-6 * np.array(b[1])).all()):
+            yield field.name
+
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, revision, machine, command and time."""
+    return {
+        "wavessm": wavessm.__version__,
+        **{name: metadata.version(name) for name in ("torch", "numpy", "scipy", "PyWavelets")},
+        "python": platform.python_version(),
+        "revision": revision(),
+        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
+        "command": shlex.join(["wavessm", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def new_folder(out: Path | None, task: str) -> Path:
+    """Return the folder of a new run: `out`, which must be empty, or the next free number under runs/."""
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out}: is not an empty folder; choose another --out, or resume: {resume_command(out)}")
+    folder = Path("runs") if out is None else out
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1) if out is None else ():
+            with suppress(FileExistsError):  # several runs may ask for one at once
+                (folder / f"{task}-{number:03}").mkdir()
+                return folder / f"{task}-{number:03}"
+    except OSError as reason:
+        raise RunError(f"{folder}: cannot be made ({reason.strerror}).") from reason
+    return folder
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Lightning's remarks on hardware, worker processes and loggers; ours are above."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+def held(folder: Path) -> Iterator[None]:
+    """Lock a run for this process, or refuse if another one has it; the system unlocks it if its holder dies."""
+    lock = filelock.FileLock(folder / ".lock")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise RunError(f"{folder}: this run is still running; wait for it, or stop it first.") from None
+    try:
+        yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def require_extra() -> None:
-    """Say in one line which extra is missing, if one is."""
-    try:
-        with _quiet():
-            import lightning.pytorch  # noqa: F401
-            import tensorboard  # noqa: F401
-    except ImportError as reason:
-        raise MissingExtraError(f"training needs {reason.name}: pip install 'wavessm[train]'.") from reason
+        lock.release()

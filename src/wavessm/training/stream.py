@@ -27,8 +27,8 @@ from wavessm.data.tables import counted, is_number
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import sampled
-from wavessm.training.folder import Run
 from wavessm.training.predict import Row, check_values, decode, forecast_rows
+from wavessm.training.run import Run
 
 POLL_SECONDS = 0.1
 _EXPECTED = "expected fields separated by commas or blanks, decimals with a point"

@@ -164,7 +164,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from wavessm.training import checkpoint
-from wavessm.training.folder import Run
+from wavessm.training.run import Run
 from wavessm.training.metrics import SELECTION
 
 run = Run.read(Path({state.run!r}))

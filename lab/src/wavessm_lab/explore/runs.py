@@ -21,9 +21,9 @@ from wavessm.errors import DataError, OptionError
 from wavessm.frames import Array
 from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint
-from wavessm.training.folder import Run
 from wavessm.training.metrics import SELECTION
 from wavessm.training.predict import predict_files
+from wavessm.training.run import Run
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.state import FILE
 

@@ -21,8 +21,8 @@ from typing import Any
 from wavessm.data.parallel import end_with_parent
 from wavessm.training import results
 from wavessm.training.checkpoint import Interrupted
-from wavessm.training.folder import Run
-from wavessm.training.launch import STOPPED
+from wavessm.training.distributed import STOPPED
+from wavessm.training.run import Run
 from wavessm_lab.sweep.grid import Job
 
 FAILED = 1
@@ -71,7 +71,7 @@ def _trained(job: Job, folder: Path) -> Run:
 
 def fail(job: Job, desk: SweepPaths, reason: str) -> None:
     """Write down a run that failed."""
-    from wavessm.training.folder import environment
+    from wavessm.training.run import environment
 
     model = job.model
     row = results.described(job.task, job.options, job.recipe_name, job.config.seed) | {

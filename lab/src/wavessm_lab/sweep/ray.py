@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from wavessm.errors import MissingExtraError
-from wavessm.training.launch import STOPPED
+from wavessm.training.distributed import STOPPED
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep.grid import Job
 from wavessm_lab.sweep.job import SweepPaths

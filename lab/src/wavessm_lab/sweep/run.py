@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from wavessm.training import results
-from wavessm.training.launch import STOPPED, prepare_server, start_server
+from wavessm.training.distributed import STOPPED, prepare_server, start_server
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep.grid import Job
 from wavessm_lab.sweep.job import SweepPaths

@@ -1,0 +1,420 @@
+"""The one training loop, in plain PyTorch: batches → forward → loss → backward → AdamW → validation → checkpoint.
+
+`run.py` uses it with a run folder. The estimators use it in memory:
+
+    objective = Objective(source, loss, validate)      # loss(model, batch) → (), validate() → {"loss": value} or None
+    history = Trainer(model, objective, config).fit(Progress("WaveSSMClassifier", show=verbose))
+
+The model then has its best weights (its last ones without validation) and is in evaluation mode; `history.loss` and
+`history.validation` have an entry per validation (per epoch, with `config.val_per_epoch` 1). `source` is any
+`wavessm.data.Source`; class and sample weights belong into `loss`. A `Plan` of one's own limits the steps of an epoch.
+Read `checkpoint.py` and `run.py` next.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wavessm.data.source import Batch, Source
+from wavessm.errors import OptionError
+from wavessm.training import checkpoint
+from wavessm.training.batches import TrainBatches
+from wavessm.training.checkpoint import DivergedError, Interrupted
+from wavessm.training.config import Plan, TrainConfig
+from wavessm.training.distributed import ALONE, DistInfo, seed_step
+from wavessm.training.graphs import CapturedStep
+from wavessm.training.metrics import Score
+from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
+from wavessm.training.progress import Progress
+
+CHECK_EVERY = 50
+"""Steps between looks at the loss on a GPU, which waits for them; on the CPU every step is checked."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model is trained for.
+
+    Attributes:
+        source: training split.
+        loss: (model, batch) → scalar tensor; `model` is the one to call, which may be compiled or distributed.
+        validate: returns scores by name, called in evaluation mode without gradients; None keeps the last weights.
+        selection: the score that chooses the best weights.
+    """
+
+    source: Source
+    loss: Callable[[Any, Any], Tensor]
+    validate: Callable[[], dict[str, float]] | None = None
+    selection: Score = Score("loss", highest=False)  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened: a row of numbers per validation, and the step of the best weights."""
+
+    rows: list[dict[str, float]]
+    selection: str
+    best: float | None
+    best_step: int
+
+    @property
+    def loss(self) -> list[float]:
+        """Mean training loss before each validation."""
+        return [row["train_loss"] for row in self.rows]
+
+    @property
+    def validation(self) -> list[float]:
+        """The selecting score of each validation; empty without one."""
+        return [row[f"val_{self.selection}"] for row in self.rows if f"val_{self.selection}" in row]
+
+
+class Trainer:
+    """Trains one model.
+
+    Args:
+        model: trained in place, on its device.
+        objective: data, loss and validation.
+        config: options of the training.
+        plan: steps; default those of `config` for the size of the training split.
+        dist: this process among several.
+        folder: run folder for checkpoints and metrics.csv; None keeps the best weights in memory.
+        start: content of last.ckpt to resume from.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        config: TrainConfig,
+        plan: Plan | None = None,
+        dist: DistInfo = ALONE,
+        folder: Path | None = None,
+        start: dict[str, Any] | None = None,
+    ) -> None:
+        self.model, self.objective, self.config, self.dist, self.folder = model, objective, config, dist, folder
+        self.plan = plan or config.plan(len(objective.source))
+        self.start = start or {}
+        self.device = next(model.parameters()).device
+        self.share = dist.share(config.batch_size)  # of a batch that this process has
+        self.step: int = self.start.get("step", 0)
+        self.best: float | None = self.start.get("best")
+        self.best_step: int = self.start.get("best_step", 0)
+        self.best_weights: dict[str, Tensor] | None = None
+        self.waited: int = self.start.get("waited", 0)  # validations since the best one
+        self.first_loss: float | None = self.start.get("first_loss")
+        self.seconds: float = self.start.get("seconds", 0.0)
+        self.loss_sum: float = self.start.get("loss_sum", 0.0)  # since the last validation
+        self.loss_count: int = self.start.get("loss_count", 0)
+        self.losses: list[Tensor] = []  # not read yet
+        self.latest = math.nan
+        self.rows = checkpoint.read_rows(folder / "metrics.csv", self.step) if folder and self.step else []
+        self.stop_asked = False
+        self.began = self.saved = time.monotonic()
+        self.network = self._network()
+        self.optimiser = self._optimiser()
+        self.captured = CapturedStep(self.work) if config.cuda_graphs else None
+
+    def _network(self) -> Any:
+        """The model as it is called in training; weights keep their names in `self.model`."""
+        network: Any = self.model
+        if self.dist.size > 1:
+            devices = [self.device] if self.device.type == "cuda" else None
+            network = nn.parallel.DistributedDataParallel(network, device_ids=devices)
+        return torch.compile(network) if self.config.compile else network
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        on_gpu = self.device.type == "cuda"
+        if self.config.cuda_graphs and not on_gpu:
+            raise OptionError("cuda_graphs: the model is on the CPU; a captured step needs a GPU.")
+        groups = optimiser_groups(self.model, self.config)
+        for group in groups:
+            group["highest_lr"] = group["lr"]
+        optimiser = torch.optim.AdamW(groups, fused=on_gpu, capturable=self.config.cuda_graphs)
+        if "optimiser" in self.start:
+            optimiser.load_state_dict(self.start["optimiser"])
+        if self.config.cuda_graphs:  # a captured step reads its rates from the device
+            for group in optimiser.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+        return optimiser
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def fit(self, progress: Progress | None = None) -> History:
+        """Train to the end of the plan or until validation stops improving.
+
+        Raises:
+            DivergedError: the loss, the score or a weight is not finite, or the loss has grown too much.
+            Interrupted: SIGINT or SIGTERM came; everything is saved in the folder.
+        """
+        config, total = self.config, self.plan.total_steps
+        with self._signals(), self._tensorboard() as log, progress or Progress("", show=False) as bar:
+            self._restore()
+            while self.step < total and not (config.patience and self.waited >= config.patience):
+                every = self.plan.validate_every
+                stop = min(self.step + every - self.step % every, total)
+                self.model.train()
+                source = self.objective.source
+                for batch in TrainBatches(source, config.batch_size, config.seed, self.step, stop, self.dist, total):
+                    self.losses.append(self.advance(batch))
+                    self._after_step()
+                    bar.update(self.step, self._numbers(), total)
+                log(self._validate())
+                bar.update(self.step, self._numbers(), total)
+        if self.best_weights is not None:
+            self.model.load_state_dict(self.best_weights)
+        self.model.eval()
+        return History(self.rows, self.objective.selection.name, self.best, self.best_step)
+
+    def advance(self, batch: Batch) -> Tensor:
+        """Do one step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
+        config, total = self.config, self.plan.total_steps
+        factor = lr_factor(self.step, total, config.schedule, config.warmup)
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(factor * group["highest_lr"])
+            else:
+                group["lr"] = factor * group["highest_lr"]
+        if config.stretch_timescales and self.step:
+            before, now = (self.objective.source.length_at(step / total) for step in (self.step - 1, self.step))
+            if before != now:
+                stretch_timescales(self.model, now / before)
+        if self.dist.size > 1:
+            seed_step(config.seed, self.step, self.dist.rank)
+        with self._autocast():
+            loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
+        self.step += 1
+        return loss
+
+    def work(self, batch: Batch) -> Tensor:
+        """Forward, backward, optimiser: everything that can be captured. Returns the loss ()."""
+        loss = self.objective.loss(self.network, batch)
+        # DDP takes the mean over processes; parts of unequal size count by their share
+        (loss if self.dist.size == 1 else loss * (self.share * self.dist.size)).backward()
+        if self.config.grad_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    def _numbers(self) -> str:
+        """Loss, latest score and samples per second, for the progress bar."""
+        parts = [] if math.isnan(self.latest) else [f"loss {self.latest:.4g}"]
+        name = f"val_{self.objective.selection.name}"
+        if self.rows and name in self.rows[-1]:
+            parts.append(f"{name.replace('_', ' ')} {self.rows[-1][name]:.4g}")
+        done, seconds = self.step - self.start.get("step", 0), time.monotonic() - self.began
+        return "  ".join([*parts, f"{done * self.config.batch_size / max(seconds, 1e-9):.0f} samples/s"])
+
+    # -- validation -------------------------------------------------------------------------------------------------
+
+    def _validate(self) -> dict[str, float]:
+        """Score the model, keep it if it is the best, save. Returns a row of metrics.csv."""
+        self.check_losses()
+        scores = self.score() if self.objective.validate is not None else {}
+        row = {
+            "step": self.step,
+            "epoch": self.step / self.plan.steps_per_epoch,
+            "train_loss": self.loss_sum / max(self.loss_count, 1),
+            **{f"val_{name}": value for name, value in scores.items()},
+            "lr": float(self.optimiser.param_groups[-1]["lr"]),
+            "seconds": self.seconds + time.monotonic() - self.began,
+        }
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.rows.append(row)
+        if self.folder is not None and self.dist.rank == 0:
+            checkpoint.write_rows(self.folder / "metrics.csv", self.rows)
+        selection = self.objective.selection
+        if not scores:
+            self.best_step = self.step
+        elif selection.better(scores[selection.name], self.best):
+            self.best, self.best_step, self.waited = scores[selection.name], self.step, 0
+            self._keep_best()
+        else:
+            self.waited += 1
+        self.save()
+        if self.folder is not None and self._agree()[0] and self.step < self.plan.total_steps:
+            raise Interrupted(self.folder, self.step)
+        return row
+
+    def score(self) -> dict[str, float]:
+        """Return the scores of the validation; refuses one that is not a number, which can choose no model."""
+        assert self.objective.validate is not None
+        self.model.eval()
+        with torch.no_grad(), self._autocast():
+            scores = self.objective.validate()
+        self.model.train()
+        name = self.objective.selection.name
+        if math.isnan(scores[name]):
+            raise self._diverged(f"{name.replace('_', ' ')} of the validation is not a number")
+        return scores
+
+    def _keep_best(self) -> None:
+        self.check_weights()
+        if self.folder is None:
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        elif self.dist.rank == 0:
+            checkpoint.save(self.folder / "best.ckpt", {"step": self.step, "model": self.model.state_dict()})
+
+    @contextmanager
+    def _tensorboard(self) -> Iterator[Callable[[dict[str, float]], None]]:
+        """A function that writes a row for TensorBoard; nothing where it is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            SummaryWriter = None  # type: ignore[assignment,misc]
+        if SummaryWriter is None or self.folder is None or self.dist.rank > 0:
+            yield lambda row: None
+            return
+        with SummaryWriter(self.folder / "tensorboard", purge_step=self.step + 1) as writer:
+
+            def log(row: dict[str, float]) -> None:
+                for name, value in row.items():
+                    if name != "step":
+                        writer.add_scalar(name, value, int(row["step"]))
+                writer.flush()
+
+            yield log
+
+    # -- guards -----------------------------------------------------------------------------------------------------
+
+    def _after_step(self) -> None:
+        """Check the loss; save and stop between steps where it is time to, in all processes at the same step."""
+        several = self.dist.size > 1
+        often = self.device.type == "cpu" or (several and self.config.save_seconds == 0)
+        checked = often or len(self.losses) >= CHECK_EVERY
+        if checked:
+            self.check_losses()
+        if self.step % self.plan.validate_every == 0 or self.step == self.plan.total_steps:
+            return  # a validation follows, and saves
+        if self.folder is None or (several and not checked):
+            return
+        stop, save = self._agree()
+        if stop or save:
+            self.save()
+        if stop:
+            raise Interrupted(self.folder, self.step)
+
+    def _agree(self) -> tuple[bool, bool]:
+        """Whether to stop and whether to save now, the same answer in every process."""
+        asked = [self.stop_asked, time.monotonic() - self.saved >= self.config.save_seconds]
+        if self.dist.size == 1:
+            return asked[0], asked[1]
+        stop, save = self.dist.total(torch.tensor(asked, dtype=torch.float32, device=self.device)).tolist()
+        return stop > 0, save > 0
+
+    def check_losses(self) -> None:
+        """Read the losses since the last check; stop the run if one of them has diverged."""
+        if not self.losses:
+            return
+        values = self.dist.total(torch.stack([loss.float() for loss in self.losses]) * self.share).tolist()
+        limit = math.inf if self.first_loss is None else self.config.max_loss_ratio * max(self.first_loss, 1e-3)
+        for step, value in enumerate(values, start=self.step - len(values) + 1):
+            if not math.isfinite(value):
+                raise self._diverged("the loss is not finite", step)
+            if value > limit:
+                raise self._diverged(f"the loss is {value:.4g}, {self.first_loss:.4g} at first", step)
+        self.losses = []
+        if self.first_loss is None:
+            self.first_loss = values[0]
+        self.loss_sum, self.loss_count = self.loss_sum + sum(values), self.loss_count + len(values)
+        self.latest = values[-1]
+
+    def check_weights(self) -> None:
+        """Refuse to keep weights that are not finite."""
+        for name, weight in self.model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise self._diverged(f"{name} holds NaN or infinity after it")
+
+    def _diverged(self, what: str, step: int | None = None) -> DivergedError:
+        advice = "use a smaller learning_rate."
+        if self.folder is not None:
+            last = self.folder / "last.ckpt"
+            good = checkpoint.load(last)["step"] if last.is_file() else 0
+            advice = f"the last good checkpoint is {last} (step {good}). "
+            advice += "Try a lower --lr, --grad-clip 1 or --precision fp32."
+        return DivergedError(f"step {self.step if step is None else step}: {what}; {advice}")
+
+    # -- saving and resuming ------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write last.ckpt: everything needed to continue from here, bit for bit."""
+        self.check_losses()
+        self.saved = time.monotonic()
+        if self.folder is None:
+            return
+        self.check_weights()
+        if self.dist.rank > 0:
+            return
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        content = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
+            "source": self.objective.source.get_state(),
+            "best": self.best,
+            "best_step": self.best_step,
+            "waited": self.waited,
+            "first_loss": self.first_loss,
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "seconds": self.seconds + time.monotonic() - self.began,
+        }
+        checkpoint.save(self.folder / "last.ckpt", content)
+
+    def _restore(self) -> None:
+        """Continue the random numbers of a checkpoint, or score and save a new run before its first step."""
+        self.began = self.saved = time.monotonic()
+        if not self.start:
+            if self.config.direct_start == "ridge" and self.objective.validate is not None:
+                self.best = self.score()[self.objective.selection.name]  # a regression may already be the best model
+                self._keep_best()
+            self.save()
+            return
+        if self.start["source"] is not None:
+            try:
+                self.objective.source.set_state(self.start["source"])
+            except RuntimeError as reason:
+                raise OptionError(
+                    f"the run was started on another kind of device than {self.device}, where its cases are drawn; "
+                    "resume it there."
+                ) from reason
+        random = self.start["random"]
+        torch.set_rng_state(random["cpu"])
+        if random["cuda"] and len(random["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(random["cuda"])
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Save and stop on SIGINT and SIGTERM; a second one interrupts at once. Only for runs with a folder."""
+        handlers: dict[int, Any] = {}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            self.stop_asked = True
+
+        try:
+            for kind in (signal.SIGINT, signal.SIGTERM) if self.folder is not None else ():
+                handlers[kind] = signal.signal(kind, stop)
+        except ValueError:  # not the main thread: whoever started it handles signals
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

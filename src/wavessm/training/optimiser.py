@@ -1,0 +1,81 @@
+"""Learning rates: which parameter learns how fast, the schedule over steps, and time scales of longer sequences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wavessm.nn.heads import DirectPath
+from wavessm.nn.layer import WaveSSM, param_groups
+from wavessm.training.config import TrainConfig
+
+FLOOR = 1 / 25
+"""Where one-cycle starts, as a fraction of the highest rate."""
+
+
+def optimiser_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Return parameter groups for AdamW: those of `param_groups`, changed by dt_rate, c_rate and lr_direct."""
+    groups = param_groups(model, config.lr, config.weight_decay, config.lr_ssm)
+    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
+    moves: list[tuple[str, list[Tensor], float, float]] = []
+    if config.dt_rate == "global":
+        moves.append(("dt", [layer.log_dt for layer in layers], config.lr, 0.0))
+    if config.c_rate == "ssm":
+        moves.append(("C", [layer.C for layer in layers], config.lr_ssm, config.weight_decay))
+    paths: list[Tensor] = [
+        p for module in model.modules() if isinstance(module, DirectPath) for p in module.parameters()
+    ]
+    moves.append(("direct", paths, config.lr_direct, config.weight_decay))
+    for name, parameters, lr, decay in moves:
+        moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
+        for group in groups:
+            group["params"] = [p for p in group["params"] if id(p) not in moved]
+        own = [p for p in parameters if id(p) in moved]
+        groups.append({"name": name, "params": own, "lr": lr, "weight_decay": decay})
+    groups = [group for group in groups if group["params"]]
+    return sorted(groups, key=lambda group: group["name"] != "direct")  # metrics.csv shows the rate of the last one
+
+
+def lr_factor(step: int, total: int, schedule: str, warmup: float) -> float:
+    """Return the factor of the highest learning rates at `step`, counted from 0; nothing has to be saved to resume.
+
+    cosine     0 → 1 linearly over the warm-up, then half a cosine to 0 after the last step
+    one-cycle  1/25 → 1 → 0, both along half a cosine
+    constant   0 → 1 over the warm-up, then 1
+
+    >>> [round(lr_factor(step, 10, "cosine", 0.2), 3) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.038]
+    """
+    rise = warmup if warmup >= 1 else warmup * total
+    if step < rise:
+        if schedule == "one-cycle":
+            return 1 - (1 - FLOOR) * (1 + math.cos(math.pi * step / rise)) / 2
+        return min(1.0, (step + 1) / rise)
+    if schedule == "constant":
+        return 1.0
+    return (1 + math.cos(math.pi * (step - rise) / max(total - rise, 1))) / 2
+
+
+def stretch_timescales(model: nn.Module, factor: float) -> None:
+    """Slow all `WaveSSM` layers but the first down by `factor`, in place, for sequences that are longer by it.
+
+    With Δ divided by k and B multiplied by it, zero-order hold turns a kernel K(t) into K(t / k): what a layer
+    remembers, as a fraction of the length, stays the same. The first layer keeps its steps: delays and edges of the
+    signal itself do not grow with the length.
+
+    >>> layers = nn.ModuleList(WaveSSM(1, 8, dt_max=1e-3) for _ in range(2))
+    >>> with torch.no_grad():
+    ...     one, two = (layer.kernel(100)[0, 0] for layer in layers)
+    ...     stretch_timescales(layers, 2)
+    ...     same, slow = (layer.kernel(100)[0, 0] for layer in layers)
+    >>> torch.equal(same, one), bool((slow[::2] - two[:50]).abs().max() < 0.05 * two.abs().max())
+    (True, True)
+    """
+    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
+    with torch.no_grad():
+        for layer in layers[1:]:
+            layer.log_dt.sub_(math.log(factor))
+            layer.B.mul_(factor)
