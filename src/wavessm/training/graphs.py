@@ -43,7 +43,7 @@ class CapturedStep:
         return self.captures[form](batch)
 
     def _beside(self, batch: Batch) -> Tensor:
-        """One real step on a side stream, where cuBLAS and the allocator settle before the capture."""
+        """One real step on a side stream, which warms up cuBLAS and the allocator for the capture."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import wavessm
 from wavessm.errors import MissingExtraError
 
 
@@ -28,8 +27,8 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
     """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
-    installed = [f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scipy", "PyWavelets")]
-    versions = ", ".join([f"wavessm {wavessm.__version__}", *installed])
+    names = ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     return f"`{typed}` at revision {revision()} with {versions}; {python}, {processor()}, {os.cpu_count()} cores"
@@ -47,6 +46,7 @@ def revision() -> str:
 
 
 def processor() -> str:
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return names[0].partition(":")[2].strip() if names else platform.processor() or "unknown processor"

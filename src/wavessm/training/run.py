@@ -34,7 +34,6 @@ import filelock
 import numpy as np
 import torch
 
-import wavessm
 from wavessm.data import DataOptions, get_task
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.errors import DataError, MissingExtraError, OptionError
@@ -112,7 +111,7 @@ class Run:
                 content.get("checksum", ""),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
-            raise RunError(f"{path}: cannot be used by wavessm {wavessm.__version__} ({reason}).") from reason
+            raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
 
     def load_data(self, options: DataOptions | None = None) -> DataSet:
         """Return the data of the run; refuses data that have changed since.
@@ -410,8 +409,7 @@ def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
 def environment() -> dict[str, Any]:
     """Return versions, revision, machine, command and time."""
     return {
-        "wavessm": wavessm.__version__,
-        **{name: metadata.version(name) for name in ("torch", "numpy", "scipy", "PyWavelets")},
+        **{name: metadata.version(name) for name in ("wavessm", "torch", "numpy", "scipy", "PyWavelets")},
         "python": platform.python_version(),
         "revision": revision(),
         "machine": f"{platform.system()} {platform.machine()}, {processor()}",
