@@ -34,7 +34,7 @@ from wavessm.training.checkpoint import DivergedError, Interrupted
 from wavessm.training.config import Plan, TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo, seed_step
 from wavessm.training.graphs import CapturedStep
-from wavessm.training.metrics import Score
+from wavessm.training.metrics import SelectionScore
 from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
 from wavessm.training.progress import Progress
 
@@ -56,7 +56,7 @@ class Objective:
     source: Source
     loss: Callable[[Any, Any], Tensor]
     validate: Callable[[], dict[str, float]] | None = None
-    selection: Score = Score("loss", highest=False)  # noqa: RUF009
+    selection: SelectionScore = SelectionScore("loss", highest=False)  # noqa: RUF009
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Trainer:
     # -- validation -------------------------------------------------------------------------------------------------
 
     def _validate(self) -> dict[str, float]:
-        """Score the model, keep it if it is the best, save. Returns a row of metrics.csv."""
+        """SelectionScore the model, keep it if it is the best, save. Returns a row of metrics.csv."""
         self.check_losses()
         scores = self.score() if self.objective.validate is not None else {}
         row = {
