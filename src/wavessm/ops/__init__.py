@@ -22,19 +22,6 @@ from wavessm.ops.modes import DiagonalSystem, Modes
 from wavessm.ops.tables import DenseSystem
 
 __all__ = [
-    "BACKENDS",
-    "PRECISIONS",
-    "DenseSystem",
-    "DiagonalSystem",
-    "Engine",
-    "LowRank",
-    "Modes",
-    "activate",
-    "batch_norm",
-    "gate",
-    "layer_norm",
-    "nan_safe",
-    "run_layer",
-    "run_system",
-    "use_triton",
-]
+    "BACKENDS", "PRECISIONS", "DenseSystem", "DiagonalSystem", "Engine", "LowRank", "Modes", "activate", "batch_norm",
+    "gate", "layer_norm", "nan_safe", "run_layer", "run_system", "use_triton",
+]  # fmt: skip

@@ -33,22 +33,19 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return _LayerNorm.apply(x.contiguous(), weight.contiguous(), bias.contiguous(), eps, dtype)
 
 
-def _cut(x: Tensor) -> tuple[int, int, int]:
-    """Rows, the width of a tile and its number of rows."""
-    width = power_of_two(x.shape[-1])
-    return x.numel() // x.shape[-1], width, max(1, TILE // width)
-
-
-def _loops(rows: int, R: int) -> int:
-    """Tiles that a program takes one after the other."""
-    return power_of_two(cdiv(rows, R * PROGRAMS), min_value=1)
+def _cut(x: Tensor) -> tuple[int, int, int, int, int, int]:
+    """rows, width, R and W of a tile, tiles that a program takes one after the other, programs."""
+    width = x.shape[-1]
+    rows, W = x.numel() // width, power_of_two(width)
+    R = max(1, TILE // W)
+    loops = power_of_two(cdiv(rows, R * PROGRAMS), min_value=1)
+    return rows, width, R, W, loops, cdiv(rows, R * loops)
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        width = x.shape[-1]
-        rows, W, R = _cut(x)
+        rows, width, R, W, _, _ = _cut(x)
         y = torch.empty(x.shape, dtype=dtype, device=x.device)
         mean, scale = (torch.empty(rows, device=x.device) for _ in range(2))
         norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
@@ -59,10 +56,7 @@ class _LayerNorm(torch.autograd.Function):
     @first_only
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mean, scale = ctx.saved_tensors
-        width = x.shape[-1]
-        rows, W, R = _cut(x)
-        loops = _loops(rows, R)
-        programs = cdiv(rows, R * loops)
+        rows, width, R, W, loops, programs = _cut(x)
         dx = torch.empty_like(x)
         sums = torch.empty(programs, 2, width, device=x.device)
         norm_gradient_kernel[(programs,)](
@@ -135,10 +129,7 @@ class _BatchNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor,
         eps: float, momentum: float,
     ) -> Tensor:  # fmt: skip
-        width = x.shape[-1]
-        rows, W, R = _cut(x)
-        loops = _loops(rows, R)
-        programs = cdiv(rows, R * loops)
+        rows, width, R, W, loops, programs = _cut(x)
         parts = torch.empty(programs, 3, width, device=x.device)
         moments_kernel[(programs,)](x, mask, parts, rows, width, R=R, W=W, LOOPS=loops)
         statistics = torch.empty(3, width, device=x.device)  # mean, scale, 1 / rows
@@ -154,10 +145,8 @@ class _BatchNorm(torch.autograd.Function):
     @first_only
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mask, statistics = ctx.saved_tensors
-        width, dy = x.shape[-1], dy.contiguous()
-        rows, W, R = _cut(x)
-        loops = _loops(rows, R)
-        programs = cdiv(rows, R * loops)
+        rows, width, R, W, loops, programs = _cut(x)
+        dy = dy.contiguous()
         parts = torch.empty(programs, 2, width, device=x.device)
         gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, rows, width, R=R, W=W, LOOPS=loops)
         sums, dx = sum_rows(parts), torch.empty_like(x)
