@@ -25,6 +25,7 @@ from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm,
 from wavessm.nn.heads import DirectPath
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
+from wavessm.nn.streaming import pair_factors
 from wavessm.ops.modes import flags
 from wavessm.ops.scan import ScanTables, scan_tables
 
@@ -152,11 +153,10 @@ def _scan(g: Graph, v: str, s: str, tables: ScanTables, back: bool) -> tuple[str
     inner, decay = g.nested(), tables.decay
     state, row = f"{inner.prefix}s", f"{inner.prefix}v"
     if decay.dim() == 2:  # pairs: D s = same · s + across · (s with each pair swapped)
-        first, second = decay.unflatten(1, (-1, 2)).unbind(-1)
-        c = flags(tables.n_complex, first.shape[1], decay)
-        cross = c * second * (-1 if back else 1)
-        pairs = (first, c * first + (1 - c) * second), (-cross, cross)
-        same, across = (torch.stack(pair, -1).flatten(1)[:, None] for pair in pairs)
+        slots = decay.unflatten(1, (-1, 2))
+        factors = pair_factors(slots, flags(tables.n_complex, slots.shape[1], decay))
+        same, across = (factor.flatten(1)[:, None] for factor in factors)
+        across = -across if back else across
         swap = g.constant(torch.arange(same.shape[-1]) ^ 1, np.int64)
         swapped = inner.add("Mul", inner.add("Gather", state, swap, axis=2), g.constant(across))
         moved = inner.add("Add", inner.add("Mul", state, g.constant(same)), swapped)

@@ -1,4 +1,4 @@
-"""Stage 6f: models by name, with the sizes of the paper's experiments, and small ones to start from.
+"""Models by name, with the sizes of the paper's experiments, and small ones to start from.
 
 `create_model("wavessm-ptbxl", family="legs")` is the S4 baseline of the same size; every field can be overridden.
 """

@@ -1,17 +1,15 @@
-"""Stage 5b: a layer sampled once, for streams.
+"""Layers discretised once, for streams.
 
-`WaveSSM` forms its tables anew on every call, because training moves what they are made of. A model that only runs can
-keep them: `sampled(model)` is a copy whose layers do.
-
-    chunks   tables of the sizes that come, made on first use
-    steps    O(N) a sample for both structures: modes one by one, or diagonal plus low rank
+`WaveSSM` computes its tables on every call, because training changes what they are made of. A model that only runs can
+store them: `sampled(model)` is a copy whose layers do, with tables for each chunk length on first use, and O(N) per
+single step for both structures.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +24,17 @@ CHUNK = {"diagonal": 16, "dplr": 32}
 
 
 def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
-    """A copy of a model, in eval mode, that keeps what its causal layers computed: for streams, not for training.
+    """A copy of a model in evaluation mode whose causal layers store their tables: for streams, not for training.
 
-    >>> block = nn.Sequential(WaveSSM(4, 16), WaveSSM(4, 16, family="legs"))
-    >>> x = torch.randn(1, 50, 4)
-    >>> torch.allclose(sampled(block)(x), block(x), atol=1e-5)
-    True
+    Args:
+        model: A layer or any module with `WaveSSM` layers inside.
+        rate: Sampling rate of training divided by that of the stream.
+
+    Example:
+        >>> block = nn.Sequential(WaveSSM(4, 16), WaveSSM(4, 16, family="legs"))
+        >>> x = torch.randn(1, 50, 4)
+        >>> torch.allclose(sampled(block)(x), block(x), atol=1e-5)
+        True
     """
     if isinstance(model, WaveSSM):
         return SampledLayer(model, rate)
@@ -41,20 +44,20 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, WaveSSM) and not child.bidirectional:
-                kept = SampledLayer(child, rate)
-                kept.inside = True
-                setattr(module, name, kept)
+                layer = SampledLayer(child, rate)
+                layer.inside = True
+                setattr(module, name, layer)
     return model
 
 
 class SampledLayer(nn.Module):
-    """A causal `WaveSSM` in discrete time at one rate; called as the layer is, without gradients.
+    """A causal `WaveSSM` in discrete time at one rate; called like the layer, without gradients.
 
-    Tables and states are float32 or finer, whatever the layer is; outputs have the type of the input.
+    Tables and states are at least float32, whatever the layer is; outputs have the type of the input.
     """
 
     inside: bool = False
-    """Whether a model calls it, which passes rate 1.0 on where none is said."""
+    """Whether a model calls it, which passes rate 1.0 where none is given."""
 
     def __init__(self, layer: WaveSSM, rate: float = 1.0) -> None:
         super().__init__()
@@ -67,7 +70,8 @@ class SampledLayer(nn.Module):
         with torch.no_grad():
             self.D = layer.D.detach().to(self.dtype, copy=True)
             self.system = layer.discrete(rate)
-            self.stepper = self._stepper(layer, rate)
+            step = _low_rank_step(layer, rate) if layer.structure == "dplr" else _modal_step(layer, rate)
+            self._step = _Step(*(table.to(self.dtype) for table in step if table is not None))
         self._tables: dict[int, StreamTables] = {}
 
     def forward(
@@ -78,7 +82,7 @@ class SampledLayer(nn.Module):
         rate: float | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """As `WaveSSM.forward`, at the rate it was sampled for."""
+        """As `WaveSSM.forward`, at the rate it was sampled for and for sequences of one length."""
         self._check_rate(rate)
         if lengths is not None:
             raise OptionError("SampledLayer: got lengths, expected streams of one length; call the model itself.")
@@ -90,12 +94,28 @@ class SampledLayer(nn.Module):
             u = x.to(self.dtype)
             flat = None if state is None else state.flatten(2)
             if math.isfinite(u.sum()):
-                y, last = self._walk(u, flat)
+                y, last = self._chunks(u, flat)
             else:
-                y, last = nan_safe(lambda finite: self._turned(finite, flat), u.transpose(1, 2))
+                y, last = nan_safe(lambda finite: self._transposed(finite, flat), u.transpose(1, 2))
                 y = y.transpose(1, 2)
         y = y.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
+
+    def initial_state(self, batch: int) -> Tensor:
+        """As `WaveSSM.initial_state`, at least in float32."""
+        batch = check_int(batch, "SampledLayer.initial_state: batch", least=1)
+        return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
+        """Process one sample (batch, d_model) in O(N); returns y_t and the next state."""
+        self._check_rate(rate)
+        check_sample(x_t, self.d_model)
+        state = self.initial_state(len(x_t)) if state is None else state
+        check_signals(x_t[:, None], state, self.d_model, self.n_slots)
+        with torch.no_grad():
+            u = x_t.to(self.dtype)
+            y, state = self._step(u, state)
+            return torch.addcmul(y, self.D, u).to(x_t.dtype), state
 
     def _check_rate(self, rate: float | None) -> None:
         if not (rate is None or rate == self.rate or (self.inside and rate == 1)):
@@ -104,87 +124,65 @@ class SampledLayer(nn.Module):
                 "the model itself."
             )
 
-    def _walk(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Whole chunks, then what is left over. u (batch, length, d_model), state (batch, d_model, R)"""
+    def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Whole chunks, then the remainder. u (batch, length, d_model), state (batch, d_model, R)"""
         left = u.shape[1] % self.chunk
-        if left == u.shape[1]:
-            return run_chunks(u, self._kept(left), state)
-        y, state = run_chunks(u[:, : u.shape[1] - left], self._kept(self.chunk), state)
-        if not left:
-            return y, state
-        tail, state = run_chunks(u[:, -left:], self._kept(left), state)
-        return torch.cat([y, tail], dim=1), state
+        sizes = [(self.chunk, u[:, : u.shape[1] - left]), (left, u[:, u.shape[1] - left :])]
+        outputs = []
+        for size, part in sizes:
+            if part.shape[1]:
+                if size not in self._tables:
+                    self._tables[size] = stream_tables.build(self.system, self.D, size, self.dtype)
+                y, state = run_chunks(part, self._tables[size], state)
+                outputs.append(y)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), state
 
-    def _turned(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        y, state = self._walk(u.transpose(1, 2).contiguous(), state)
+    def _transposed(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        y, state = self._chunks(u.transpose(1, 2).contiguous(), state)
         return y.transpose(1, 2), state
 
-    def _kept(self, chunk: int) -> StreamTables:
-        if chunk not in self._tables:
-            self._tables[chunk] = stream_tables.build(self.system, self.D, chunk, self.dtype)
-        return self._tables[chunk]
 
-    def initial_state(self, batch: int) -> Tensor:
-        """As in `WaveSSM`, at least in float32."""
-        batch = check_int(batch, "SampledLayer.initial_state: batch", least=1)
-        return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+class _Step(NamedTuple):
+    """x ← D x − U Vᵀ x + B u, y = C x, with D x = same · x + across · (x with each pair swapped)."""
 
-    def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
-        """One sample (batch, d_model) in O(N)."""
-        self._check_rate(rate)
-        check_sample(x_t, self.d_model)
-        state = self.initial_state(len(x_t)) if state is None else state
-        check_signals(x_t[:, None], state, self.d_model, self.n_slots)
-        with torch.no_grad():
-            u = x_t.to(self.dtype)
-            y, state = self.stepper(u, state)
-            return torch.addcmul(y, self.D, u).to(x_t.dtype), state
-
-    def _stepper(self, layer: WaveSSM, rate: float) -> Stepper:
-        kind = ModalStepper if layer.structure == "diagonal" else LowRankStepper
-        return kind(layer, rate, self.dtype)
-
-
-class Stepper:
-    """One sample and a state (batch, d_model, slots, 2) to the output without D, and the next state."""
+    same: Tensor  # (d_model, slots, 2), like the next three
+    across: Tensor
+    B: Tensor
+    C: Tensor
+    U: Tensor | None = None  # (d_model, R, rank)
+    V: Tensor | None = None
 
     def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        after = self.same * state + self.across * state.flip(-1) + self.B * x_t[..., None, None]
+        if self.U is not None:
+            projected = torch.einsum("bhr,hrk->bhk", state.flatten(2), self.V)
+            after = after - torch.einsum("bhk,hrk->bhr", projected, self.U).unflatten(-1, (-1, 2))
+        return (self.C * after).sum((-1, -2)), after
 
 
-class ModalStepper(Stepper):
-    """x ← λ̄ x + u, y = trace(w x)."""
-
-    def __init__(self, layer: WaveSSM, rate: float, dtype: torch.dtype) -> None:
-        log_lam, w, n_complex = modes.sample(layer._modes(), rate)
-        c = modes.flags(n_complex, log_lam.shape[1], log_lam)
-        first, second = modes.exponential(log_lam, c).unbind(-1)
-        self.same = torch.stack([first, c * first + (1 - c) * second], -1).to(dtype)
-        self.across = torch.stack([-c * second, c * second], -1).to(dtype)
-        self.unit = torch.stack([torch.ones_like(c), 1 - c], -1).to(dtype)
-        self.w = (w[0] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)).to(dtype)
-
-    def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = self.same * state + self.across * state.flip(-1) + self.unit * x_t[..., None, None]
-        return (self.w * state).sum((-1, -2)), state
+def _modal_step(layer: WaveSSM, rate: float) -> _Step:
+    log_lam, w, n_complex = modes.sample(layer._modes(), rate)
+    c = modes.flags(n_complex, log_lam.shape[1], log_lam)
+    same, across = pair_factors(modes.exponential(log_lam, c), c)
+    one = torch.ones_like(c)
+    return _Step(same, across, torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1))
 
 
-class LowRankStepper(Stepper):
-    """x ← 2 (e x − U Vᵀ x) − x + B̄ u, y = C x; see `ops.dplr`."""
+def _low_rank_step(layer: WaveSSM, rate: float) -> _Step:
+    low_rank = layer._low_rank()
+    system = dplr.sample(low_rank, rate)
+    e, U, V, c = dplr.resolvent_of(low_rank, rate)
+    same, across = pair_factors(e, c)
+    B, C = (values.unflatten(-1, (-1, 2)) for values in (system.B, system.C[0]))
+    return _Step(2 * same - 1, 2 * across, B, C, 2 * U, V)
 
-    def __init__(self, layer: WaveSSM, rate: float, dtype: torch.dtype) -> None:
-        low_rank = layer._low_rank()
-        system = dplr.sample(low_rank, rate)
-        e, U, V, c = dplr.resolvent_of(low_rank, rate)
-        first, second = e.unbind(-1)
-        same = 2 * torch.stack([first, c * first + (1 - c) * second], -1) - 1
-        across = 2 * torch.stack([-c * second, c * second], -1)
-        self.same, self.across = same.to(dtype), across.to(dtype)
-        self.U, self.V = (2 * U).to(dtype), V.to(dtype)  # (d_model, R, rank)
-        self.B, self.C = system.B.to(dtype), system.C[0].to(dtype)
 
-    def __call__(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        projected = torch.einsum("bhr,hrk->bhk", state.flatten(2), self.V)
-        turned = (self.same * state + self.across * state.flip(-1)).flatten(2)
-        after = turned - torch.einsum("bhk,hrk->bhr", projected, self.U) + self.B * x_t[..., None]
-        return (self.C * after).sum(-1), after.unflatten(-1, (-1, 2))
+def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors `same` and `across` of D x = same · x + across · (x with each pair swapped).
+
+    Args:
+        numbers: Diagonal D by slots, (..., slots, 2): a complex number each, or two real ones.
+        c: 1 for slots that are complex, else 0, (slots,).
+    """
+    first, second = numbers.unbind(-1)
+    return torch.stack([first, c * first + (1 - c) * second], -1), torch.stack([-c * second, c * second], -1)
