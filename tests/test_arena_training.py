@@ -62,11 +62,11 @@ def test_half_the_rate_is_heard_with_steps_twice_as_long(tmp_path, capsys):
     assert main([*words, "--steps", "1", "--batch-size", "4", "--out", str(run)]) == 0
     capsys.readouterr()
     for options, said in (
-        (["--every", "2"], "30 cases, model rate 2\n"),
-        (["--hz", "8000"], "30 cases, model rate 2\n"),
-        (["--every", "2", "--antialias"], "30 cases, model rate 2, low-pass filtered\n"),
+        (["--rate", "2"], "30 cases, model rate 2\n"),
+        (["--sampling-rate", "8000"], "30 cases, model rate 2\n"),
+        (["--rate", "2", "--antialias"], "30 cases, model rate 2, low-pass filtered\n"),
         (["--checkpoint", "last"], "30 cases\n"),
-        (["--every", "2"], "has scores of this command already and was left as it is"),
+        (["--rate", "2"], "has scores of this command already and was left as it is"),
     ):
         assert main(["evaluate", str(run), *options, "--device", "cpu", "--csv", str(tmp_path / "runs.csv")]) == 0
         assert said in capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_half_the_rate_is_heard_with_steps_twice_as_long(tmp_path, capsys):
     assert "words" not in recipe
     assert "data" not in recipe
     assert {(row["task"], row["split"], row["metric"]) for row in rows} == {("speech", "test", "accuracy")}
-    assert rows[2]["command"].endswith("; wavessm evaluate RUN --every 2 --antialias")
+    assert rows[2]["command"].endswith("; wavessm evaluate RUN --rate 2 --antialias")
     assert main(["evaluate", str(run), "--antialias", "--device", "cpu"]) == 2
     # what the model hears then: every second scaled sample
     trained = Run.read(run)
@@ -106,7 +106,7 @@ def test_tokens_have_no_sampling_rate_and_no_recordings(tmp_path, capsys):
     run = tmp_path / "run"
     words = ["train", "listops", str(tmp_path / "data"), *TINY, "--no-bidirectional"]
     assert main([*words, "--steps", "1", "--batch-size", "4", "--out", str(run)]) == 0
-    assert main(["evaluate", str(run), "--every", "2", "--device", "cpu"]) == 2
+    assert main(["evaluate", str(run), "--rate", "2", "--device", "cpu"]) == 2
     assert "tokens have no sampling rate" in capsys.readouterr().err
     (tmp_path / "x.csv").write_text("1\n2\n3\n")
     assert main(["predict", str(run), str(tmp_path / "x.csv")]) == 2

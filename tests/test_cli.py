@@ -22,8 +22,8 @@ import pytest
 import torch
 
 import miniatures
-from wavessm.cli import COMMANDS, main
-from wavessm.data import read_signal
+from wavessm.cli import all_commands, main
+from wavessm.data import read_signal, tasks
 from wavessm.data.published import published
 from wavessm.data.series import Series
 from wavessm.errors import OptionError
@@ -39,12 +39,6 @@ SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu
 
 def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_the_data_folder_has_a_longer_name(tmp_path, capsys):
-    for option in (["--data-root", str(tmp_path)], [f"--data_root={tmp_path}"]):
-        assert main(["train", "ptbxl-super-diag", *option]) == 2
-        assert f"no ptbxl_database.csv in {tmp_path}" in capsys.readouterr().err
 
 
 # -- the README ---------------------------------------------------------------------------------------------------
@@ -107,10 +101,48 @@ def test_make_knows_the_printed_targets():
 def test_every_command_has_help(capsys):
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
-    for command in COMMANDS:
+    for command in all_commands():
         assert command in overview
-        assert main([command, "--help"]) == 0
+        assert main([*command.split(), "--help"]) == 0
         assert "usage" in capsys.readouterr().out.lower()
+
+
+HEAVY = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "rich", "dash")
+
+
+@pytest.mark.parametrize("command", ["", "data", *all_commands(), *(f"train {task}" for task in tasks())])
+def test_help_imports_no_heavy_package(command):
+    code = f"import sys; from wavessm.cli import main; main([*{command.split()!r}, '--help']); " + (
+        f"sys.exit(' '.join(set({HEAVY!r}) & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: wavessm {command}".rstrip())
+
+
+def test_arguments_without_a_name_may_come_last(ready, capsys):
+    assert main(["evaluate", "--split", "val", "--device", "cpu", str(ready / "a")]) == 0
+    assert main(["data", "check", "--root", str(ready), "ETTh1"]) == 1
+    assert main(["train", "arrays", "--steps", "1", "--dry-run", *SMALL, str(ready / "arrays")]) == 0
+
+
+RENAMED = {
+    "evaluate x --every 2": "--every is now called --rate.",
+    "evaluate x --hz=500": "--hz is now called --sampling-rate.",
+    "inspect x --hz 50": "--hz is now called --sampling-rate.",
+    "export x --every 2": "--every is now called --rate.",
+    "data list --data-root x": "--data-root is now called --root.",
+    "train window-copy --validations 2": "--validations is now called --val-per-epoch.",
+    "train window-copy --divergence 2": "--divergence is now called --max-loss-ratio.",
+    "train window-copy --no-slow-down": "--no-slow-down is now called --no-stretch-timescales.",
+    "train arrays x --drive slow": "--drive is now called --b-init (even is now equal, slow is now slow-modes).",
+}
+
+
+@pytest.mark.parametrize("line", RENAMED)
+def test_old_names_of_options_say_the_new_one(capsys, line):
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.endswith(f": {RENAMED[line]}\n")
 
 
 def test_help_of_a_task_shows_the_values_of_the_recipe(capsys):
@@ -148,7 +180,7 @@ MISTAKES = {
     "no number": ("train window-copy --lr abc", "--lr is 'abc', expected a number."),
     "no whole number": ("train window-copy --devices 1.5", "--devices is '1.5', expected a whole number."),
     "no value": ("train window-copy --lr", "--lr needs a value."),
-    "one value too many": ("train window-copy --lr 1 2", "did not expect 2; see --help."),
+    "one value too many": ("train window-copy --lr 1 2", "did not expect 2; see wavessm train window-copy --help."),
     "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch', 'none'."),
     "nothing like it": ("train zzzz", "unknown task 'zzzz'. Known: ptbxl"),
     "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
@@ -163,18 +195,18 @@ MISTAKES = {
     "no such folder": ("train arrays {0}/nowhere", "nowhere"),
     "missing column": ("train csv {0}/series.csv --target price", "column 'price' is missing"),
     "series too short": ("train csv {0}/series.csv --context 300", "fewer than context 300"),
-    "a folder for a task without": ("train window-copy somewhere", "takes no folder"),
+    "a folder for a task without": ("train window-copy somewhere", "did not expect somewhere"),
     "no task": ("train --lr 3", "name of a task comes first"),
     "graphs without a gpu": ("train window-copy --device cpu --cuda-graphs", "cuda_graphs needs a GPU"),
     "occupied folder": ("train window-copy --out {0}/a", "not an empty folder"),
     "resume of nothing": ("train --resume {0}/arrays", "not a run folder"),
     "evaluate nothing": ("evaluate {0}/arrays", "not a run folder"),
-    "evaluate without a run": ("evaluate", "which run? Give its folder first: wavessm evaluate RUN"),
-    "predict without a run": ("predict --plot x.png", "which run? Give its folder first: wavessm predict RUN"),
-    "export without a run": ("export --format onnx", "which run? Give its folder first: wavessm export RUN"),
+    "evaluate without a run": ("evaluate", "RUN is missing; see wavessm evaluate --help."),
+    "predict without a run": ("predict --plot x.png", "RUN is missing; see wavessm predict --help."),
+    "export without a run": ("export --format onnx", "RUN is missing; see wavessm export --help."),
     "unknown split": ("evaluate {0}/a --split tset", "train"),
     "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
-    "rate of a forecast": ("evaluate {0}/c --every 2", "would change the task"),
+    "rate of a forecast": ("evaluate {0}/c --rate 2", "would change the task"),
     "predict nothing": ("predict {0}/a", "no files"),
     "predict a missing file": ("predict {0}/a {0}/nowhere.npy", "no such file"),
     "predict with other channels": ("predict {0}/a {0}/wav/beep/000.wav", "1 channels, but the model was trained on 2"),
@@ -189,18 +221,18 @@ MISTAKES = {
     "predict a short series": ("predict {0}/c {0}/short.csv", "fewer than the context of 24"),
     "predict other columns": ("predict {0}/c {0}/other.csv", "is missing"),
     "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
-    "unknown verb of data": ("data lst", "did you mean 'list'"),
+    "unknown verb of data": ("data lst", "did you mean 'data list'"),
     "unknown set": ("data check ETTh9 --root {0}", "unknown data set 'ETTh9'"),
     "unknown set before a folder": ("data check ETTh9", "unknown data set 'ETTh9'"),
     "unknown set to fetch": ("data fetch ETTh9", "unknown data set 'ETTh9'"),
     "no folder to fetch to": ("data fetch text", "no data folder: give it with --root FOLDER"),
-    "no set to generate": ("data generate", "generate needs the name of a set: listops, pathfinder, pathx."),
+    "no set to generate": ("data generate", "NAME is missing"),
     "no folder to list": ("data list --root {0}/nowhere", "nowhere: no such folder"),
     "negative workers": ("data generate pathfinder --workers -1 --root {0}", "workers is -1"),
     "unknown figure": ("figures overlop", "wavessm figures: unknown figure 'overlop': did you mean 'overlap'"),
     "figures without a folder": (
         "figures --out",
-        "wavessm figures: argument --out: expected one argument",
+        "wavessm figures: --out needs a value.",
     ),
     "report of nothing": ("report {0}/none.csv", "none.csv: No such file"),
 }
@@ -323,7 +355,7 @@ def test_a_recording_without_names_is_heard_from_its_first_line(ready, tmp_path,
         assert float(whole[name]) == pytest.approx(float(streamed[name]), abs=1e-5)
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_says_how_to_resume(tmp_path, monkeypatch, capsys):
     original = Trainer.work
 
     def work(self, batch):
@@ -336,9 +368,9 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     copy = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "8", "--steps", "5"]
     assert main(["train", "window-copy", *copy, *SMALL, "--out", str(folder)]) == 130
     error = capsys.readouterr().err
-    assert f"stopped and saved at step 3; go on with: wavessm train --resume '{folder}'" in error
+    assert f"stopped and saved at step 3; resume with: wavessm train --resume '{folder}'" in error
     monkeypatch.undo()
-    assert main(shlex.split(error.partition("go on with: wavessm ")[2])) == 0
+    assert main(shlex.split(error.partition("resume with: wavessm ")[2])) == 0
     assert checkpoint.load(folder / "last.ckpt")["step"] == 5
 
 

@@ -188,7 +188,7 @@ def test_without_a_network_there_is_one_clear_line(publish, tmp_path, capsys):
     publish("http://127.0.0.1:9/x.tar.gz")
     assert main(["data", "fetch", "toy", "--root", str(tmp_path), "--tries", "1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("wavessm data: toy: cannot download from 127.0.0.1")
+    assert line.startswith("wavessm data fetch: toy: cannot download from 127.0.0.1")
     assert "is there a network?" in line
     assert str(tmp_path / ".downloads" / "x.tar.gz") in line
 
@@ -196,9 +196,9 @@ def test_without_a_network_there_is_one_clear_line(publish, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fetch"], "fetch needs the name of a set"),
+        (["fetch"], "NAME is missing"),
         (["fetch", "imdb"], "unknown data set 'imdb'"),
-        (["generate", "text"], "unknown generated set 'text'"),
+        (["generate", "text"], "name is 'text', expected one of 'listops'"),
         (["generate", "listops", "--count", "-3"], "count is -3"),
     ],
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from wavessm.training.direct import start_at_ridge
 from wavessm.training.loop import Trainer
 from wavessm.training.optimiser import optimiser_groups
 from wavessm.training.run import Run, train
-from wavessm_lab.cli import sweep as sweep_command
 from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.tasks import forecast_settings as settings
 
@@ -236,8 +236,9 @@ def chosen(monkeypatch):
 
 
 def read(*words):
-    _, given = train_command.read(["forecast", *words])
-    return given
+    """Model, training and data options of a command."""
+    given = train_command.read(["forecast", *words])
+    return SimpleNamespace(model=given.model, training=given.config, data=ForecastOptions(**given.data))
 
 
 def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
@@ -264,12 +265,12 @@ def test_best_has_other_settings_for_all_columns_at_once(chosen):
 def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
     grid = Grid(("forecast:WTH", "forecast:ETTh1"), ("morlet", "legs"), (24, 720), (0,), ("best", "paper"),
                 ("uni", "multi"))  # fmt: skip
-    jobs = expand(grid, sweep_command._base)
+    jobs = expand(grid)
     assert len(jobs) == 32
     for job in jobs:
         given = read(*shlex.split(job.command)[3:])
         assert (given.model, given.training) == (job.model, job.config)
-        assert train_command.fields_of_data(given.data) == job.options
+        assert given.data == ForecastOptions(**job.options)
     chosen = [job.options for job in jobs if job.model.direct]
     direct = {(options["dataset"], options["horizon"], options["variables"]) for options in chosen}
     assert direct == {("WTH", 720, "uni"), ("ETTh1", 24, "uni"), ("WTH", 720, "multi")}

@@ -22,7 +22,7 @@ from wavessm.cli import main
 pytest.importorskip("dash", reason="needs the extra explore")
 
 from wavessm.errors import DataError, OptionError
-from wavessm_lab.cli.explore import Options, make_server
+from wavessm_lab.cli.explore import ExploreOptions, make_server
 from wavessm_lab.explore import app, figures, runs, signals, stream, study
 from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
 from wavessm_lab.explore.lines import lines_of
@@ -548,13 +548,13 @@ def test_callbacks_answer_over_http(shelf):
 
 
 def test_it_listens_on_the_loopback_address_and_says_when_a_port_is_taken(tmp_path, capsys):
-    server = make_server(Options((tmp_path,), port=0, keep=tmp_path / "keep"))
+    server = make_server(ExploreOptions((tmp_path,), port=0, keep=tmp_path / "keep"))
     try:
         assert server.socket.getsockname()[0] == "127.0.0.1"
         with socket.create_connection(("127.0.0.1", server.port), timeout=5):
             pass
         assert main(["explore", str(tmp_path), "--port", str(server.port)]) == 2
-        assert f"port {server.port} is taken" in capsys.readouterr().err
+        assert f"port {server.port} is in use" in capsys.readouterr().err
     finally:
         server.server_close()
     for arguments, said in (

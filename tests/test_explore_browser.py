@@ -17,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.chrome.service import Service
 
-from wavessm_lab.cli.explore import Options, make_server
+from wavessm_lab.cli.explore import ExploreOptions, make_server
 from wavessm_lab.explore.allowed import LARGEST
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -111,7 +111,7 @@ def driver():
 @pytest.fixture(scope="module")
 def page(driver, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    server = make_server(Options((folder,), port=0, keep=folder / "keep"))
+    server = make_server(ExploreOptions((folder,), port=0, keep=folder / "keep"))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     found = Page(driver, f"http://127.0.0.1:{server.port}/")

@@ -295,7 +295,7 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
         ("{0}/run --chunk 0", "chunk is 0"),
         ("{0}/run --format step-onnx --lengths", "--lengths goes with --format onnx"),
         ("{0}/run --out {0}", "is a folder"),
-        ("{0}/run --every -1", "rate is -1"),
+        ("{0}/run --rate -1", "rate is -1"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(trained, capsys, typed, words):

@@ -218,7 +218,7 @@ def test_models_are_opened_from_everywhere_they_live(trained, run):
 
 
 def test_the_command_draws_everything_with_its_numbers(run, capsys):
-    assert main(["inspect", str(run / "run"), "--out", str(run / "out"), "--cases", "2", "--hz", "50"]) == 0
+    assert main(["inspect", str(run / "run"), "--out", str(run / "out"), "--cases", "2", "--sampling-rate", "50"]) == 0
     said = capsys.readouterr().out
     for name in ("scales", "modes", "kernels", "past", "saliency"):
         assert f"{name}.png: " in said
@@ -253,7 +253,7 @@ def test_without_its_data_a_run_is_still_drawn(run, capsys, monkeypatch):
     [
         ("{0}/arrays", "neither a run folder"),
         ("{0}/run --length 1", "length is 1"),
-        ("{0}/run --hz 0", "sampling_rate is 0"),
+        ("{0}/run --sampling-rate 0", "sampling_rate is 0"),
         ("{0}/run --method nearest", "nearest"),
         ("{0}/run --signals {0}/none.npy", "none.npy"),
         ("{0}/run --cases -1", "cases is -1"),

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from wavessm.cli import main
 from wavessm.frames import make_frame
 from wavessm.inspection.drawing import LABELS, Drawing, canvas
 from wavessm.operators import make_operator
@@ -24,7 +25,7 @@ def closed_figures():
 
 def test_command_writes_picture_document_data_and_caption_the_same_every_time(tmp_path, capsys):
     for folder in ("first", "second"):
-        assert figures.main(["overlap", "legendre-morlet", "--out", str(tmp_path / folder)]) == 0
+        assert main(["figures", "overlap", "legendre-morlet", "--out", str(tmp_path / folder)]) == 0
     assert "overlap (" in capsys.readouterr().out
     first = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
     second = {path.name: path.read_bytes() for path in (tmp_path / "second").iterdir()}
@@ -42,12 +43,12 @@ def test_command_writes_picture_document_data_and_caption_the_same_every_time(tm
 
 
 def test_command_answers_wrong_names_with_the_closest_and_lists_the_right_ones(tmp_path, capsys):
-    assert figures.main(["overlop", "--out", str(tmp_path)]) == 2
+    assert main(["figures", "overlop", "--out", str(tmp_path)]) == 2
     assert "did you mean 'overlap'?" in capsys.readouterr().err
-    assert figures.main(["overlap", "--gallery", str(tmp_path)]) == 2
+    assert main(["figures", "overlap", "--gallery", str(tmp_path)]) == 2
     assert "whole set" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    assert figures.main(["--list"]) == 0
+    assert main(["figures", "--list"]) == 0
     assert capsys.readouterr().out.split() == figures.FIGURES.names()
 
 
@@ -66,7 +67,7 @@ def test_whole_set_writes_the_gallery_beside_its_pictures(tmp_path, monkeypatch)
             return Drawing(plt.figure(figsize=(1, 1)), [{"x": 1.0}], "nothing to see.")
 
     monkeypatch.setattr(figures.FIGURES, "_entries", dict.fromkeys(figures.FIGURES.names(), blank))
-    assert figures.main(["--out", str(tmp_path / "out"), "--gallery", str(tmp_path / "docs")]) == 0
+    assert main(["figures", "--out", str(tmp_path / "out"), "--gallery", str(tmp_path / "docs")]) == 0
     page = (tmp_path / "docs" / "gallery.md").read_text()
     for name in figures.FIGURES.names():
         assert f"figures/{name}.png" in page

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import wavessm as ws
 
 PUBLIC = {
@@ -29,11 +31,19 @@ def test_families_begin_with_the_papers_and_hold_every_wavelet():
     assert len(names) == len(set(names))
 
 
-def test_import_needs_no_extra_and_sets_no_global():
+def test_import_is_lazy_and_sets_no_global():
     code = (
-        "import sys, torch; before = torch.get_num_threads(), torch.get_default_dtype()\n"
-        "import wavessm\n"
+        "import sys, wavessm\n"
+        "assert not {'torch', 'numpy', 'scipy', 'pandas'} & set(sys.modules)\n"
+        "import torch; before = torch.get_num_threads(), torch.get_default_dtype()\n"
+        "for name in set(wavessm.__all__) - {'WaveSSMClassifier', 'WaveSSMForecaster'}: getattr(wavessm, name)\n"
         "assert before == (torch.get_num_threads(), torch.get_default_dtype())\n"
-        "assert not {'matplotlib', 'lightning', 'sklearn', 'onnx', 'huggingface_hub'} & set(sys.modules)\n"
+        "assert not {'matplotlib', 'lightning', 'sklearn', 'onnx', 'huggingface_hub', 'tyro'} & set(sys.modules)\n"
+        "assert wavessm.frames.Frame is wavessm.Frame\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(AttributeError, match="module 'wavessm' has no attribute 'Morlet'"):
+        _ = ws.Morlet

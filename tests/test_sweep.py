@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import dataclasses
-import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 import wavessm as ws
 from wavessm.cli import main
@@ -28,7 +28,7 @@ from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import prepare_server
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
-from wavessm_lab.sweep.board import latest, summary, table
+from wavessm_lab.sweep.display import latest, summary, table
 from wavessm_lab.sweep.grid import Grid, Job, expand
 from wavessm_lab.sweep.job import SweepPaths
 from wavessm_lab.sweep.run import Local, SweepState
@@ -48,7 +48,7 @@ def rows_of(path):
 
 def jobs_of(count):
     grid = Grid(("window-copy",), seeds=tuple(range(count)), options=(*TINY, "--steps", "2"))
-    return expand(grid, command._base)
+    return expand(grid)
 
 
 # -- the grid ---------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
         seeds=(0, 1),
         variables=("uni", "multi"),
     )
-    jobs = expand(grid, command._base)
+    jobs = expand(grid)
     assert len(jobs) == 2 * 2 * 2 * 3 * 2 + 3 * 2
     assert len({job.name for job in jobs}) == len(jobs)
     last = [job for job in jobs if job.task == "forecast"][-1]
@@ -75,30 +75,31 @@ def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
 def test_the_command_of_a_job_is_the_job():
     grid = Grid(("forecast:ETTh1",), ("gauss:translated", "transformer"), (24, 168), (3,), ("paper", "best"),
                 vary=("lr=0.01,0.002",), options=("--batch-size", "7"))  # fmt: skip
-    jobs = expand(grid, command._base)
+    jobs = expand(grid)
     assert len(jobs) == 2 * 2 * 2 * 2
     for job in jobs:
         words = shlex.split(job.command)
         assert words[:2] == ["wavessm", "train"]
-        task, given = train_command.read(words[2:])
-        assert task.name == job.task
-        other = "" if given.training.lr == 0.01 and given.recipe == "paper" else f"+lr={given.training.lr}"
-        assert job.recipe_name == f"{given.recipe}{other}+batch_size=7", "not to be taken for the plain recipe's"
-        assert (given.model, given.training) == (job.model, job.config)
-        assert train_command.fields_of_data(given.data) == job.options
+        given = train_command.read(words[2:])
+        assert given.task == job.task
+        recipe = words[words.index("--recipe") + 1]
+        other = "" if given.config.lr == 0.01 and recipe == "paper" else f"+lr={given.config.lr}"
+        assert given.recipe_name == f"{recipe}{other}+batch_size=7", "not to be taken for the plain recipe's"
+        assert (given.model, given.config, given.data) == (job.model, job.config, job.options)
+        assert given.recipe_name == job.recipe_name
 
 
 def test_a_file_says_what_a_line_says(tmp_path):
     line = ["--tasks", "window-copy", "--variants", "morlet,legs", "--seeds", "0,1", "--vary", "windows=1,2"]
-    options = command.parse(command.Options, command.Options(), line, "", "")
-    typed = expand(command._grid(options, TINY), command._base)
+    options = command.parse(command.SweepOptions, line, "")
+    typed = expand(command._grid(options, TINY))
     fields = {"tasks": ["window-copy"], "variants": ["morlet", "legs"], "seeds": [0, 1], "vary": ["windows=1,2"]}
     (tmp_path / "s.json").write_text(json.dumps(fields | {"options": TINY}))
     toml = "\n".join(f"{name} = {json.dumps(value)}" for name, value in (fields | {"options": TINY}).items())
     (tmp_path / "s.toml").write_text(toml)
     for name in ("s.json", "s.toml"):
-        given = dataclasses.replace(command.Options(), file=tmp_path / name)
-        assert expand(command._grid(given, []), command._base) == typed
+        given = dataclasses.replace(command.SweepOptions(), file=tmp_path / name)
+        assert expand(command._grid(given, [])) == typed
     assert len(typed) == 8
 
 
@@ -139,7 +140,7 @@ def test_a_broken_sweep_is_one_line(tmp_path, capsys, kept):
     (tmp_path / "sweep.json").write_text(kept)
     assert main(["sweep", "--resume", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith(
-        "not written by `wavessm sweep`; begin the sweep again with its first line.\n"
+        "not written by `wavessm sweep`; start the sweep again with its first command.\n"
     )
     (tmp_path / "s.json").write_text("[1]")
     assert main(["sweep", "--file", str(tmp_path / "s.json")]) == 2
@@ -248,8 +249,8 @@ def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
     line += ["--out", str(tmp_path / "s"), "--csv", str(tmp_path / "t.csv"), "--scores", "all", "--", *TINY]
     assert main([*line, "--steps", "2"]) == 1
     said = capsys.readouterr()
-    assert "2 done, 0 running, 0 waiting, 2 failed" in said.out
-    assert "0 done, 2 running, 2 waiting, 0 failed" in said.err
+    assert "2 finished, 0 running, 0 waiting, 2 failed" in said.out
+    assert "0 finished, 2 running, 2 waiting, 0 failed" in said.err
     rows = rows_of(tmp_path / "t.csv")
     failed = [row for row in rows if row["status"] != "ok"]
     assert [row["model"] for row in failed] == ["S4D-Lin", "S4D-Lin"]
@@ -300,8 +301,8 @@ def test_ctrl_c_lets_runs_save_and_leaves_them_for_later(tmp_path, capsys):
     assert main([*line, *TINY, "--steps", "1000000", "--save-seconds", "1e9", "--val-per-epoch", "0.1"]) == 130
     presser.join()
     said = capsys.readouterr()
-    assert "0 done, 0 running, 3 waiting, 0 failed" in said.out
-    assert "go on with: wavessm sweep --resume" in said.err
+    assert "0 finished, 0 running, 3 waiting, 0 failed" in said.out
+    assert "resume with: wavessm sweep --resume" in said.err
     assert results.read(out / "runs.csv") == []
     steps = [checkpoint.load(path)["step"] for path in out.glob("*/last.ckpt")]
     assert len(steps) == 2
@@ -310,7 +311,7 @@ def test_ctrl_c_lets_runs_save_and_leaves_them_for_later(tmp_path, capsys):
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path, capsys):
-    with command._only_one(tmp_path):
+    with FileLock(tmp_path / "sweep.lock"):
         assert main(["sweep", "--tasks", "window-copy", "--out", str(tmp_path), "--quiet", "--", *TINY]) == 2
     assert "a sweep is running there" in capsys.readouterr().err
 
@@ -318,8 +319,8 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path, capsys):
 def test_a_resumed_sweep_keeps_its_table_and_takes_other_jobs(tmp_path, monkeypatch):
     asked = []
 
-    def engine(given, board, planned):
-        asked.append((board.desk.csv.resolve(), given.jobs))
+    def engine(given, state, planned):
+        asked.append((state.paths.csv.resolve(), given.jobs))
         return types.SimpleNamespace(run=lambda screen: None)
 
     monkeypatch.setattr(command, "_engine", engine)
@@ -338,46 +339,46 @@ def test_a_resumed_sweep_keeps_its_table_and_takes_other_jobs(tmp_path, monkeypa
 
 def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
     first, second, third = jobs_of(3)
-    board = SweepState.of([first, second, third], SweepPaths(tmp_path, tmp_path / "runs.csv"))
-    board.begin(first)
-    board.begin(second)
-    board.end(second.name, -signal.SIGKILL)
+    state = SweepState.of([first, second, third], SweepPaths(tmp_path, tmp_path / "runs.csv"))
+    state.start(first)
+    state.start(second)
+    state.end(second.name, -signal.SIGKILL)
     (tmp_path / first.name).mkdir()
     (tmp_path / first.name / "metrics.csv").write_text("step,epoch,train_loss,val_mse\n7,1,2,0.5\n")
-    assert summary(board) == "0 done, 1 running, 1 waiting, 1 failed"
+    assert summary(state) == "0 finished, 1 running, 1 waiting, 1 failed"
     assert latest(tmp_path / first.name / "metrics.csv") == ("7", "mse 0.5")
-    columns = {column.header: list(column.cells) for column in table(board).columns}
+    columns = {column.header: list(column.cells) for column in table(state).columns}
     assert columns["run"] == [first.name, second.name, third.name]
-    assert columns["state"] == ["runs", "failed", "waits"]
+    assert columns["state"] == ["running", "failed", "waiting"]
     (row,) = results.read(tmp_path / "runs.csv")
     assert row["status"] == "failed: its process ended by SIGKILL (out of memory?)"
     assert row["command"] == second.command
-    again = SweepState.of([first, second, third], board.desk, retry=True)
+    again = SweepState.of([first, second, third], state.paths, retry=True)
     assert len(again.waiting) == 3
 
 
 class Watched(Local):
     """Sizes are given, and what runs at once is noted."""
 
-    def __init__(self, board, count, budget, sizes):
-        super().__init__(board, count, budget)
+    def __init__(self, state, count, budget, sizes):
+        super().__init__(state, count, budget)
         self.sizes, self.most = sizes, 0
 
     def _need(self, job):
         return self.sizes[job.config.seed]
 
     def _reap(self):
-        self.most = max(self.most, sum(self._need(job) for job in self.board.running.values()))
+        self.most = max(self.most, sum(self._need(job) for job in self.state.running.values()))
         super()._reap()
 
 
 def test_runs_side_by_side_fit_into_the_budget(tmp_path):
     jobs = jobs_of(5)
-    board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
-    engine = Watched(board, 4, 10, sizes=[6, 6, 3, 11, 3])
-    engine.run(lambda board: None)
-    assert sorted(job.config.seed for job in board.done) == [0, 1, 2, 4]
-    assert list(board.failed) == [jobs[3].name], "one that never fits must not hold up the others"
+    state = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
+    engine = Watched(state, 4, 10, sizes=[6, 6, 3, 11, 3])
+    engine.run(lambda state: None)
+    assert sorted(job.config.seed for job in state.finished) == [0, 1, 2, 4]
+    assert list(state.failed) == [jobs[3].name], "one that never fits must not hold up the others"
     assert 6 < engine.most <= 10, "6 + 3, then the others"
 
 
@@ -400,10 +401,10 @@ def fake_ray(monkeypatch, broken):
         def __init__(self, work):
             self.work = work
 
-        def remote(self, job, desk):
-            return lambda: self.answer(job, desk)
+        def remote(self, job, paths):
+            return lambda: self.answer(job, paths)
 
-        def answer(self, job, desk):
+        def answer(self, job, paths):
             if job.config.seed == broken:
                 raise RayError("The worker died unexpectedly.\nmore")
             return 0
@@ -422,28 +423,27 @@ def test_jobs_handed_to_ray_end_up_on_the_board(tmp_path, monkeypatch):
 
     fake_ray(monkeypatch, broken=1)
     jobs = jobs_of(3)
-    board = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
-    OnRay(board, 2, 0).run(lambda board: None)
-    assert [job.config.seed for job in board.done] == [0, 2]
-    assert board.failed == {jobs[1].name: "The worker died unexpectedly."}
+    state = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
+    OnRay(state, 2, 0).run(lambda state: None)
+    assert [job.config.seed for job in state.finished] == [0, 2]
+    assert state.failed == {jobs[1].name: "The worker died unexpectedly."}
 
 
 def test_ray_is_an_extra(tmp_path, monkeypatch):
     from wavessm_lab.sweep.ray import OnRay
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"wavessm\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"wavessm-lab\[ray\]"):
         OnRay(SweepState(SweepPaths(tmp_path, tmp_path / "runs.csv"), []), 2, 0)
 
 
 def test_a_log_is_given_back_by_a_process_that_lives_on(tmp_path):
     def free():
-        with (tmp_path / "log").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return False
-            return True
+        try:
+            with FileLock(tmp_path / "log.lock", timeout=0):
+                return True
+        except Timeout:
+            return False
 
     with jobs.owned(tmp_path / "log"):
         os.write(1, b"said")
@@ -480,30 +480,30 @@ def test_a_worker_of_ray_killed_in_the_middle_has_its_run_go_on(tmp_path, local_
 
     first, second = jobs_of(2)
     long = dataclasses.replace(first, config=dataclasses.replace(first.config, steps=150, save_seconds=0))
-    desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
-    board = SweepState.of([long, second], desk)
+    paths = SweepPaths(tmp_path, tmp_path / "runs.csv")
+    state = SweepState.of([long, second], paths)
     killed: list[int] = []
     before: list[dict[str, str]] = []
 
-    def kill_once(board):
-        path = desk.run(long) / "metrics.csv"
+    def kill_once(state):
+        path = paths.run(long) / "metrics.csv"
         if not killed and path.exists() and len(rows_of(path)) > 2:
             before.extend(rows_of(path)[:-1])  # the last may be newer than the checkpoint
-            killed.extend(workers_on(desk.log(long)))
+            killed.extend(workers_on(paths.log(long)))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 
-    OnRay(board, 2, 0).run(kill_once)
+    OnRay(state, 2, 0).run(kill_once)
     assert len(killed) == 1
     assert 1 < len(before) < 149
-    rows = results.read(desk.csv)
+    rows = results.read(paths.csv)
     assert {row["command"] for row in rows} == {long.command, second.command}
     assert [row["status"] for row in rows] == ["ok", "ok"]
-    assert len(board.done) == 2
-    validations = rows_of(desk.run(long) / "metrics.csv")
+    assert len(state.finished) == 2
+    validations = rows_of(paths.run(long) / "metrics.csv")
     assert [int(row["step"]) for row in validations] == list(range(1, 151))
     assert validations[: len(before)] == before, "it went on where it was, and did not begin again"
-    assert workers_on(desk.log(long)) == [], "a worker that lives on gives the log back"
+    assert workers_on(paths.log(long)) == [], "a worker that lives on gives the log back"
 
 
 def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray):
@@ -511,20 +511,20 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_lets_runs_save(tmp_path, local_ray
 
     first, second = jobs_of(2)
     endless = dataclasses.replace(first, config=dataclasses.replace(first.config, steps=10**6, save_seconds=1e9))
-    desk = SweepPaths(tmp_path, tmp_path / "runs.csv")
-    board = SweepState.of([endless, second], desk)
+    paths = SweepPaths(tmp_path, tmp_path / "runs.csv")
+    state = SweepState.of([endless, second], paths)
 
-    def press_once(board):
-        if not board.stopped and (desk.run(endless) / "metrics.csv").exists():
+    def press_once(state):
+        if not state.stopped and (paths.run(endless) / "metrics.csv").exists():
             os.kill(os.getpid(), signal.SIGINT)
 
-    OnRay(board, 1, 0).run(press_once)
-    assert board.stopped
-    assert [job.config.seed for job in board.waiting] == [1, 0]
-    assert results.read(desk.csv) == []
-    assert workers_on(desk.log(endless)) == []
-    reached = len(rows_of(desk.run(endless) / "metrics.csv"))
-    assert reached - 1 <= checkpoint.load(desk.run(endless) / "last.ckpt")["step"] <= reached + 1
+    OnRay(state, 1, 0).run(press_once)
+    assert state.stopped
+    assert [job.config.seed for job in state.waiting] == [1, 0]
+    assert results.read(paths.csv) == []
+    assert workers_on(paths.log(endless)) == []
+    reached = len(rows_of(paths.run(endless) / "metrics.csv"))
+    assert reached - 1 <= checkpoint.load(paths.run(endless) / "last.ckpt")["step"] <= reached + 1
 
 
 def test_names_in_the_table_are_those_of_the_vocabulary():

@@ -15,30 +15,31 @@ if TYPE_CHECKING:
 
 
 def help_of(command: str) -> str:
-    """What `wavessm COMMAND --help` prints.
+    """Return what `wavessm COMMAND --help` prints.
 
     >>> help_of("report").splitlines()[0].startswith("usage: wavessm report")
     True
     """
     from wavessm.cli import main
 
-    said, width = io.StringIO(), os.environ.get("COLUMNS")
+    printed, width = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "88"
     try:
-        with contextlib.redirect_stdout(said):
-            main([command, "--help"])
+        with contextlib.redirect_stdout(printed):
+            main([*command.split(), "--help"])
     finally:
         os.environ.pop("COLUMNS") if width is None else os.environ.update(COLUMNS=width)
-    return said.getvalue().strip()
+    return printed.getvalue().strip()
 
 
 class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
-        from wavessm.cli import COMMANDS
+        from wavessm.cli import all_commands
 
         made: list[nodes.Node] = []
-        for name, about in COMMANDS.items():
-            section = nodes.section(ids=[f"wavessm-{name}"], names=[f"wavessm-{name}"])
+        for name, (_, about) in all_commands().items():
+            slug = f"wavessm-{name.replace(' ', '-')}"
+            section = nodes.section(ids=[slug], names=[slug])
             section += nodes.title("", f"wavessm {name}")
             section += nodes.paragraph("", f"{about[0].upper()}{about[1:]}.")
             text = help_of(name)

@@ -1,84 +1,76 @@
 """State-space sequence layers whose state is the coefficient vector of a frame of localised waveforms.
 
-Read the modules in this order: frames, operators, structure, discretize, flows, memory, ops, initial, layer, streaming,
-blocks, config, encoders, backbones, heads, models, presets;
-then estimators, hub, export, inspection.
+Names are imported when they are first used, so that `import wavessm` loads neither torch nor an optional dependency.
+Read in this order: frames, operators, structure, discretize, memory, ops, nn, features, data, training, estimators,
+export, inspection, cli.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wavessm.discretize import bilinear, generalised_bilinear, zoh
-from wavessm.errors import (
-    ConditionError,
-    MissingExtraError,
-    NotFiniteError,
-    OptionError,
-    RankError,
-    ShapeError,
-    UnknownNameError,
-    WaveSSMError,
-)
-from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
-from wavessm.memory import OnlineMemory
-from wavessm.nn.block import ResidualBlock
-from wavessm.nn.config import ModelConfig
-from wavessm.nn.layer import WaveSSM, param_groups
-from wavessm.nn.model import ModelState, SequenceModel
-from wavessm.nn.presets import create_model, preset_config, presets
-from wavessm.nn.streaming import SampledLayer, sampled
-from wavessm.operators import Operator, make_operator
-from wavessm.structure import DPLR, Dense, Diagonal
-
 if TYPE_CHECKING:
+    from wavessm.discretize import bilinear, generalised_bilinear, zoh
+    from wavessm.errors import (
+        ConditionError,
+        MissingExtraError,
+        NotFiniteError,
+        OptionError,
+        RankError,
+        ShapeError,
+        UnknownNameError,
+        WaveSSMError,
+    )
     from wavessm.estimators import WaveSSMClassifier, WaveSSMForecaster
+    from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
+    from wavessm.memory import OnlineMemory
+    from wavessm.nn.block import ResidualBlock
+    from wavessm.nn.config import ModelConfig
+    from wavessm.nn.layer import WaveSSM, param_groups
+    from wavessm.nn.model import ModelState, SequenceModel
+    from wavessm.nn.presets import create_model, preset_config, presets
+    from wavessm.nn.streaming import SampledLayer, sampled
+    from wavessm.operators import Operator, make_operator
+    from wavessm.structure import DPLR, Dense, Diagonal
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DPLR",
-    "PAPER_FAMILIES",
-    "ConditionError",
-    "Dense",
-    "Diagonal",
-    "Frame",
-    "MissingExtraError",
-    "ModelConfig",
-    "ModelState",
-    "NotFiniteError",
-    "OnlineMemory",
-    "Operator",
-    "OptionError",
-    "Quadrature",
-    "RankError",
-    "ResidualBlock",
-    "SampledLayer",
-    "SequenceModel",
-    "ShapeError",
-    "UnknownNameError",
-    "WaveSSM",
-    "WaveSSMClassifier",
+    "DPLR", "PAPER_FAMILIES", "ConditionError", "Dense", "Diagonal", "Frame", "MissingExtraError", "ModelConfig",
+    "ModelState", "NotFiniteError", "OnlineMemory", "Operator", "OptionError", "Quadrature", "RankError",
+    "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "UnknownNameError", "WaveSSM", "WaveSSMClassifier",
+    "WaveSSMError", "WaveSSMForecaster", "Wavelet", "bilinear", "create_model", "families", "generalised_bilinear",
+    "make_frame", "make_operator", "param_groups", "preset_config", "presets", "register_family", "sampled", "zoh",
+]  # fmt: skip
+
+_HOME = {
+    "discretize": "bilinear generalised_bilinear zoh",
+    "errors": "ConditionError MissingExtraError NotFiniteError OptionError RankError ShapeError UnknownNameError "
     "WaveSSMError",
-    "WaveSSMForecaster",
-    "Wavelet",
-    "bilinear",
-    "create_model",
-    "families",
-    "generalised_bilinear",
-    "make_frame",
-    "make_operator",
-    "param_groups",
-    "preset_config",
-    "presets",
-    "register_family",
-    "sampled",
-    "zoh",
-]
+    "estimators": "WaveSSMClassifier WaveSSMForecaster",
+    "frames": "PAPER_FAMILIES Frame Quadrature Wavelet families make_frame register_family",
+    "memory": "OnlineMemory",
+    "nn.block": "ResidualBlock",
+    "nn.config": "ModelConfig",
+    "nn.layer": "WaveSSM param_groups",
+    "nn.model": "ModelState SequenceModel",
+    "nn.presets": "create_model preset_config presets",
+    "nn.streaming": "SampledLayer sampled",
+    "operators": "Operator make_operator",
+    "structure": "DPLR Dense Diagonal",
+}
+_ROOMS = ("cli", "data", "export", "features", "inspection", "nn", "ops", "training", *_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, loaded when first asked for: they need scikit-learn and the layers do not."""
-    if name in ("WaveSSMClassifier", "WaveSSMForecaster"):
-        from wavessm import estimators
+    """A public name or a module of the package, imported when it is first asked for."""
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    for module, names in _HOME.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'wavessm' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

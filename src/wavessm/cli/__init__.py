@@ -1,4 +1,4 @@
-"""Stage 12: the command line. `wavessm COMMAND --help` explains each command.
+"""The command line. `wavessm COMMAND --help` explains each command; `parse.py` reads its options.
 
 A mistake in what was typed or in the data is one line on standard error and exit status 2; Ctrl-C is 130.
 """
@@ -11,84 +11,102 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from wavessm.errors import WaveSSMError, unknown_name
+from wavessm.errors import MissingExtraError, WaveSSMError, unknown_name
 
 COMMANDS = {
-    "demo": "train a wavelet and a polynomial state space side by side, five minutes, no download",
-    "train": "train a model on one of the tasks, or on your own data",
-    "evaluate": "scores of a trained model, with confidence intervals",
-    "predict": "predictions for new files or a stream, as CSV and as a figure",
-    "inspect": "what a trained model has learned: time scales, modes, kernels, its past, saliency, as figures",
-    "export": "a trained model as ONNX, for streams too, as torch.export or as a folder to publish",
-    "data": "the published data sets: list, check, fetch and generate them",
-    "bench": "training speed of a model on this machine",
+    "demo": ("wavessm.cli.demo:main", "train a wavelet and a polynomial state space, five minutes, no download"),
+    "train": ("wavessm.cli.train:main", "train a model on one of the tasks, or on your own data"),
+    "evaluate": ("wavessm.cli.evaluate:main", "score a trained model, with confidence intervals"),
+    "predict": ("wavessm.cli.predict:main", "predict new files or a stream, as CSV and as a figure"),
+    "inspect": ("wavessm.cli.inspect:main", "draw what a model has learned: time scales, modes, kernels, saliency"),
+    "export": ("wavessm.cli.export:main", "write a trained model as ONNX, torch.export or a folder to publish"),
+    "data list": ("wavessm.cli.data:list_all", "list the published data sets: sizes, licences, sources"),
+    "data check": ("wavessm.cli.data:check", "check that a data set is complete: files, counts, checksums"),
+    "data fetch": ("wavessm.cli.data:fetch", "download a data set from its official source"),
+    "bench": ("wavessm.cli.bench:main", "measure the training speed of a model on this machine"),
 }
+"""Name → ("module:function", line of help); other packages add some through the entry-point group wavessm.commands."""
 
-BEGIN = """Begin with one of these:
+_OF_THE_LAB = ("sweep", "figures", "explore", "report", "data generate")
+_START = """Start with one of these:
 
   wavessm demo                      no data needed
   wavessm train arrays FOLDER       your own signals: X.npy and y.npy in a folder
   wavessm train csv FILE            forecast your own table
 
-wavessm COMMAND --help explains each; wavessm --version says which version this is."""
+wavessm COMMAND --help explains each command; wavessm --version prints the version."""
 
 
 def plugin(group: str, name: str) -> Any:
-    """What another installed package adds to `group` under `name`, or None."""
+    """Return what another installed package adds to `group` under `name`, or None."""
     found = metadata.entry_points(group=group, name=name)
     return next(iter(found)).load() if found else None
 
 
-def added_commands() -> dict[str, tuple[str, str]]:
-    """Commands of other packages: name → (module with a function `main`, line of help)."""
-    return {
-        name: command
-        for entry in metadata.entry_points(group="wavessm.commands")
-        for name, command in entry.load().items()
-    }
-
-
 def all_commands() -> dict[str, tuple[str, str]]:
-    """Every command: name → (module with a function `main`, line of help)."""
-    own = {name: (f"wavessm.cli.{name}", about) for name, about in COMMANDS.items()}
-    return own | {name: command for name, command in added_commands().items() if " " not in name}
+    """Return every command, those of other packages included, in the form of `COMMANDS`."""
+    added = [entry.load() for entry in metadata.entry_points(group="wavessm.commands")]
+    return {name: command for commands in (COMMANDS, *added) for name, command in commands.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        print(overview())
-        return 0 if given else 2
-    if given[0] == "--version":
-        import wavessm
+    """Run one command.
 
-        print(f"wavessm {wavessm.__version__}")
+    Args:
+        arguments: Words after `wavessm`; default those of this process.
+
+    Returns:
+        Exit status.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["--version"]:
+        from wavessm import __version__
+
+        print(f"wavessm {__version__}")
         return 0
-    name = given[0]
+    known = all_commands()
+    name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in known), None)
+    if name is None:
+        return _overview_or_refusal(words, known)
+    module, _, function = known[name][0].partition(":")
     try:
-        known = all_commands()
-        if name not in known:
-            raise unknown_name("command", name, known)
-        return importlib.import_module(known[name][0]).main(given[1:])
+        return getattr(importlib.import_module(module), function)(words[len(name.split()) :])
     except SystemExit as end:  # help was asked for and printed
         return end.code if isinstance(end.code, int) else 0
-    except WaveSSMError as reason:
-        print(f"wavessm {name}: {reason}" if name in all_commands() else f"wavessm: {reason}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"wavessm {name}: stopped.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read our output has had enough
+    except (WaveSSMError, OSError, KeyboardInterrupt, ModuleNotFoundError) as reason:
+        return _refusal(f"wavessm {name}", reason)
+
+
+def _overview_or_refusal(words: list[str], known: dict[str, tuple[str, str]]) -> int:
+    """Print the commands, or those of a group such as `data`, or refuse a command that there is not."""
+    group = words[0] if words and words[0] not in ("-h", "--help") else ""
+    there = {name: about for name, (_, about) in known.items() if name.startswith(f"{group} " if group else "")}
+    asked = words[1:] if group else words
+    if not there or (asked and asked[0] not in ("-h", "--help")):
+        name = " ".join(words[: 2 if there else 1])
+        lab = MissingExtraError(f"{name} is a command of wavessm-lab: pip install wavessm-lab.")
+        return _refusal("wavessm", lab if name in _OF_THE_LAB else unknown_name("command", name, there or known))
+    width = max(len(name) for name in there) + 2
+    lines = [f"  {name:<{width}}{about}" for name, about in there.items()]
+    usage = " ".join(["usage: wavessm", *([group] if group else []), "COMMAND [options]"])
+    print("\n".join([usage, "", *lines, *([] if group else ["", _START])]))
+    return 0 if asked else 2
+
+
+def _refusal(prog: str, reason: BaseException) -> int:
+    """Say in one line why a command ended; its exit status."""
+    if isinstance(reason, BrokenPipeError):  # the reader of our output has closed it
         sys.stderr.close()
         return 0
-    except OSError as reason:
-        where = f"{reason.filename}: " if reason.filename else ""
-        print(f"wavessm {name}: {where}{reason.strerror or reason}.", file=sys.stderr)
-        return 2
-
-
-def overview() -> str:
-    """All commands, a line each."""
-    lines = [f"  {name:<10}{about}" for name, (_, about) in all_commands().items()]
-    return "\n".join(["usage: wavessm COMMAND [options]", "", *lines, "", BEGIN])
+    if isinstance(reason, KeyboardInterrupt):
+        print(f"{prog}: stopped.", file=sys.stderr)
+        return 130
+    text = str(reason)
+    if isinstance(reason, OSError):
+        text = (f"{reason.filename}: " if reason.filename else "") + f"{reason.strerror or reason}."
+    elif isinstance(reason, ModuleNotFoundError) and not isinstance(reason, WaveSSMError):
+        if reason.name != "tyro":
+            raise reason
+        text = "the command line needs tyro: pip install 'wavessm[train]'."
+    print(f"{prog}: {text}", file=sys.stderr)
+    return 2

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from wavessm.cli.parse import parse, shown_model
+from wavessm.cli.parse import parse, without
 from wavessm.errors import check_int
-from wavessm.nn.config import ModelConfig
+from wavessm.nn.config import DATA_FIELDS, ModelConfig
 from wavessm.training.config import TrainConfig
 
-_MODEL = shown_model(ModelConfig(norm="batch", bidirectional=True, head="auto"))
+if TYPE_CHECKING:
+    import torch
+
+
+_DEFAULT = ModelConfig(norm="batch", bidirectional=True, head="auto")
+_Model = without(_DEFAULT, DATA_FIELDS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    model: type(_MODEL) = dataclasses.field(default_factory=lambda: _MODEL)  # type: ignore[valid-type]
+class BenchOptions:
+    """Measure the training speed of a model on random cases."""
+
+    model: _Model = dataclasses.field(default_factory=_Model)  # type: ignore[valid-type]
     length: int = 1000
     """Samples of a case."""
     channels: int = 12
@@ -43,11 +48,14 @@ WARM_UP = 5
 
 
 def main(arguments: list[str]) -> int:
-    given = parse(Options, Options(), arguments, "wavessm bench", "Training speed of a model on random cases.")
+    """Run `wavessm bench`; returns the exit status."""
+    given = parse(BenchOptions, arguments, "wavessm bench")
     for name in ("steps", "length", "channels", "classes"):
         check_int(getattr(given, name), f"bench: {name}", least=1)
+    import torch
+
+    from wavessm.training import pick_device
     from wavessm.training.dry_run import synthetic_step
-    from wavessm.training.run import pick_device
 
     config = TrainConfig(
         batch_size=given.batch_size,
@@ -57,9 +65,8 @@ def main(arguments: list[str]) -> int:
         device=given.device,
     )
     device = pick_device(config)
-    step = synthetic_step(
-        ModelConfig(**vars(given.model)), config, device, (given.length, given.channels, given.classes)
-    )
+    model = ModelConfig(**vars(given.model))
+    step = synthetic_step(model, config, device, (given.length, given.channels, given.classes))
     for _ in range(WARM_UP):
         step()
     _wait(device)
@@ -74,5 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait(device: torch.device) -> None:
+    import torch
+
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -9,7 +9,9 @@ from wavessm.cli.parse import parse
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class DemoOptions:
+    """Train a wavelet state space and S4-LegS of the same size to find windows in noise."""
+
     out: Path = Path("runs/demo")
     """Folder for runs, figure and report."""
     seeds: int = 3
@@ -19,9 +21,8 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    about = "Train a wavelet state space and S4-LegS of the same size to find windows in noise."
-    given = parse(Options, Options(), arguments, "wavessm demo", about)
-
+    """Run `wavessm demo`; returns the exit status."""
+    given = parse(DemoOptions, arguments, "wavessm demo")
     from wavessm.cli.demo_run import Setting, run_demo
 
     setting = Setting() if given.steps == 0 else dataclasses.replace(Setting(), steps=given.steps)

@@ -6,28 +6,27 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from wavessm.cli.parse import parse, run_first
-from wavessm.training.checkpoint import write_json
-from wavessm.training.config import TrainConfig
-from wavessm.training.evaluate import class_lines, evaluate_run, part_lines
-from wavessm.training.results import append, read, rows_of_evaluation
-from wavessm.training.run import Run
+from tyro.conf import Positional
+
+from wavessm.cli.parse import parse
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    run: Path
-    """Run folder."""
+class EvaluateOptions:
+    """Score a trained model, with 5 % and 95 % bootstrap quantiles (100 resamples of the cases)."""
+
+    run: Positional[Path]
+    """Run folder of `wavessm train`."""
     split: Literal["train", "val", "test"] = "test"
     """Part of the data."""
-    every: int = 1
-    """Hear every K-th sample only, with the model's steps K times as long."""
-    hz: float | None = None
-    """Another sampling rate: PTB-XL's own records at 500 Hz, or this rate by leaving samples out."""
+    rate: int = 1
+    """Read every K-th sample only, with the model's steps K times as long."""
+    sampling_rate: float | None = None
+    """Samples per second: PTB-XL's own records at 500 Hz, or this rate by leaving samples out."""
     antialias: bool = False
     """Low-pass filter before samples are left out."""
     by_class: bool = False
-    """Each class by itself too, with its number of cases: a mean over classes may hang on a few of them."""
+    """Also score each class, with its number of cases: a mean over classes may depend on a few of them."""
     checkpoint: Literal["best", "last"] = "best"
     """Which model."""
     device: str = "auto"
@@ -39,9 +38,12 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    about = "Scores of a trained model with 5 % and 95 % bootstrap quantiles (100 resamples of the cases)."
-    given = parse(Options, None, run_first(arguments, "evaluate"), "wavessm evaluate RUN", about)
-    from wavessm.training.run import pick_device
+    """Run `wavessm evaluate`; returns the exit status."""
+    given = parse(EvaluateOptions, arguments, "wavessm evaluate")
+    from wavessm.training import Run, TrainConfig, evaluate_run, pick_device
+    from wavessm.training.checkpoint import write_json
+    from wavessm.training.evaluate import class_lines, part_lines
+    from wavessm.training.results import append, read, rows_of_evaluation
 
     device = pick_device(TrainConfig(device=given.device))
     run = Run.read(given.run)
@@ -50,8 +52,8 @@ def main(arguments: list[str]) -> int:
     result = evaluate_run(
         run,
         given.split,
-        rate=given.every,
-        sampling_rate=given.hz,
+        rate=given.rate,
+        sampling_rate=given.sampling_rate,
         checkpoint=given.checkpoint,
         device=str(device),
         antialias=given.antialias,
@@ -66,16 +68,17 @@ def main(arguments: list[str]) -> int:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
-    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, _said(given))):
+    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, _typed(given))):
         print(f"{given.csv} has scores of this command already and was left as it is; take them out to write these.")
     return 0
 
 
-def _said(given: Options) -> list[str]:
+def _typed(given: EvaluateOptions) -> list[str]:
     """The options that decide the scores, as they would be typed."""
     words = []
-    for field in dataclasses.fields(Options):
+    for field in dataclasses.fields(EvaluateOptions):
         value = getattr(given, field.name)
-        if field.name in ("split", "every", "hz", "antialias", "checkpoint") and value != field.default:
-            words += [f"--{field.name}"] if value is True else [f"--{field.name}", str(value)]
+        if field.name in ("split", "rate", "sampling_rate", "antialias", "checkpoint") and value != field.default:
+            option = f"--{field.name.replace('_', '-')}"
+            words += [option] if value is True else [option, str(value)]
     return words

@@ -4,56 +4,59 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from tyro.conf import Positional
 
-from wavessm.cli.bar import Bar
-from wavessm.cli.parse import parse, run_first
+from wavessm.cli.parse import parse
 from wavessm.errors import DataError, OptionError, WaveSSMError, check_int
-from wavessm.inspection import InspectedModel, Saliency, attribute, load, write_figures
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from wavessm.inspection import InspectedModel, Saliency
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    run: Path
+class InspectOptions:
+    """Draw learned time scales, modes, kernels, the past that each state holds, and for a classifier saliency."""
+
+    run: Positional[Path]
     """Run folder of `wavessm train`, or model folder of `wavessm export --format pretrained`."""
     out: Path | None = None
     """Folder for the figures; `inspect` inside that folder if not given."""
     signals: Path | None = None
     """Signals to explain, a .npy file (cases, length, channels) in the data's units; else test cases of the run."""
     cases: int = 4
-    """How many test cases to explain, of different classes as far as they go; 0 explains none."""
+    """Number of test cases to explain, of different classes first; 0 explains none."""
     method: Literal["integrated", "gradient", "occlusion"] = "integrated"
-    """How the score is shared among samples."""
-    hz: float | None = None
-    """Samples a second, for time in seconds; known for most runs."""
+    """How the score is attributed to samples."""
+    sampling_rate: float | None = None
+    """Samples per second, for time in seconds; known for most runs."""
     length: int | None = None
-    """Samples to look back; a signal's length if not given."""
+    """Samples of the past to show; default the length of a signal."""
     checkpoint: Literal["best", "last"] = "best"
     """Which model of a run."""
 
 
-ABOUT = "Learned time scales, modes, kernels, what each coordinate holds of the past, and for a classifier saliency."
-
-
 def main(arguments: list[str]) -> int:
-    given = parse(Options, None, run_first(arguments, "inspect"), "wavessm inspect RUN", ABOUT)
+    """Run `wavessm inspect`; returns the exit status."""
+    given = parse(InspectOptions, arguments, "wavessm inspect")
+    from wavessm.inspection import load, write_figures
+
     check_int(given.cases, "cases", least=0)
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
-    subject = load(given.run, given.hz, given.length, given.checkpoint)
-    shares, signals = explained(subject, given)
-    for name, caption in write_figures(subject, out, shares, signals).items():
+    subject = load(given.run, given.sampling_rate, given.length, given.checkpoint)
+    for name, caption in write_figures(subject, out, *_explained(subject, given)).items():
         print(f"{out / name}.png: {caption}")
     return 0
 
 
-def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None, np.ndarray | None]:
-    """Shares of some signals and the signals as the model hears them; None where there is nothing to explain."""
+def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency | None, np.ndarray | None]:
+    """Saliency of some signals and the signals as model input; None where there is nothing to explain."""
     if given.signals is None and (not given.cases or not subject.classes):
         return None, None
     x: Tensor
@@ -61,7 +64,7 @@ def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None,
     if given.signals is not None:
         if not subject.classes:
             raise OptionError("--signals explains a classifier; this model has no classes.")
-        from wavessm.data.files import read_npy
+        from wavessm.data import read_npy
 
         values = read_npy(given.signals)
         if values.ndim != 3:
@@ -73,11 +76,16 @@ def explained(subject: InspectedModel, given: Options) -> tuple[Saliency | None,
         except WaveSSMError as reason:
             print(f"saliency left out, give --signals FILE: {reason}")
             return None, None
-    return case_by_case(subject, x, lengths, given.method), x.numpy()
+    return _case_by_case(subject, x, lengths, given.method), x.numpy()
 
 
-def case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
-    """The shares of all cases, with a bar: long signals take a while."""
+def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
+    """Saliency of all cases, with a bar: long signals take a while."""
+    import torch
+
+    from wavessm.cli.bar import Bar
+    from wavessm.inspection import Saliency, attribute
+
     bar, parts = Bar("explaining", "{} cases".format), []
     bar(0, len(x))
     for at in range(len(x)):
@@ -89,7 +97,9 @@ def case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, met
 
 def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:
     """Cases of a run's test split, of different classes first."""
-    from wavessm.training.run import Run
+    import torch
+
+    from wavessm.training import Run
 
     run = Run.read(folder)
     if run.info.symbols:

@@ -5,116 +5,129 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import io
+import itertools
 import re
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from wavessm.errors import MissingExtraError, OptionError
-from wavessm.nn.config import DATA_FIELDS, ModelConfig
+import tyro
+
+from wavessm.errors import OptionError
 
 T = TypeVar("T")
-_ROOT = re.compile(r"^--data[-_]root(?==|$)")  # the same folder by its longer name
+
+RENAMED = {
+    "data-root": "root",
+    "divergence": "max-loss-ratio",
+    "drive": "b-init",
+    "epoch": "cases-per-epoch",
+    "every": "rate",
+    "hz": "sampling-rate",
+    "least": "min-count",
+    "slow-down": "stretch-timescales",
+    "validations": "val-per-epoch",
+}
+"""Options of version 0.1 and what they are called now; to be deleted with version 0.3."""
+_NEW_VALUES = {"drive": "even is now equal, slow is now slow-modes"}
 
 
 def parse(
-    kind: type[T], default: T | None, arguments: Sequence[str], prog: str, about: str, hidden: Sequence[str] = ()
+    kind: type[T], arguments: Sequence[str], prog: str, default: Any = tyro.MISSING_NONPROP, about: str | None = None
 ) -> T:
-    """The dataclass that the arguments describe. Prints help and exits for --help.
+    """Read the arguments of a command. Prints help and exits for --help.
 
-    hidden: names of fields that are no options here.
+    Args:
+        kind: Dataclass of the options; fields annotated with `tyro.conf.Positional` need no option name.
+        arguments: Words after the command.
+        prog: The command, for the usage line.
+        default: Values of options that are not given; default those of the class.
+        about: What the command does; default the docstring of the class.
+
+    Returns:
+        An object of this class.
+
+    Raises:
+        OptionError: In one line, what is unknown, missing or of the wrong kind.
     """
-    tyro = _tyro()
-    arguments = [_ROOT.sub("--root", argument) for argument in arguments]
-    known = [option for option in options_of(kind) if option.removeprefix("no-").replace("-", "_") not in hidden]
-    _refuse_unknown(arguments, known)
-    said = io.StringIO()
+    _check_names(arguments, list(options_of(kind)), prog)
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(printed):
             return tyro.cli(
-                tyro.conf.configure(tyro.conf.OmitArgPrefixes)(kind),
+                kind,
                 default=default,
                 args=list(arguments),
                 prog=prog,
                 description=about,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed, tyro.conf.PositionalMetavarFromFieldName),
             )
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        raise OptionError(_one_line(said.getvalue())) from None
-
-
-def explained(kind: Any, text: str) -> Any:
-    """A type with a line of help, for options that no class body can carry."""
-    return Annotated[kind, _tyro().conf.arg(help=text)]
-
-
-def shown_model(model: ModelConfig) -> ModelConfig:
-    """Return the model as an instance of a class whose fields that the data decide are not options."""
-    return _shown_kind()(**vars(model))
-
-
-@functools.cache
-def _shown_kind() -> Any:
-    conf, hints = _tyro().conf, typing.get_type_hints(ModelConfig)
-    fields: list[Any] = [
-        (name, Annotated[hints[name], conf.Fixed, conf.Suppress], getattr(ModelConfig, name)) for name in DATA_FIELDS
-    ]
-    return dataclasses.make_dataclass("ModelConfig", fields, bases=(ModelConfig,), frozen=True)
-
-
-def _tyro() -> Any:
-    try:
-        import tyro
-    except ImportError as reason:
-        raise MissingExtraError("the command line needs tyro: pip install 'wavessm[train]'.") from reason
-    return tyro
+        raise OptionError(_one_line(printed.getvalue(), prog)) from None
 
 
 def options_of(kind: Any) -> Iterator[str]:
     """Names of all options of a dataclass and the dataclasses in it, as typed after the two dashes."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from options_of(hints[field.name])
-        else:
-            yield field.name.replace("_", "-")
-            if hints[field.name] is bool:
-                yield "no-" + field.name.replace("_", "-")
+        hint, name = hints[field.name], field.name.replace("_", "-")
+        marks = getattr(hint, "__metadata__", ())
+        if dataclasses.is_dataclass(hint):
+            yield from options_of(hint)
+        elif tyro.conf.Positional not in marks and tyro.conf.Fixed not in marks:
+            yield from (name, f"no-{name}") if hint is bool else (name,)
 
 
-def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
-    for argument in arguments:
-        if argument == "--":
-            return
-        name = argument[2:].partition("=")[0].replace("_", "-")
-        if argument.startswith("--") and name not in known and name != "help":
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean --{close[0]}?" if close else "see --help."
-            raise OptionError(f"unknown option --{name}: {hint}")
+def without(default: Any, fixed: Sequence[str] = ()) -> type:
+    """Return the class of `default` with its `fixed` fields hidden from the command line.
+
+    The result checks nothing when it is built, so that a refusal comes from the class itself, in its own words.
+    """
+    kind = type(default)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    mark: Any = tyro.conf.Fixed
+    fields = [(name, mark[hints[name]], dataclasses.field(default=getattr(default, name))) for name in fixed]
+    unchecked = {"__post_init__": lambda self: None}
+    return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True, namespace=unchecked)
+
+
+def _check_names(arguments: Sequence[str], known: Sequence[str], prog: str) -> None:
+    """Refuse an option that there is not, with its new name or the closest match."""
+    for word in itertools.takewhile(lambda word: word != "--", arguments):
+        name = word[2:].partition("=")[0].replace("_", "-")
+        if not word.startswith("--") or name in (*known, "help"):
+            continue
+        no, old = ("no-", name[3:]) if name.startswith("no-") else ("", name)
+        if RENAMED.get(old) in known:
+            values = f" ({_NEW_VALUES[old]})" if old in _NEW_VALUES else ""
+            raise OptionError(f"--{name} is now called --{no}{RENAMED[old]}{values}.")
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean --{close[0]}?" if close else f"see {prog} --help."
+        raise OptionError(f"unknown option --{name}: {hint}")
 
 
 _KINDER = (
-    (r"Unrecognized options: (.+)", r"did not expect \1; see --help"),
+    (r"Unrecognized options: (\S+?)(,.*)?", r"did not expect \1; see {prog} --help"),
     (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
-    (r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
-    (r"Error parsing (--\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
-    (r"invalid choice (.+) for argument '(--\S+)'\. Expected one of \((.+)\)", r"\2 is \1, expected one of \3"),
-    (r"Missing from .*?: (--\S+) .*", r"\1 is missing; see --help"),
+    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
+    (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
+    (r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", r"\2 is \1, expected one of \3"),
+    (r"Missing from .*?: (\S+) .*", r"\1 is missing; see {prog} --help"),
 )
-"""What tyro says, and how we say it."""
+"""What tyro prints, and how we put it."""
 
 
-def _one_line(said: str) -> str:
+def _one_line(printed: str, prog: str) -> str:
     """The first paragraph inside tyro's box, in our words.
 
-    >>> _one_line("╭─ Value error ─╮\\n│ Missing value for argument '--lr' │\\n│ ── │\\n│ … │\\n")
+    >>> _one_line("╭─ Value error ─╮\\n│ Missing value for argument '--lr' │\\n│ ── │\\n│ … │\\n", "wavessm train")
     '--lr needs a value.'
     """
-    words = []
-    for line in said.splitlines()[1:]:
+    words: list[str] = []
+    for line in printed.splitlines()[1:]:
         text = line.strip("│╭╮╰╯ \t")
         if text.strip("─-"):
             words.append(text)
@@ -122,22 +135,5 @@ def _one_line(said: str) -> str:
             break
     text = re.sub(r"\s+", " ", " ".join(words)).strip().rstrip(".")
     for theirs, ours in _KINDER:
-        text = re.sub(f"^{theirs}$", ours, text)
-    return (text or "the options could not be understood; see --help") + "."
-
-
-def first(arguments: Sequence[str], name: str) -> list[str]:
-    """Let the first argument be the value of an option without the option's name before it.
-
-    >>> first(["runs/a", "--split", "val"], "run")
-    ['--run', 'runs/a', '--split', 'val']
-    """
-    return [f"--{name}", *arguments] if arguments and not arguments[0].startswith("-") else list(arguments)
-
-
-def run_first(arguments: Sequence[str], command: str) -> list[str]:
-    """The same for the folder of a run, which must be there."""
-    named = first(arguments, "run")
-    if not any(word in ("-h", "--help") or word.partition("=")[0] == "--run" for word in named):
-        raise OptionError(f"which run? Give its folder first: wavessm {command} RUN; `wavessm train` writes it.")
-    return named
+        text = re.sub(f"^{theirs}$", ours.format(prog=prog), text)
+    return (text or f"the options could not be understood; see {prog} --help") + "."

@@ -6,44 +6,47 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from wavessm.cli.parse import parse, run_first
+from tyro.conf import Positional
+
+from wavessm.cli.parse import parse
 from wavessm.errors import OptionError
-from wavessm.training.predict import draw_predictions, predict_files, read_context, write_rows
-from wavessm.training.run import Run
-from wavessm.training.stream import predict_stream
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    run: Path
-    """Run folder."""
-    files: tuple[str, ...] = ()
-    """Files to predict; - reads lines of numbers from standard input."""
+class PredictOptions:
+    """Predict new files or a stream with a trained model, as CSV."""
+
+    run: Positional[Path]
+    """Run folder of `wavessm train`."""
+    files: Positional[tuple[str, ...]] = ()
+    """Files to predict: .wav, .npy, .csv or WFDB records; - reads lines of numbers from standard input."""
     follow: Path | None = None
-    """A WAV file or a file of lines that is being written."""
+    """Predict on a WAV file or a file of lines while it is being written."""
     idle: float = float("inf")
-    """Stop following after so many seconds without anything new."""
+    """Stop following after this many seconds without new samples."""
     chunk: int | None = None
-    """Samples between predictions on a stream; None takes a tenth of a second, or one."""
+    """Samples between predictions on a stream; default a tenth of a second, or one sample."""
     rate: float = 1.0
-    """On a stream: 2 if it comes at half the sampling rate of training."""
+    """On a stream: 2 if its sampling rate is half that of training."""
     out: str = "-"
     """CSV file; - is standard output."""
     plot: Path | None = None
     """PNG file for a figure."""
 
 
-ABOUT = "Predictions as CSV: FILES are .wav, .npy, .csv or WFDB records; - or --follow FILE predicts on a stream."
-
-
 def main(arguments: list[str]) -> int:
-    given = parse(Options, None, _named(arguments), "wavessm predict RUN FILES", ABOUT)
+    """Run `wavessm predict`; returns the exit status."""
+    given = parse(PredictOptions, arguments, "wavessm predict")
+    from wavessm.training import Run
+    from wavessm.training.predict import draw_predictions, predict_files, read_context, write_rows
+    from wavessm.training.stream import predict_stream
+
     run = Run.read(given.run)
     streams = given.follow is not None or given.files == ("-",)
     if given.follow is not None and given.files:
         raise OptionError("give files or --follow, not both.")
     if not streams and (given.chunk, given.rate) != (None, 1.0):
-        raise OptionError("--chunk and --rate are for streams; a file is read whole, at the rate it says itself.")
+        raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
     _refuse_inputs(given)
     if given.plot is not None:
         _check_plot(given.plot)
@@ -64,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_plot(path: Path) -> None:
-    """Say now what would go wrong after all predictions are made."""
+    """Refuse a figure that could not be drawn before any prediction is made."""
     from wavessm.training.record import pyplot
 
     pyplot()  # matplotlib may be missing
@@ -72,19 +75,8 @@ def _check_plot(path: Path) -> None:
         raise OptionError(f"plot is {path}; expected a file that ends in .png, .pdf or .svg.")
 
 
-def _named(arguments: list[str]) -> list[str]:
-    """RUN FILES… as --run RUN --files FILES…"""
-    arguments = run_first(arguments, "predict")
-    if arguments[:1] == ["--run"]:
-        count = next((i for i, a in enumerate(arguments[2:]) if a.startswith("--")), len(arguments) - 2)
-        files = arguments[2 : 2 + count]
-        if files:
-            return [*arguments[:2], *arguments[2 + count :], "--files", *files]
-    return arguments
-
-
-def _refuse_inputs(given: Options) -> None:
-    """One line where a result would be written over what is read."""
+def _refuse_inputs(given: PredictOptions) -> None:
+    """Refuse to overwrite an input file."""
     files = [given.follow] if given.follow is not None else [Path(name) for name in given.files if name != "-"]
     names = [str(file) for file in files]
     records = [name.removesuffix(".hea").removesuffix(".dat") for name in names]  # of WFDB: two files each

@@ -1,22 +1,29 @@
-"""`wavessm train TASK …`: a new run, or an interrupted one that goes on."""
+"""`wavessm train TASK …`: train a model, or resume an interrupted run.
+
+The options of a task are those of its data, its model and its training; `read` turns the words into objects.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
 
 from wavessm.cli import plugin
-from wavessm.cli.parse import explained, parse, shown_model
-from wavessm.data import Task, get_task, tasks
+from wavessm.cli.parse import parse, without
+from wavessm.data.task import Task, get_task, tasks
 from wavessm.errors import OptionError
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
-from wavessm.training import Run, resume_command
-from wavessm.training.checkpoint import Interrupted
 from wavessm.training.config import TrainConfig, changed_name, resolve
-from wavessm.training.distributed import dist_info
+
+if TYPE_CHECKING:
+    from wavessm.training import Run
 
 ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
        wavessm train --resume RUN
@@ -28,100 +35,146 @@ Train a model. WHERE is the folder or file of the data. Tasks:
 `wavessm train TASK --help` lists every option of a task with its value in the recipe."""
 
 
-DRY_RUN = "Say parameters, memory, steps and time from a few timed steps, and write nothing."
+@dataclass(frozen=True)
+class TrainCommand:
+    """One `wavessm train TASK` as objects."""
+
+    task: str
+    data: dict[str, Any]
+    model: ModelConfig
+    config: TrainConfig
+    recipe_name: str
+    """The recipe, with the options that differ from it: best+lr=0.2."""
+    out: Path | None
+    quiet: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Resume an interrupted run."""
+
+    resume: Path
+    """Run folder."""
+    quiet: bool = False
+    """Show no progress."""
+    devices: int | None = None
+    """Another number of processes; default that of the run."""
+    nodes: int | None = None
+    """Another number of machines; default that of the run."""
 
 
 def main(arguments: list[str]) -> int:
+    """Run `wavessm train`; returns the exit status."""
+    if arguments and arguments[0].partition("=")[0] == "--resume":
+        return _resume(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(ABOUT.format(tasks="\n".join(f"  {name:<18}{about}" for name, about in tasks().items())))
         return 0 if arguments else 2
-    if arguments[0].startswith("--resume"):
-        return _resume(arguments)
-    return _run(*read(arguments))
-
-
-def read(arguments: list[str]) -> tuple[Task, Any]:
-    """The task and all options (data, model, training, recipe, out, quiet, dry_run) of `wavessm train TASK …`."""
-    if arguments[0].startswith("-"):
-        raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(tasks())}.")
-    task = get_task(arguments[0])
-    rest = arguments[1:]
-    if rest and not rest[0].startswith("-"):
-        if task.path_option is None:
-            raise OptionError(f"{task.name} makes its own data and takes no folder, got {rest[0]!r}.")
-        rest = [f"--{task.path_option}", *rest]
-    name = _peek(rest, "--recipe") or "best"
-    model, config = resolve(task.name, name)
-    kind = _options(task)
-    hidden = (
-        *task.fixed,
-        *(set(DATA_FIELDS) - {f.name for of in (task.options, config) for f in dataclasses.fields(of)}),
-    )
-    line = f"wavessm train {task.name}" + (f" {task.path_option.upper()}" if task.path_option else "")
-    about = f"{task.help[0].upper()}{task.help[1:]}. For example: {line} --steps 500 --out runs/first"
-    start = kind(task.options, shown_model(model), config)
-    tuned = plugin("wavessm.tuned", task.name)
-    if tuned and name == "best":  # it has a setting of its own for many data sets and horizons
-        typed = parse(kind, start, [word for word in rest if word not in ("-h", "--help")], line, about, hidden)
-        place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
-        data, model, config = tuned(dataclasses.replace(task.options, **place), model, config)
-        start = kind(data, shown_model(model), config)
-    given = parse(kind, start, rest, line, about, hidden)
-    return task, dataclasses.replace(given, model=ModelConfig(**vars(given.model)))
-
-
-def _run(task: Task, given: Any) -> int:
-    from wavessm.training.run import train
-
+    given = read(arguments)
     if given.dry_run:
-        from wavessm.training.dry_run import estimate_run
+        from wavessm.training import estimate_run
 
-        print("\n".join(estimate_run(task.name, fields_of_data(given.data), given.model, given.training).lines()))
+        print("\n".join(estimate_run(given.task, given.data, given.model, given.config).lines()))
         return 0
+    from wavessm.training import Interrupted, train
 
     try:
-        fields, called = fields_of_data(given.data), _called(task, given)
-        run = train(task.name, fields, given.model, given.training, given.out, called, show=not given.quiet)
-    except Exception as end:
+        run = train(
+            given.task, given.data, given.model, given.config, given.out, given.recipe_name, show=not given.quiet
+        )
+    except Interrupted as end:
         return _interrupted(end)
-    return report(run)
+    return _report(run)
 
 
-def _called(task: Task, given: Any) -> str:
-    """The recipe's name, with the options that make it another."""
-    place = [(name, getattr(given.data, name, None)) for name in ("dataset", "horizon", "variables")]
-    typed = [word for name, value in place if value is not None for word in (f"--{name}", str(value))]
-    _, own = read([task.name, "--recipe", given.recipe, *typed])
-    before, after = ((fields_of_data(each.data), each.model, each.training) for each in (own, given))
-    return changed_name(given.recipe, before, after)
+def read(arguments: list[str]) -> TrainCommand:
+    """Read the words after `wavessm train`: a task, and options that replace those of its recipe."""
+    if arguments[0].startswith("-"):
+        raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(tasks())}.")
+    task, words = get_task(arguments[0]), arguments[1:]
+    name = _last_value(words, "--recipe") or "best"
+    prog = f"wavessm train {task.name}"
+    about = f"{task.help[0].upper()}{task.help[1:]}. For example: {prog}{_where(task)} --steps 500 --out runs/first"
+    kind, start = _options(task, (task.options, *resolve(task.name, name)))
+    tuned = plugin("wavessm.tuned", task.name)
+    if tuned and name == "best":  # has a recipe for each of several data sets and horizons
+        typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about)
+        place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
+        placed = dataclasses.replace(task.options, **place)
+        kind, start = _options(task, tuned(placed, *resolve(task.name, name)))
+    given = parse(kind, words, prog, start, about)
+    before, (data, model, config) = _parts(start), _parts(given)
+    if task.path_option and given.where:
+        data[task.path_option] = given.where
+    called = changed_name(name, before, (data, model, config))
+    return TrainCommand(task.name, data, model, config, called, given.out, given.quiet, given.dry_run)
+
+
+def _parts(options: Any) -> tuple[dict[str, Any], ModelConfig, TrainConfig]:
+    return dict(vars(options.data)), ModelConfig(**vars(options.model)), TrainConfig(**vars(options.training))
+
+
+def _where(task: Task) -> str:
+    return f" {'FILE' if task.path_option == 'path' else 'FOLDER'}" if task.path_option else ""
+
+
+def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig]) -> tuple[Any, Any]:
+    """The options of `wavessm train TASK` as a dataclass, and an object of it with the values of `start`."""
+    data, model, training = start
+    groups = {"data": without(data, task.fixed), "model": without(model, DATA_FIELDS), "training": without(training)}
+    recipes = f"Where all values start: {' or '.join(task.recipes)}."
+    fields: list[Any] = [
+        *groups.items(),
+        ("recipe", Annotated[str, arg(help=recipes)], "best"),
+        ("out", Annotated[Path | None, arg(help="Run folder; default the next free one in runs/.")], None),
+        ("quiet", Annotated[bool, arg(help="Show no progress.")], False),
+        ("dry_run", Annotated[bool, arg(help="Print parameters, memory, steps and time; train nothing.")], False),
+    ]
+    if task.path_option:
+        about = arg(help=f"Where the data are; the same as --{task.path_option}.", metavar=f"[{_where(task).strip()}]")
+        fields.append(("where", Annotated[Positional[str], about], ""))
+    kind = make_dataclass("TrainOptions", [(n, t, *(field(default=v) for v in d)) for n, t, *d in fields], frozen=True)
+    return kind, kind(*(group(**vars(each)) for group, each in zip(groups.values(), start, strict=True)))
+
+
+def _last_value(words: list[str], option: str) -> str | None:
+    """The value of an option; of several, the last one counts, as it does for tyro."""
+    found = None
+    for word, following in itertools.zip_longest(words, words[1:]):
+        if word == option:
+            found = following
+        elif word.startswith(option + "="):
+            found = word.partition("=")[2]
+    return found
 
 
 def _resume(arguments: list[str]) -> int:
-    from wavessm.training.run import resume
+    given = parse(ResumeOptions, arguments, "wavessm train")
+    from wavessm.training import Interrupted, resume
 
-    given = parse(Resume, None, arguments, "wavessm train", "Go on with an interrupted run.")
     try:
-        return report(resume(given.resume, not given.quiet, given.devices, given.nodes))
-    except Exception as end:
+        return _report(resume(given.resume, not given.quiet, given.devices, given.nodes))
+    except Interrupted as end:
         return _interrupted(end)
 
 
 def _interrupted(end: Exception) -> int:
-    """130 and how to go on if the run was asked to stop; anything else is raised again."""
-    if not isinstance(end, Interrupted):
-        raise end
+    from wavessm.training import resume_command
+
     folder, step = end.args
-    print(f"\nstopped and saved at step {step}; go on with: {resume_command(folder)}", file=sys.stderr)
+    print(f"\nstopped and saved at step {step}; resume with: {resume_command(folder)}", file=sys.stderr)
     return 130
 
 
-def report(run: Run) -> int:
-    """Say how the run ended and where things are; of several processes, only the first says it."""
+def _report(run: Run) -> int:
+    """Print the scores and the folder of a finished run; of several processes, only the first prints."""
+    from wavessm.training.distributed import dist_info
+    from wavessm.training.evaluate import part_lines
+
     dist = dist_info(run.config)
     if dist is not None and dist.rank > 0:
         return 0
-    from wavessm.training.evaluate import part_lines
-
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
                        if name.startswith("test_"))  # fmt: skip
@@ -133,52 +186,3 @@ def report(run: Run) -> int:
         print(line)
     print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
     return 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Resume:
-    """Options of a run that goes on: all others are in its folder."""
-
-    resume: Path
-    """Run folder."""
-    quiet: bool = False
-    """Show no progress."""
-    devices: int | None = None
-    """Another number of processes; None keeps that of the run."""
-    nodes: int | None = None
-    """Another number of machines; None keeps that of the run."""
-
-
-def _options(task: Task) -> Any:
-    """The options of `wavessm train TASK` as a dataclass: data, recipe, output."""
-    start = f"Where all values start: {' or '.join(task.recipes)}."
-    place = "Run folder; default the next free one in runs/."
-    return dataclasses.make_dataclass(
-        "TrainOptions",
-        [
-            ("data", type(task.options)),
-            ("model", type(shown_model(ModelConfig()))),
-            ("training", TrainConfig),
-            ("recipe", explained(str, start), dataclasses.field(default="best")),
-            ("out", explained(Path | None, place), dataclasses.field(default=None)),
-            ("quiet", explained(bool, "Show no progress."), dataclasses.field(default=False)),
-            ("dry_run", explained(bool, DRY_RUN), dataclasses.field(default=False)),
-        ],
-        frozen=True,
-    )
-
-
-def fields_of_data(options: Any) -> dict[str, Any]:
-    """Data options by name."""
-    return {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-
-
-def _peek(arguments: list[str], option: str) -> str | None:
-    """The value of an option; of several, the last one counts, as it does for the others."""
-    found = None
-    for at, argument in enumerate(arguments):
-        if argument == option and at + 1 < len(arguments):
-            found = arguments[at + 1]
-        elif argument.startswith(option + "="):
-            found = argument.partition("=")[2]
-    return found

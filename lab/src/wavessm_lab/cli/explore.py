@@ -6,27 +6,29 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from tyro.conf import Positional
+
 from wavessm.cli.parse import parse
 from wavessm.errors import MissingExtraError, OptionError
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    folders: tuple[Path, ...] = ()
-    """Folders with runs and signals that the page may read; runs/ if there is one and none are given."""
+class ExploreOptions:
+    """Show frames, operators, memories and runs on a page in the browser, served to this machine alone."""
+
+    folders: Positional[tuple[Path, ...]] = ()
+    """Folders with runs and signals that the page may read; default runs/, if there is one."""
     port: int = 8050
-    """Port on this machine; 0 takes a free one."""
+    """Port on this machine; 0 chooses a free one."""
     open: bool = False
     """Open the page in the browser."""
     keep: Path | None = None
-    """Folder for uploaded files, so that links to them live on; default in the user's cache."""
-
-
-ABOUT = "Frames, operators, memories and runs on a page in the browser, served to this machine alone. Ctrl-C stops it."
+    """Folder for uploaded files, so that links to them stay valid; default in the user's cache."""
 
 
 def main(arguments: list[str]) -> int:
-    given = parse(Options, Options(), _named(arguments), "wavessm explore FOLDERS", ABOUT)
+    """Run `wavessm explore`; returns the exit status."""
+    given = parse(ExploreOptions, arguments, "wavessm explore")
     one_thread()
     server = make_server(given)
     address = f"http://127.0.0.1:{server.port}/"
@@ -43,19 +45,19 @@ def main(arguments: list[str]) -> int:
 
 
 def one_thread() -> None:
-    """Products of matrices this small take twice as long on two threads that wait for each other."""
+    """Use one thread: products of matrices this small take twice as long on two that wait for each other."""
     import torch
 
     try:
         from threadpoolctl import threadpool_limits
     except ImportError as reason:
-        raise MissingExtraError("the page needs threadpoolctl: pip install 'wavessm[explore]'.") from reason
+        raise MissingExtraError("the page needs threadpoolctl: pip install 'wavessm-lab'.") from reason
     torch.set_num_threads(1)
     threadpool_limits(1)
 
 
-def make_server(given: Options):  # type: ignore[no-untyped-def]
-    """A server that listens on the loopback address, ready to serve."""
+def make_server(given: ExploreOptions):  # type: ignore[no-untyped-def]
+    """Return a server that listens on the loopback address, ready to serve."""
     folders = given.folders or tuple(path for path in (Path("runs"),) if path.is_dir())
     for folder in folders:
         if not folder.is_dir():
@@ -71,7 +73,7 @@ def make_server(given: Options):  # type: ignore[no-untyped-def]
     try:
         return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=_quiet())
     except (OSError, SystemExit) as reason:
-        raise OptionError(f"port {given.port} is taken; choose another with --port, or 0 for a free one.") from reason
+        raise OptionError(f"port {given.port} is in use; choose another with --port, or 0 for a free one.") from reason
 
 
 def _quiet():  # type: ignore[no-untyped-def]
@@ -86,9 +88,3 @@ def _quiet():  # type: ignore[no-untyped-def]
                 print(f"wavessm explore: {code} for {self.path}", file=sys.stderr)
 
     return Quiet
-
-
-def _named(arguments: list[str]) -> list[str]:
-    """FOLDERS… without an option's name before them."""
-    count = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
-    return [*arguments[count:], "--folders", *arguments[:count]] if count else arguments

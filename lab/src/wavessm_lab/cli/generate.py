@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from wavessm.cli.bar import Bar
-from wavessm.cli.parse import first, parse
-from wavessm.data.task import data_root
-from wavessm.errors import OptionError, unknown_name
+from tyro.conf import Positional
 
-GENERATED = ("listops", "pathfinder", "pathx")
+from wavessm.cli.parse import parse
+from wavessm.errors import OptionError
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GenerateOptions:
-    name: str = ""
-    """listops, pathfinder or pathx; it may stand first without --name."""
+    """Generate a set by its published rules. An interrupted generator is resumed by the same command."""
+
+    name: Positional[Literal["listops", "pathfinder", "pathx"]]
+    """The set to generate."""
     root: str = ""
     """Folder that holds the sets; default $WAVESSM_DATA."""
     count: int = 0
-    """Examples in all; 0 takes the published number."""
+    """Number of examples; 0 for the published number."""
     seed: int = 0
     """Seed; the set does not depend on the number of workers."""
     workers: int = 0
-    """Processes; 0 takes one a core."""
+    """Processes; 0 for one per core."""
     as_published: bool = False
     """Pictures: let paths touch, as the published program does."""
 
 
-def main(rest: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """Run `wavessm data generate`; returns the exit status."""
+    given = parse(GenerateOptions, arguments, "wavessm data generate")
+    from wavessm.cli.bar import Bar
+    from wavessm.data import data_root
     from wavessm.data.datasets.pathfinder import COUNT
     from wavessm_lab.generate.listops import Sizes, generate_listops
     from wavessm_lab.generate.pathfinder import generate_pathfinder
 
-    rest = first(rest, "name")
-    if not any(word.startswith("--name") or word in ("-h", "--help") for word in rest):
-        raise OptionError(f"generate needs the name of a set: {', '.join(GENERATED)}.")
-    about = "Draw a set by its published rules; a stopped generator resumes."
-    given = parse(GenerateOptions, None, rest, "wavessm data generate NAME", about)
-    if given.name not in GENERATED:
-        raise unknown_name("generated set", given.name, GENERATED)
     if given.count < 0:
         raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")
     if given.workers < 0:
-        raise OptionError(f"generate: workers is {given.workers}, expected 0 (one a core) or more.")
+        raise OptionError(f"generate: workers is {given.workers}, expected 0 (one per core) or more.")
     root, bar = data_root(given.root), Bar(given.name, "{:,}".format)
     Path(root).mkdir(parents=True, exist_ok=True)
     if given.name == "listops":

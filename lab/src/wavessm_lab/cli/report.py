@@ -1,24 +1,28 @@
-"""`wavessm report`: a CSV of runs as tables and plots beside the paper's numbers."""
+"""`wavessm report [RUNS.csv]`: a CSV of runs as tables and plots beside the paper's numbers."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
-from wavessm.cli.parse import first, parse
+from tyro.conf import Positional
+
+from wavessm.cli.parse import parse
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    runs: Path = Path("results/runs.csv")
+@dataclass(frozen=True)
+class ReportOptions:
+    """Tables and plots of results beside the paper's: better, within noise, worse; missing cells stay empty."""
+
+    runs: Positional[Path] = Path("results/runs.csv")
     """CSV that runs were written to."""
     out: Path = Path("runs/report")
     """Folder for report.md, report.html and the plots."""
 
 
 def main(arguments: list[str]) -> int:
-    about = "Tables and plots of results beside the paper's: better, within noise, worse; missing cells stay empty."
-    given = parse(Options, Options(), first(arguments, "runs"), "wavessm report", about)
+    """Run `wavessm report`; returns the exit status."""
+    given = parse(ReportOptions, arguments, "wavessm report")
     from wavessm_lab.report.tables import write_report
 
     for path in write_report(given.runs, given.out):

@@ -1,26 +1,18 @@
-"""Every figure and study of the paper from our own code, by name.
-
-    python -m wavessm_lab.studies.figures --out runs/figures                     all of them
-    python -m wavessm_lab.studies.figures jacobian 'steps-*' --out runs/figures  some, by name or pattern
-    python -m wavessm_lab.studies.figures --list                                 their names
-    python -m wavessm_lab.studies.figures --out runs/figures --gallery docs      all of them, and the gallery page
+"""Every figure and study of the paper from our own code, by name: `wavessm figures`.
 
 Each figure NAME becomes NAME.png, NAME.pdf, NAME.csv (the numbers it shows) and NAME.txt (one line of caption).
-Nothing involves chance or the date, so the same versions write the same bytes. A new figure is a function that
+Nothing depends on chance or the date, so the same versions write the same bytes. A new figure is a function that
 returns a `Drawing`, a line in _STUDIES and its place in SECTIONS.
 """
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from wavessm.errors import OptionError, Registry, WaveSSMError
+from wavessm.errors import Registry
 from wavessm.inspection.drawing import STYLE, Drawing
 from wavessm.training.record import provenance, pyplot, write_csv
 from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, matrices, windows
@@ -53,7 +45,7 @@ for _name, _study in _STUDIES.items():
 SECTIONS = {
     "Atoms and operators": ("legendre-morlet", "atoms", "matrices", "measures", "memory", "modes"),
     "Conditioning": ("conditioning", "lemma"),
-    "What each coordinate hears": ("jacobian", "jacobian-families", "localisation", "overlap", "windows"),
+    "What each coordinate represents": ("jacobian", "jacobian-families", "localisation", "overlap", "windows"),
     "Step functions on a budget": ("steps-errors", *budget.RECONSTRUCTIONS),
 }
 """The order of the gallery."""
@@ -111,7 +103,7 @@ def gallery_page(captions: dict[str, str]) -> str:
         "numbers as CSV, by",
         "",
         "```",
-        "python -m wavessm_lab.studies.figures --out runs/figures --gallery docs",
+        "wavessm figures --out runs/figures --gallery docs",
         "```",
     ]
     for section, names in SECTIONS.items():
@@ -121,47 +113,21 @@ def gallery_page(captions: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Parser(argparse.ArgumentParser):
-    """One whose mistakes are one line."""
+def make_all(names: Sequence[str], folder: Path, gallery: Path | None, arguments: Sequence[str]) -> None:
+    """Draw and save figures, with a line for each.
 
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; see --help.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="wavessm figures", description="Every figure of the paper from our own code.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="figures by name or pattern; all if none is given")
-    parser.add_argument("--out", type=Path, default=Path("runs/figures"), metavar="DIR", help="folder for the files")
-    parser.add_argument("--gallery", type=Path, metavar="DOCS", help="also write DOCS/gallery.md and its pictures")
-    parser.add_argument("--list", action="store_true", help="only list the names")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command `wavessm figures`; 0, or 2 where an argument is wrong."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        options = _parser().parse_args(arguments)
-        names = select(options.names)
-        if options.gallery is not None and len(names) < len(FIGURES.names()):
-            raise OptionError("--gallery shows the whole set; leave out the names.")
-        if options.list:
-            print("\n".join(names))
-            return 0
-        captions = {}
-        for name in names:
-            start = time.perf_counter()
-            captions[name] = make(name, options.out, None if options.gallery is None else options.gallery / "figures")
-            print(f"{name} ({time.perf_counter() - start:.1f} s): {captions[name]}", flush=True)
-    except WaveSSMError as error:
-        print(f"wavessm figures: {error}", file=sys.stderr)
-        return 2
-    made = provenance("python -m wavessm_lab.studies.figures", arguments)
-    (options.out / "PROVENANCE.md").write_text(f"Made by {made}.\n", encoding="utf-8")
-    if options.gallery is not None:
-        (options.gallery / "gallery.md").write_text(gallery_page(captions), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Args:
+        names: Figures, as of `select`.
+        folder: Where they go.
+        gallery: Folder for gallery.md and its pictures, or None.
+        arguments: Of the command, for PROVENANCE.md.
+    """
+    captions = {}
+    for name in names:
+        start = time.perf_counter()
+        captions[name] = make(name, folder, None if gallery is None else gallery / "figures")
+        print(f"{name} ({time.perf_counter() - start:.1f} s): {captions[name]}", flush=True)
+    made = provenance("wavessm figures", list(arguments))
+    (folder / "PROVENANCE.md").write_text(f"Made by {made}.\n", encoding="utf-8")
+    if gallery is not None:
+        (gallery / "gallery.md").write_text(gallery_page(captions), encoding="utf-8")

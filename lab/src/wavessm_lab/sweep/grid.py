@@ -1,7 +1,7 @@
-"""Stage 8t: a grid of runs: tasks × horizons × variables × recipes × variants × seeds, as a list of jobs.
+"""A grid of runs: tasks × horizons × variables × recipes × variants × seeds, expanded into a list of jobs.
 
-A job is one `wavessm train` command in the form that a process can run; its command is its name in the table of runs.
-An axis that a task does not have (the horizon of a classification) adds nothing to it.
+A job is one `wavessm train` command together with what it means; the command is its key in the table of runs. An axis
+that a task does not have (the horizon of a classification) is ignored for this task.
 """
 
 from __future__ import annotations
@@ -10,50 +10,50 @@ import dataclasses
 import hashlib
 import itertools
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wavessm.cli.train import read
 from wavessm.data import get_task
 from wavessm.data.datasets.forecast import ALIASES, SETS
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
-from wavessm.training.config import Choice, TrainConfig, changed_name
+from wavessm.training.config import TrainConfig
 
 _BACKBONES = ("lstm", "transformer")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The axes. A task may carry its data set, `forecast:ETTh1`; a variant is `family[:measure[:structure]]`, or lstm
-    or transformer; `vary` holds any other options, `windows=2,4,8`."""
+    """The axes of a sweep.
+
+    Raises:
+        OptionError: No task, an empty axis, or an option given twice.
+    """
 
     tasks: tuple[str, ...] = ()
-    """Tasks, as in forecast:ETTh1,forecast:WTH,window-copy."""
+    """Tasks, with a data set if they have several: forecast:ETTh1, forecast:WTH, window-copy."""
     variants: tuple[str, ...] = ("morlet",)
     """Models: family, family:measure, family:measure:structure, lstm or transformer."""
     horizons: tuple[int, ...] = ()
-    """Horizons of forecasts; none takes the task's own."""
+    """Horizons of forecasts; empty for the task's own."""
     seeds: tuple[int, ...] = (0,)
     """Seeds."""
     recipes: tuple[str, ...] = ("best",)
     """Recipes: best, paper."""
     variables: tuple[str, ...] = ()
-    """Forecasts: uni, multi; none takes the task's own."""
+    """Forecasts: uni, multi; empty for the task's own."""
     vary: tuple[str, ...] = ()
     """Other options with their values, as in windows=2,4,8."""
     options: tuple[str, ...] = ()
     """Options of wavessm train for every run; on the command line, what follows --."""
 
-    def check(self) -> Grid:
-        """The grid itself, or an `OptionError`."""
-        if not self.tasks:
-            raise OptionError("no tasks; give --tasks, as in --tasks window-copy,forecast:ETTh1.")
-        for name in ("variants", "seeds", "recipes"):
+    def __post_init__(self) -> None:
+        for name in ("tasks", "variants", "seeds", "recipes"):
             if not getattr(self, name):
-                raise OptionError(f"no {name}; give at least one.")
+                raise OptionError(f"no {name}; give at least one, as in --tasks window-copy,forecast:ETTh1.")
         for entry in self.vary:
             if "=" not in entry:
                 raise OptionError(f"vary has {entry!r}, expected an option and its values, as in windows=2,4.")
@@ -62,7 +62,6 @@ class Grid:
         for name in (*typed, *(entry.partition("=")[0].strip() for entry in self.vary)):
             if name in decided:
                 raise OptionError(f"--{name} is decided by --{decided[name]}; give it there.")
-        return self
 
     def _decided(self) -> dict[str, str]:
         """Options of a run, and the axes that decide them."""
@@ -74,19 +73,22 @@ class Grid:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Grid:
-        """The grid of a file; an unknown field is refused."""
+        """Build the grid that a file describes; an unknown field is refused."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
                 raise unknown_name("field of a sweep", name, known)
-        return cls(**{name: _several(value, name) for name, value in values.items()}).check()
+        return cls(**{name: _as_tuple(value, name) for name, value in values.items()})
 
 
-def _several(value: Any, name: str) -> tuple[Any, ...]:
+def _as_tuple(value: Any, name: str) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if name in ("horizons", "seeds") and not all(isinstance(v, int) for v in values):
-        raise OptionError(f"{name} has {value!r}, expected whole numbers.")
-    return values if name in ("horizons", "seeds") else tuple(str(v) for v in values)
+    if name not in ("horizons", "seeds"):
+        return tuple(str(each) for each in values)
+    try:
+        return tuple(int(each) for each in values)
+    except (TypeError, ValueError):
+        raise OptionError(f"{name} are {','.join(map(str, values))}, expected whole numbers, as in 0,1,2.") from None
 
 
 @dataclass(frozen=True)
@@ -102,20 +104,21 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Readable, and of this command only: the name of its folder."""
+        """A readable name, unique to this command: that of its folder."""
         parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(self.model),
                  self.recipe_name.partition("+")[0], f"s{self.config.seed}",
                  hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
         return "-".join(str(part) for part in parts if part)
 
     @property
-    def shape(self) -> str:
+    def memory_key(self) -> str:
         """What its memory depends on: everything but the seed."""
         return repr((self.task, sorted(self.options.items()), self.model, replace(self.config, seed=0)))
 
 
 def label(model: ModelConfig) -> str:
-    """
+    """Return a short name of a model.
+
     >>> label(ModelConfig(family="db6", measure="translated")), label(ModelConfig(backbone="lstm"))
     ('db6-translated', 'lstm')
     """
@@ -124,34 +127,28 @@ def label(model: ModelConfig) -> str:
     return "-".join(part for part in (model.family, model.measure, model.structure) if part)
 
 
-Base = Callable[[list[str]], Choice]
-"""Reads the arguments of `wavessm train` into data options, model and training."""
-
-
-def expand(grid: Grid, base: Base) -> list[Job]:
-    """All jobs, each once, in the order of the axes with the seeds innermost."""
-    grid.check()
+def expand(grid: Grid) -> list[Job]:
+    """Return all jobs of a grid, each once, in the order of the axes with the seeds innermost."""
+    tasks = [place.partition(":")[0] for place in grid.tasks]
     for axis, name in (("horizons", "horizon"), ("variables", "variables")):
-        tasks = [place.partition(":")[0] for place in grid.tasks]
-        if getattr(grid, axis) and not any(name in _fields(task) for task in tasks):
+        if getattr(grid, axis) and not any(name in _data_fields(task) for task in tasks):
             raise OptionError(f"{axis} are given, but {', '.join(tasks)} has none to choose from.")
     jobs: dict[str, Job] = {}
     varied = [
-        [["--" + k.strip(), v] for v in values.split(",")] for k, _, values in (e.partition("=") for e in grid.vary)
+        [["--" + name.strip(), value] for value in values.split(",")]
+        for name, _, values in (entry.partition("=") for entry in grid.vary)
     ]
     for place, recipe_name, extra in itertools.product(grid.tasks, grid.recipes, itertools.product(*varied)):
         task, _, dataset = place.partition(":")
         arguments = [task, "--recipe", recipe_name, *grid.options, *itertools.chain(*extra)]
         for chosen in _data_axes(grid, task, dataset):
-            placed = [*arguments, *_words(chosen)]
-            options, model, config = base(placed)  # which may start elsewhere for every data set and horizon
-            own = base([task, "--recipe", recipe_name, *_words(chosen)])
-            called = changed_name(recipe_name, own, (options, model, config))
+            words = [*arguments, *_words(chosen)]
+            given = read(words)
             for variant, seed in itertools.product(grid.variants, grid.seeds):
                 fields: dict[str, Any] = variant_fields(variant)
-                command = shlex.join(["wavessm", "train", *placed, *_words({**fields, "seed": seed})])
-                changed = replace(model, **fields), replace(config, seed=seed)
-                jobs[command] = Job(task, dict(options), called, *changed, command)
+                command = shlex.join(["wavessm", "train", *words, *_words({**fields, "seed": seed})])
+                model, config = replace(given.model, **fields), replace(given.config, seed=seed)
+                jobs[command] = Job(task, given.data, given.recipe_name, model, config, command)
     return list(jobs.values())
 
 
@@ -159,29 +156,26 @@ def _words(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def _fields(task: str) -> list[str]:
+def _data_fields(task: str) -> list[str]:
     return [field.name for field in dataclasses.fields(get_task(task).options)]
 
 
 def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     """Every choice of data set, horizon and variables that the task has."""
-    known = _fields(task)
+    known = _data_fields(task)
     if dataset and "dataset" not in known:
         raise OptionError(f"{task} has no data sets to choose from, got {task}:{dataset}.")
     dataset = ALIASES.get(dataset.lower(), dataset)
     if dataset and dataset not in SETS:
         raise unknown_name("forecasting set", dataset, SETS)
-    axes: list[tuple[str, Sequence[Any]]] = [
-        ("dataset", [dataset] if dataset else []),
-        ("horizon", grid.horizons),
-        ("variables", grid.variables),
-    ]
-    there = [(name, values) for name, values in axes if values and name in known]
-    return [dict(zip([n for n, _ in there], c, strict=True)) for c in itertools.product(*(v for _, v in there))]
+    axes = {"dataset": [dataset] if dataset else [], "horizon": grid.horizons, "variables": grid.variables}
+    there = {name: values for name, values in axes.items() if values and name in known}
+    return [dict(zip(there, choice, strict=True)) for choice in itertools.product(*there.values())]
 
 
 def variant_fields(variant: str) -> dict[str, str]:
-    """
+    """Return the model options that a variant stands for.
+
     >>> variant_fields("db6:translated"), variant_fields("lstm")
     ({'family': 'db6', 'measure': 'translated'}, {'backbone': 'lstm'})
     """

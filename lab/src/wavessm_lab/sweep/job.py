@@ -1,12 +1,11 @@
-"""Stage 8u: one job of a sweep in a process of its own: begun, gone on with, or only written down; never twice.
+"""One job of a sweep in a process of its own: started, resumed, or only recorded; never twice at a time.
 
-A process holds the lock of its log while it works, so that a run has one owner even when a killed sweep is started
-again at once. The system gives the lock back when its holder dies.
+A process holds the lock beside its log while it works, so that a run has one owner even when a killed sweep is started
+again at once. The system releases the lock when its holder dies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -18,48 +17,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from wavessm.data.parallel import end_with_parent
-from wavessm.training import results
-from wavessm.training.checkpoint import Interrupted
+from wavessm.training import Interrupted, Run, results
 from wavessm.training.distributed import STOPPED
-from wavessm.training.run import Run
 from wavessm_lab.sweep.grid import Job
 
 FAILED = 1
-"""Exit status of a process that has written down why its run failed."""
+"""Exit status of a process that has recorded why its run failed."""
 
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """Where a sweep keeps its things."""
+    """Files of a sweep."""
 
     folder: Path
     csv: Path
-    everything: bool = False  # a row for every score, not only for the one that selects
+    all_scores: bool = False
+    """Write a row for every score, not only for the selecting one."""
 
     def run(self, job: Job) -> Path:
+        """Return the run folder of a job."""
         return self.folder / job.name
 
     def log(self, job: Job) -> Path:
+        """Return the file of what a job prints."""
         return self.folder / "logs" / f"{job.name}.log"
 
 
-def work(job: Job, desk: SweepPaths) -> int:
-    """Do a job and write its row; the exit status. A run that was asked to stop leaves none."""
+def work(job: Job, paths: SweepPaths) -> int:
+    """Train, resume or read one run and append its rows; an interrupted run has none. Returns the exit status."""
     try:
-        run = _trained(job, desk.run(job))
-        results.append(desk.csv, results.rows_of_run(run, job.command, desk.everything))
+        run = _trained(job, paths.run(job))
+        results.append(paths.csv, results.rows_of_run(run, job.command, paths.all_scores))
     except (Interrupted, KeyboardInterrupt):
         return STOPPED
     except Exception as reason:
         lines = str(reason).strip().splitlines() or [""]
-        fail(job, desk, lines[0] if isinstance(reason, ValueError) else f"{type(reason).__name__}: {lines[0]}")
+        record_failure(
+            job, paths, lines[0] if isinstance(reason, ValueError) else f"{type(reason).__name__}: {lines[0]}"
+        )
         return FAILED
     return 0
 
 
 def _trained(job: Job, folder: Path) -> Run:
-    from wavessm.training.run import resume, train
+    from wavessm.training import resume, train
 
     if (folder / "result.json").exists():
         return Run.read(folder)
@@ -69,8 +73,8 @@ def _trained(job: Job, folder: Path) -> Run:
     return train(job.task, job.options, job.model, job.config, folder, job.recipe_name, show=False)
 
 
-def fail(job: Job, desk: SweepPaths, reason: str) -> None:
-    """Write down a run that failed."""
+def record_failure(job: Job, paths: SweepPaths, reason: str) -> None:
+    """Append the row of a run that failed."""
     from wavessm.training.run import environment
 
     model = job.model
@@ -83,45 +87,51 @@ def fail(job: Job, desk: SweepPaths, reason: str) -> None:
         "command": job.command,
         "status": f"failed: {reason}",
     }
-    results.append(desk.csv, [row])
+    results.append(paths.csv, [row])
 
 
-def process(job: Job, desk: SweepPaths) -> None:
-    """What a process of the local engine does."""
-    end_with_parent()
-    os.setpgrp()  # Ctrl-C is the sweep's; it asks us to stop
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # until the run has its own way to stop
-    with owned(desk.log(job)):
+def process(job: Job, paths: SweepPaths) -> None:
+    """Entry point of a process of the local engine."""
+    _leave_the_terminal()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # until the run handles it itself
+    with owned(paths.log(job)):
         sys.argv = shlex.split(job.command)
-        status = work(job, desk)
+        status = work(job, paths)
     sys.exit(status)
+
+
+def _leave_the_terminal() -> None:
+    """Let Ctrl-C reach the sweep only, which asks its processes to stop."""
+    end_with_parent()
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
+    else:  # Windows
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
 def owned(log: Path) -> Iterator[None]:
-    """Hold a log's lock and let everything that is printed go there."""
+    """Hold the lock of a log and send everything that is printed to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    kept = os.dup(1), os.dup(2)
-    with log.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(f"{log}.lock"), log.open("a") as file:
+        saved = os.dup(1), os.dup(2)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         try:
             yield
-        finally:  # a process that lives on (a worker of Ray) must not keep the lock through its output
+        finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            for number, old in enumerate(kept, 1):
+            for number, old in enumerate(saved, 1):
                 os.dup2(old, number)
                 os.close(old)
 
 
 def measure(job: Job, answers: Any) -> None:
-    """The bytes that a run takes at the highest, or 0 if its dry run fails: the run will say why."""
-    from wavessm.training.dry_run import estimate_run
+    """Put the peak memory of a run in bytes, by its dry run; 0 if that fails: the run itself will give the reason."""
+    from wavessm.training import estimate_run
 
-    end_with_parent()
-    os.setpgrp()
+    _leave_the_terminal()
     try:
         answers.put(estimate_run(job.task, job.options, job.model, job.config).memory)
     except Exception:

@@ -1,7 +1,7 @@
-"""Stage 8v: a sweep: jobs side by side, what is left after an interruption, a live table.
+"""The state of a sweep, and the engine that runs its jobs as processes on this machine.
 
-The table of runs says what is done: a job whose command has a row is not begun again. Locally every job is a process,
-forked from one that has imported everything; `sweep_ray.py` hands jobs to a Ray cluster instead.
+A job whose command has a row in the table of runs is not started again. Every job is a process, forked where possible
+from one that has imported everything; `ray.py` hands jobs to a Ray cluster instead.
 """
 
 from __future__ import annotations
@@ -23,58 +23,65 @@ from wavessm_lab.sweep.grid import Job
 from wavessm_lab.sweep.job import SweepPaths
 
 GRACE_SECONDS = 60.0
-"""How long runs that are asked to stop may take to save."""
+"""Time that runs have to save when they are asked to stop."""
 
 
 @dataclass
 class SweepState:
-    """What runs, waits, is done and failed, by the name of the job."""
+    """Which jobs wait, run, are finished and have failed."""
 
-    desk: SweepPaths
+    paths: SweepPaths
     waiting: list[Job]
     running: dict[str, Job] = field(default_factory=dict)
-    since: dict[str, float] = field(default_factory=dict)
-    done: list[Job] = field(default_factory=list)
+    started_at: dict[str, float] = field(default_factory=dict)
+    finished: list[Job] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
 
     @classmethod
-    def of(cls, planned: Sequence[Job], desk: SweepPaths, retry: bool = False) -> SweepState:
-        """Sorted by what the table of runs says. retry: try failed ones once more."""
-        rows = results.read(desk.csv)
+    def of(cls, planned: Sequence[Job], paths: SweepPaths, retry: bool = False) -> SweepState:
+        """Sort the planned jobs by their status in the table of runs.
+
+        Args:
+            planned: All jobs of the sweep.
+            paths: Where the table is.
+            retry: Whether failed jobs wait once more.
+        """
+        rows = results.read(paths.csv)
         status = {row["command"]: row["status"] for row in rows if row["status"] != "ok"}
         status |= {row["command"]: "ok" for row in rows if row["status"] == "ok"}
-        board = cls(desk, [])
+        state = cls(paths, [])
         for job in planned:
-            said = status.get(job.command)
-            if said is None or (retry and said != "ok"):
-                board.waiting.append(job)
-            elif said == "ok":
-                board.done.append(job)
+            found = status.get(job.command)
+            if found is None or (retry and found != "ok"):
+                state.waiting.append(job)
+            elif found == "ok":
+                state.finished.append(job)
             else:
-                board.failed[job.name] = said.removeprefix("failed: ")
-        return board
+                state.failed[job.name] = found.removeprefix("failed: ")
+        return state
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
+        """Move a job from waiting to running."""
         self.waiting.remove(job)
-        self.running[job.name], self.since[job.name] = job, time.monotonic()
+        self.running[job.name], self.started_at[job.name] = job, time.monotonic()
 
     def end(self, name: str, status: int) -> None:
-        """A job's process has ended. One that left no row gets it here."""
+        """Sort a job by the exit status of its process; append the row that a killed one could not write."""
         job = self.running.pop(name)
         if status == 0:
-            self.done.append(job)
+            self.finished.append(job)
         elif status == STOPPED:
             self.waiting.append(job)
         elif status == jobs.FAILED:
-            said = [r["status"] for r in results.read(self.desk.csv) if r["command"] == job.command]
-            self.failed[name] = said[-1].removeprefix("failed: ") if said else "no reason given"
+            rows = [row["status"] for row in results.read(self.paths.csv) if row["command"] == job.command]
+            self.failed[name] = rows[-1].removeprefix("failed: ") if rows else "no reason given"
         else:
-            self.refuse(job, f"its process ended by {_name(status)}{' (out of memory?)' if status == -9 else ''}")
+            self.fail(job, f"its process ended by {_name(status)}{' (out of memory?)' if status == -9 else ''}")
 
-    def refuse(self, job: Job, reason: str) -> None:
-        """Write a failure down that the job's own process could not."""
-        jobs.fail(job, self.desk, reason)
+    def fail(self, job: Job, reason: str) -> None:
+        """Record a failure that the job's own process could not."""
+        jobs.record_failure(job, self.paths, reason)
         if job in self.waiting:
             self.waiting.remove(job)
         self.failed[job.name] = reason
@@ -85,69 +92,78 @@ def _name(status: int) -> str:
 
 
 class Local:
-    """Processes on this machine: at most `count` at a time, and no more than fit into `budget` bytes together."""
+    """Runs jobs as processes on this machine.
 
-    def __init__(self, board: SweepState, count: int, budget: int | None) -> None:
-        self.board, self.count, self.budget = board, count, budget
+    Args:
+        state: Jobs; updated while they run.
+        count: Largest number of jobs at a time.
+        budget: Largest memory of all running jobs together in bytes, or None.
+    """
+
+    def __init__(self, state: SweepState, count: int, budget: int | None) -> None:
+        self.state, self.count, self.budget = state, count, budget
         self.processes: dict[str, Any] = {}
         self.needs: dict[str, int] = {}
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-        prepare_server()
-        start_server()
-        self.context = multiprocessing.get_context("forkserver")
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            prepare_server()
+            start_server()
+            self.context: Any = multiprocessing.get_context("forkserver")
+        else:  # Windows
+            self.context = multiprocessing.get_context("spawn")
 
     def run(self, show: Any) -> None:
-        """Until nothing runs or waits, or until asked to stop; show(board) after every change."""
+        """Run all jobs, or until asked to stop; calls show(state) after every change."""
         with stopping() as asked:
             try:
-                while (self.board.waiting or self.processes) and not asked:
+                while (self.state.waiting or self.processes) and not asked:
                     self._fill()
-                    show(self.board)
+                    show(self.state)
                     wait([process.sentinel for process in self.processes.values()], timeout=0.5)
                     self._reap()
             finally:
-                self.board.stopped = bool(asked)
+                self.state.stopped = bool(asked)
                 self._stop()
-        show(self.board)
+        show(self.state)
 
     def _fill(self) -> None:
-        """Begin jobs while there is room; a small one may go before a big one that has to wait."""
-        for job in list(self.board.waiting):
+        """Start jobs while there is room; a small one may start before a big one that has to wait."""
+        for job in list(self.state.waiting):
             if len(self.processes) >= self.count:
                 return
             need = self._need(job)
             if self.budget is not None and need > self.budget:
-                said = f"needs {need / 2**30:.2f} GiB, the budget is {self.budget / 2**30:.2f}"
-                self.board.refuse(job, f"{said}; use a smaller batch")
+                sizes = f"needs {need / 2**30:.2f} GiB, the budget is {self.budget / 2**30:.2f}"
+                self.state.fail(job, f"{sizes}; use a smaller batch")
                 continue
-            taken = sum(self._need(other) for other in self.board.running.values())
+            taken = sum(self._need(other) for other in self.state.running.values())
             if self.budget is not None and taken + need > self.budget:
                 continue
-            process = self.context.Process(target=jobs.process, args=(job, self.board.desk), name=job.name)
+            process = self.context.Process(target=jobs.process, args=(job, self.state.paths), name=job.name)
             process.start()
             self.processes[job.name] = process
-            self.board.begin(job)
+            self.state.start(job)
 
     def _need(self, job: Job) -> int:
-        """Bytes of a run by its dry run, made once for all seeds; 0 where no budget asks."""
+        """Memory of a run by its dry run, made once for all seeds; 0 without a budget."""
         if self.budget is None:
             return 0
-        if job.shape not in self.needs:
+        if job.memory_key not in self.needs:
             answers = self.context.SimpleQueue()
             process = self.context.Process(target=jobs.measure, args=(job, answers))
             process.start()
             process.join()
-            self.needs[job.shape] = 0 if answers.empty() else answers.get()
-        return self.needs[job.shape]
+            self.needs[job.memory_key] = 0 if answers.empty() else answers.get()
+        return self.needs[job.memory_key]
 
     def _reap(self) -> None:
         for name, process in list(self.processes.items()):
             if process.exitcode is not None:
                 del self.processes[name]
-                self.board.end(name, process.exitcode)
+                self.state.end(name, process.exitcode)
 
     def _stop(self) -> None:
-        """Ask what still runs to save and stop; end what does not."""
+        """Ask running jobs to save and stop; kill those that do not."""
         for process in self.processes.values():
             process.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
@@ -158,12 +174,12 @@ class Local:
                 process.join()
         for name, process in list(self.processes.items()):
             del self.processes[name]
-            self.board.end(name, 0 if process.exitcode == 0 else STOPPED)
+            self.state.end(name, 0 if process.exitcode == 0 else STOPPED)
 
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """A list that holds something once Ctrl-C or SIGTERM has come; a second one ends at once."""
+    """Yield a list that is not empty after Ctrl-C or SIGTERM; a second signal raises KeyboardInterrupt."""
     asked: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
