@@ -74,7 +74,7 @@ def test_intervals_cover_what_they_promise(fitted):
     np.testing.assert_allclose((wide.upper + wide.lower) / 2, fitted.predict())
     with pytest.raises(DataError, match=r"level 0\.999 needs 999"):
         fitted.predict_interval(level=0.999)
-    with pytest.raises(ws.OptionError, match="level is 'a', expected a number between 0 and 1"):
+    with pytest.raises(ws.OptionError, match="level is 'a', expected a number 0 ≤ level < 1"):
         fitted.predict_interval(level="a")
 
 
@@ -301,12 +301,10 @@ def test_a_warm_start_keeps_its_choices_and_refuses_another_model():
     first, context = model.model_, model.context_
     assert model.fit(series).model_ is first
     assert model.context_ == context
-    for call, words in (
-        (lambda: model.fit(season(90, columns=2)), "d_input is 2, but the fitted model has 1"),
-        (lambda: model.fit(series, series[:, None]), "encoder is 'calendar', .* has 'linear'"),
-    ):
-        with pytest.raises(ws.OptionError, match=f"warm_start: {words}"):
-            call()
+    with pytest.raises(ws.ShapeError, match="series 0 has 2 columns, expected 1"):
+        model.fit(season(90, columns=2))
+    with pytest.raises(ws.OptionError, match=r"warm_start: encoder is 'calendar', .* has 'linear'"):
+        model.fit(series, series[:, None])
     assert model.predict().shape == (3,), "a refused fit leaves the last one"
 
 

@@ -120,7 +120,7 @@ def conformal(scores: np.ndarray, level: float) -> np.ndarray:
     18.0
     """
     count = np.isfinite(scores).sum(axis=0)
-    rank = np.ceil((count + 1) * level - 1e-9).astype(int)
+    rank = np.maximum(1, np.ceil((count + 1) * level - 1e-9)).astype(int)
     if (rank > count).any():
         needed = math.ceil(level / (1 - level) - 1e-9)
         raise DataError(

@@ -5,28 +5,33 @@ Options that stay None are chosen so that a fit takes minutes on a small CPU; `c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from torch import Tensor
+from torch import Tensor, nn
 
-from wavessm.data.source import Source
+from wavessm.data.source import Batch, Source
 from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
-from wavessm.estimators.fitting import Plan, train
+from wavessm.nn.block import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
+from wavessm.training import Plan, TrainConfig, pick_device
+from wavessm.training.loop import Objective, Trainer
+from wavessm.training.progress import Progress
 
 STEPS = 1500
 """Optimiser steps a fit aims at."""
 
+PREDICT_BATCH = 256
 _MODEL_OPTIONS = ("family", "d_model", "n_layers", "d_state", "dt_min", "dt_max", "dropout")
 _global_generator = threading.Lock()
 
@@ -59,21 +64,33 @@ class WaveSSMEstimator(BaseEstimator):
         return self.warm_start and hasattr(self, "model_")
 
     def _fit_model(
-        self, source: Source, held: Source | None, loss: Callable[[Tensor, Tensor], Tensor], seed: int,
-        config: ModelConfig, plan: Plan, **choices: Any,
+        self, source: Source, held: Source | None, loss: Callable[[Tensor, Tensor], Tensor], config: ModelConfig,
+        training: TrainConfig, steps_per_epoch: int | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Train a new model, or continue the last one; `held` is the source of validation."""
-        device = pick_device(self.device)
+        """Train a new model, or continue the last one, by loss(output, target); `held` is the source of validation."""
+        device = pick_device(training)
+        plan = training.plan(len(source))
+        if steps_per_epoch is not None:
+            steps = min(steps_per_epoch, plan.steps_per_epoch)
+            plan = Plan(steps, steps * int(training.epochs), steps)
         if not self._continues:
-            self.model_ = build_model(config, seed)
+            self.model_ = build_model(config, training.seed)
         self.choices_ = {name: getattr(config, name) for name in _MODEL_OPTIONS} | choices
-        self.choices_ |= {"max_epochs": plan.epochs, "batch_size": plan.batch_size, "early_stopping": held is not None}
+        self.choices_ |= {"max_epochs": int(training.epochs), "batch_size": training.batch_size}
+        self.choices_["early_stopping"] = held is not None
         if self.verbose:
             words = (f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.choices_.items())
             print(f"{type(self).__name__}: {', '.join(words)}")
-        held = None if held is None else held.to(device)
-        self.history_ = train(self.model_.to(device), plan, source.to(device), loss, held, seed)
-        self.n_iter_ = self.history_.epochs
+        model, source = self.model_.to(device), source.to(device)
+        validate = None if held is None else _validation(model, held.to(device), loss)
+        objective = Objective(source, lambda network, batch: loss(apply_model(network, batch), batch.y), validate)
+        with _own_dropout(model, training.seed):
+            progress = Progress(type(self).__name__, show=bool(self.verbose))
+            self.history_ = Trainer(model, objective, training, plan).fit(progress)
+        if held is None:
+            batches = torch.arange(len(source)).split(training.batch_size)[: plan.steps_per_epoch]
+            _refresh_batch_norm(model, [source.take(index) for index in batches])
+        self.n_iter_ = len(self.history_.rows)
 
     def _model_config(self, sizes: dict[str, Any], **decided: Any) -> ModelConfig:
         """The model: options as given, the rest as `sizes` says or, for a warm start, as the last fit chose."""
@@ -88,22 +105,17 @@ class WaveSSMEstimator(BaseEstimator):
                 check_unchanged(field.name, getattr(config, field.name), getattr(before, field.name))
         return config
 
-    def _plan(self, cases: int, steps_per_epoch: int | None = None) -> Plan:
+    def _train_config(self, cases: int, seed: int, steps_per_epoch: int | None = None) -> TrainConfig:
         """The training: options as given, the rest for `cases` training cases: about `STEPS` steps."""
+        lr = check_positive(self.learning_rate, "learning_rate")
         batch = min(64, max(8, math.ceil(cases / 4))) if self.batch_size is None else self.batch_size
-        batch = check_int(batch, "batch_size", least=1)
-        steps = min(math.ceil(cases / batch), steps_per_epoch or cases)
+        steps = min(math.ceil(cases / check_int(batch, "batch_size", least=1)), steps_per_epoch or cases)
         epochs = min(200, max(10, round(STEPS / steps))) if self.max_epochs is None else self.max_epochs
-        return Plan(
-            epochs=check_int(epochs, "max_epochs", least=1),
-            batch_size=batch,
-            learning_rate=check_positive(self.learning_rate, "learning_rate"),
-            weight_decay=check_number(self.weight_decay, "weight_decay"),
+        return TrainConfig(
+            lr=lr, lr_ssm=min(lr, 1e-3), weight_decay=self.weight_decay, grad_clip=1.0, batch_size=batch,
+            epochs=check_int(epochs, "max_epochs", least=1), max_loss_ratio=math.inf, device=self.device, seed=seed,
             patience=check_int(self.n_iter_no_change, "n_iter_no_change", least=1),
-            steps_per_epoch=steps_per_epoch,
-            verbose=self.verbose,
-            label=type(self).__name__,
-        )
+        )  # fmt: skip
 
 
 def model_sizes(cases: int, length: int, lookback: int) -> dict[str, Any]:
@@ -138,14 +150,51 @@ def build_model(config: ModelConfig, seed: int) -> SequenceModel:
             torch.default_generator.set_state(state)
 
 
-def pick_device(name: str) -> torch.device:
-    """The device called auto, cpu, cuda, cuda:1 or mps."""
+def apply_model(model: nn.Module, batch: Batch) -> Tensor:
+    """The output for a batch, padded no further than its longest case."""
+    x, lengths = batch.x, batch.lengths
+    return model(x if lengths is None else x[:, : int(lengths.max())], lengths=lengths, marks=batch.marks)
+
+
+@torch.no_grad()
+def predict_all(model: nn.Module, source: Source) -> Tensor:
+    """Outputs of all cases of a source, in their order."""
+    parts = torch.arange(len(source)).split(PREDICT_BATCH)
+    return torch.cat([apply_model(model, source.take(part)) for part in parts])
+
+
+def _validation(model: nn.Module, held: Source, loss: Callable) -> Callable[[], dict[str, float]]:
+    targets = held.take(torch.arange(len(held))).y
+    return lambda: {"loss": float(loss(predict_all(model, held), targets))}
+
+
+@contextlib.contextmanager
+def _own_dropout(model: nn.Module, seed: int) -> Iterator[None]:
+    """Dropout masks from a generator of their own, so that fits in threads do not disturb each other."""
+    layers = [module for module in model.modules() if isinstance(module, TiedDropout)]
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    for layer in layers:
+        layer.generator = generator
     try:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, TypeError, AssertionError) as reason:
-        raise OptionError(f"device is {name!r}, which is not there; expected 'auto', 'cpu' or 'cuda'.") from reason
-    return device
+        yield
+    finally:
+        for layer in layers:
+            layer.generator = None
+
+
+@torch.no_grad()
+def _refresh_batch_norm(model: nn.Module, batches: list[Batch]) -> None:
+    """Recompute statistics of batch norms as the plain mean over batches: after a short training theirs lag behind."""
+    norms = [module for module in model.modules() if isinstance(module, SequenceNorm) and module.kind == "batch"]
+    inner = [cast(nn.BatchNorm1d, norm.train().norm) for norm in norms]
+    momentum = [norm.momentum for norm in inner]
+    for number, batch in enumerate(batches if norms else (), start=1):
+        for norm in inner:
+            norm.momentum = 1 / number
+        apply_model(model, batch)
+    for norm, value in zip(inner, momentum, strict=True):
+        norm.momentum = value
+    model.eval()
 
 
 class Scale(NamedTuple):

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.errors import NotFiniteError, OptionError, check_positive
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
-from wavessm.estimators.fitting import predict
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes, predict_all
 from wavessm.estimators.signals import Signals, read_signals, read_targets
 from wavessm.nn.model import SequenceModel
 
@@ -47,7 +46,7 @@ class TrainedClassifier(NamedTuple):
     def decision_function(self, signals: Signals) -> np.ndarray:
         """Logits (cases, classes or labels) float64."""
         source = signals.source(self.scale, torch.zeros(len(signals.values)))
-        return predict(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
+        return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -148,7 +147,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
 
         source = signals.take(kept).source(scale, targets[kept])
         validation = None if held is None else signals.take(held).source(scale, targets[held])
-        self._fit_model(source, validation, loss, seed, config, self._plan(len(kept)))
+        self._fit_model(source, validation, loss, config, self._train_config(len(kept), seed))
         return TrainedClassifier(self.model_, scale)
 
     def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:

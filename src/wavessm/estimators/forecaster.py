@@ -22,7 +22,7 @@ from wavessm.estimators.backtest import (
     conformal,
     forecast,
 )
-from wavessm.estimators.base import Scale, WaveSSMEstimator, model_sizes
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
 from wavessm.estimators.series import (
     TimeSeries,
     check_alike,
@@ -87,6 +87,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
     n_iter_no_change: int = 8
     calendar: bool = True
 
+    series_: list[TimeSeries] = field(init=False)
     marks_: Marks = field(init=False)
     context_: int = field(init=False)
     column_names_: list | None = field(init=False)
@@ -106,7 +107,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         if not isinstance(self.calendar, bool):
             raise OptionError(f"calendar is {self.calendar!r}, expected True or False.")
         parts, form = read_series(series, "series", self.column_names_ if again else None)
-        check_alike(parts, parts[0])
+        check_alike(parts, self.series_[0] if again else parts[0])
         lengths, index = [len(one.values) for one in parts], parts[0].index
         context = self.context_ if again and self.context is None else self.context
         split = split_series(np.array(lengths), horizon, self.validation_fraction, context, season_of(index))
@@ -115,7 +116,8 @@ class WaveSSMForecaster(WaveSSMEstimator):
         cycles = [cycles_of(one.index, int(end)) for one, end in zip(parts, split.train_end, strict=True)]
         shared = tuple(name for name in cycles[0] if self.calendar and all(name in some for some in cycles))
         scale = Scale.of(np.concatenate([table.values for table in tables])) if tables else None
-        marks = Marks(self.marks_.cycles if again else shared, getattr(index, "tz", None), scale)
+        marks = Marks(shared, getattr(index, "tz", None), scale)
+        marks = self.marks_._replace(scale=scale) if again else marks
         known: list[Any] = [table.values for table in tables] or [None] * len(parts)
         for at, (one, end, table) in enumerate(zip(parts, split.train_end, known, strict=True)):
             parts[at] = replace(one, scale=training_scale(one, end, at), marks=marks.of(one.index, table))
@@ -146,9 +148,9 @@ class WaveSSMForecaster(WaveSSMEstimator):
         decided: dict[str, Any] = {"d_input": columns, "d_output": columns, "head": "forecast", "horizon": horizon}
         if marks is not None:
             decided |= {"encoder": "calendar", "mark_width": marks.shape[1], "horizon_mask": True}
-        config, plan = self._model_config(sizes, **decided), self._plan(len(source), STEPS_PER_EPOCH)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._fit_model(source, held, F.l1_loss, seed, config, plan, context=split.context)
+        config, training = self._model_config(sizes, **decided), self._train_config(len(source), seed, STEPS_PER_EPOCH)
+        self._fit_model(source, held, F.l1_loss, config, training, STEPS_PER_EPOCH, context=split.context)
 
     def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
         """Forecast the series of fit or given ones.
@@ -273,8 +275,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
 
     def _width(self, h: int, level: float) -> np.ndarray:
         """Half an interval in deviations, from errors over the calibrating end of each series. (h, columns)"""
-        if not isinstance(level, int | float | np.number) or not 0 < level < 1:
-            raise OptionError(f"level is {level!r}, expected a number between 0 and 1.")
+        check_number(level, "level", 1)
         if not self.validation_fraction:
             raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
         each = zip(self.series_, self.stop_end_, strict=True)

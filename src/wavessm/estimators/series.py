@@ -54,15 +54,9 @@ class TimeSeries:
 
 
 def read_series(given: Any, what: str, names: list | None = None) -> tuple[list[TimeSeries], Any]:
-    """One series or several, and the form they came in.
+    """One series or several, and the form they came in: None for one, "list", or the keys of a dict.
 
-    Args:
-        given: (time,), (time, columns), a pandas object, or a list or dict of them.
-        what: Its name in messages.
-        names: Columns that DataFrames must have, in any order; None takes those of the first.
-
-    Returns:
-        The series, and None for one, "list", or the keys of a dict.
+    DataFrames must have the columns `names` in any order; None takes those of the first.
     """
     form: Any = None
     parts = {what: given}

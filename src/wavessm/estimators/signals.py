@@ -37,14 +37,7 @@ class Signals(NamedTuple):
 
 
 def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
-    """X as the estimator was given it.
-
-    Args:
-        estimator: With `reset` it learns `n_features_in_`, `n_channels_` and `channel_names_`, else X is checked
-            against them.
-        X: (cases, channels, time), (cases, time) or a list of arrays.
-        reset: Whether this is a fit from scratch.
-    """
+    """X as the estimator was given it; `reset` sets what the estimator knows of its channels, else X must agree."""
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     names = None if reset else estimator.channel_names_
     if _is_list(X):
@@ -68,8 +61,8 @@ def _is_list(X: Any) -> bool:
     """Whether X is a list, tuple or object array of arrays or pandas tables."""
     if isinstance(X, np.ndarray):
         return X.dtype == object and X.ndim == 1 and len(X) > 0 and isinstance(X[0], np.ndarray)
-    array_like = np.ndarray | Tensor
-    return isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, array_like) or _is_table(x) for x in X)
+    arrays = isinstance(X, list | tuple) and all(isinstance(x, np.ndarray | Tensor) or _is_table(x) for x in X)
+    return arrays and len(X) > 0
 
 
 def _is_table(case: Any) -> bool:
@@ -124,11 +117,7 @@ def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
 def read_targets(estimator: Any, y: Any, cases: int, reset: bool) -> Tensor:
     """Labels as numbers of classes (cases,), or as zeros and ones (cases, labels).
 
-    Args:
-        estimator: With `reset` it learns `classes_` and `multilabel_`, else y is checked against them.
-        y: (cases,) labels or (cases, labels) zeros and ones.
-        cases: Number of cases in X.
-        reset: Whether this is a fit from scratch.
+    With `reset` the estimator learns `classes_` and `multilabel_`, else y must agree with them.
     """
     y = _without_gaps(y)
     check_classification_targets(y)

@@ -100,16 +100,7 @@ class Marks(NamedTuple):
 def read_covariates(
     given: Any, series: list[TimeSeries], form: Any, rows: Sequence[int], width: int | None, names: list | None
 ) -> list[TimeSeries]:
-    """Covariates of each series, in the form the series came in.
-
-    Args:
-        given: Tables (rows, k), one for each series.
-        series: What they belong to.
-        form: The form of the series, from `read_series`.
-        rows: How many rows each table must have.
-        width: How many columns each must have; None takes those of the first.
-        names: Columns that DataFrames must have, in any order.
-    """
+    """Covariates of each series, in the form the series came in: tables of these many rows and columns."""
     if isinstance(form, list) and isinstance(given, dict):
         given = {key: given[key] for key in form if key in given}
     tables, got = read_series(given, "covariates", names)
@@ -129,10 +120,7 @@ def read_covariates(
 def _check_dates(table: TimeSeries, series: TimeSeries, what: str) -> None:
     """Refuse covariates whose dates are neither those of the series (and the steps after it) nor those ahead."""
     beside = series.index.append(series.future(max(0, len(table.values) - len(series.values))))[: len(table.values)]
-    if not any(
-        len(dates) == len(table.values) and (dates == table.index).all()
-        for dates in (beside, series.future(len(table.values)))
-    ):
+    if not (beside.equals(table.index) or series.future(len(table.values)).equals(table.index)):
         raise DataError(
             f"{what}: dates from {table.index[0]} to {table.index[-1]}, expected those of the series, which ends at "
             f"{series.index[-1]}, or of the steps after it."
