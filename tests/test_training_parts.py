@@ -15,7 +15,7 @@ from sklearn import metrics as sklearn_metrics
 import wavessm as ws
 from wavessm import ModelConfig
 from wavessm.data import Arrays, DataInfo, get_task, tasks
-from wavessm.training import checkpoint, metrics
+from wavessm.training import Objective, Trainer, checkpoint, metrics
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.checkpoint import RunError
 from wavessm.training.config import TrainConfig, model_config, resolve
@@ -79,6 +79,43 @@ def test_recipe_goes_to_json_and_back_and_refuses_what_it_does_not_know():
     assert TrainConfig.from_dict({"slow_down": True, "note": "x"}) == TrainConfig(stretch_timescales=True)
     with pytest.raises(ws.UnknownNameError, match="did you mean 'horizon'"):
         get_task("forecast").with_options({"horizn": 3})
+
+
+# -- the loop in memory -----------------------------------------------------------------------------------------
+
+
+def in_memory(validate, config, weight=1.0):
+    """A linear model trained without a folder; its history."""
+    torch.manual_seed(0)
+    source = Arrays(torch.randn(37, 1, 3), torch.randn(37, 1))
+    model = torch.nn.Linear(3, 1)
+
+    def loss(network, batch):
+        return weight * (network(batch.x[:, 0]) - batch.y).square().mean()
+
+    def score():
+        return {"loss": (model(source.x[:, 0]) - source.y).square().mean().item()}
+
+    history = Trainer(model, Objective(source, loss, score if validate else None), config).fit()
+    return model, history, score()["loss"]
+
+
+def test_the_loop_trains_in_memory_and_keeps_the_best_weights():
+    config = TrainConfig(lr=1.0, batch_size=8, epochs=12, schedule="constant", patience=3)
+    model, history, score = in_memory(True, config)
+    assert score == pytest.approx(min(history.validation))
+    assert history.best == min(history.validation)
+    assert history.rows[history.validation.index(history.best)]["step"] == history.best_step
+    assert len(history.loss) == len(history.validation) < 12, "a rate of 1 must stop it early"
+    assert not model.training
+    _, plain, _ = in_memory(False, TrainConfig(lr=0.05, batch_size=8, epochs=12))
+    assert (len(plain.loss), plain.validation, plain.best_step) == (12, [], 60)
+    assert plain.loss[-1] < 0.5 * plain.loss[0]
+
+
+def test_a_loss_that_is_not_finite_stops_the_loop_in_memory():
+    with pytest.raises(ws.NotFiniteError, match="step 1: the loss is not finite; use a smaller learning_rate"):
+        in_memory(True, TrainConfig(batch_size=8), weight=math.nan)
 
 
 # -- schedule ---------------------------------------------------------------------------------------------------

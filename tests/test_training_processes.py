@@ -165,13 +165,13 @@ def _break(how, rank, at, *arguments):
 
 @pytest.mark.parametrize(
     ("how", "rank", "words"),
-    [("killed", "1", r"rank 1 was killed \(SIGKILL\)"), ("raised", "0", "rank 0: the reason of one rank")],
+    [("killed", "1", r"rank 1 was killed \(SIGKILL\)"), ("raised", "0", "rank 0 failed: the reason of one rank")],
 )
 def test_a_rank_that_dies_ends_the_run_with_its_reason_and_it_goes_on(alone, tmp_path, how, rank, words):
     folder = tmp_path / "run"
     folder.mkdir()
     began = time.monotonic()
-    with pytest.raises(RunError, match=rf"{words}; saved at step 7, resume with: wavessm train --resume") as caught:
+    with pytest.raises(RunError, match=rf"{words}; saved at step 7, resume: wavessm train --resume") as caught:
         launch(_break, (how, rank, 7, "window-copy", COPY, MODEL, PAIR, folder, "custom", False), folder, 2)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - began < 60

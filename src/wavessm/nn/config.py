@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar
@@ -122,64 +122,42 @@ class ModelConfig:
         object.__setattr__(self, "mark_sizes", sizes)
         check_fields(self, _CHECKS)
         if self.head != "auto":  # otherwise the data decide what goes together
-            for ok, reason in (*self._encoder_rules(), *self._head_rules(), *self._backbone_rules()):
-                if not ok:
-                    raise OptionError(f"ModelConfig: {reason}.")
+            for problem in self._problems():
+                raise OptionError(f"ModelConfig: {problem}.")
 
-    def _encoder_rules(self) -> list[tuple[bool, str]]:
-        embedding, calendar = self.encoder == "embedding", self.encoder == "calendar"
-        forecast = calendar and self.head == "forecast"
-        return [
-            (not embedding or self.vocabulary is not None, "encoder='embedding': vocabulary is None, expected a count"),
-            (embedding or self.vocabulary is None, f"vocabulary goes with encoder='embedding', not {self.encoder!r}"),
-            (
-                not calendar or bool(self.mark_sizes) != bool(self.mark_width),
-                f"encoder='calendar' has mark_sizes = {self.mark_sizes} and mark_width = {self.mark_width}; give one "
-                "of them: table sizes of integer marks, or the number of real-valued ones",
-            ),
-            (not self.horizon_mask or forecast, "horizon_mask goes with encoder='calendar' and head='forecast'"),
-        ]
-
-    def _head_rules(self) -> list[tuple[bool, str]]:
-        forecast = self.head == "forecast"
+    def _problems(self) -> Iterator[str]:
+        """Options that do not go together."""
+        forecast, calendar = self.head == "forecast", self.encoder == "calendar"
         by_column = "instance_norm" if self.instance_norm != "none" else "direct" if self.direct else ""
-        return [
-            (not forecast or self.horizon is not None, "head='forecast' needs horizon, the number of steps to predict"),
-            (forecast or self.horizon is None, f"horizon goes with head='forecast', the head is {self.head!r}"),
-            (
-                not forecast or self.encoder != "embedding",
-                "head='forecast' predicts numbers; use encoder='linear' or 'calendar'",
-            ),
-            (
-                self.head != "pair" or self.encoder != "calendar",
-                "head='pair' takes no marks; use encoder='linear' or 'embedding'",
-            ),
-            (forecast or not by_column, f"{by_column} goes with head='forecast', the head is {self.head!r}"),
-            (
-                not by_column or self.d_output <= self.d_input,
-                f"{by_column} works on the last d_output columns of the input; d_output is {self.d_output}, d_input "
-                f"{self.d_input}",
-            ),
-            (not self.direct or self.context is not None, "direct=True needs context, the number of steps it reads"),
-            (self.direct or self.context is None, "context goes with direct=True; other models take any length"),
-        ]
-
-    def _backbone_rules(self) -> list[tuple[bool, str]]:
-        transformer = self.backbone == "transformer"
-        return [
-            (
-                self.backbone != "lstm" or not self.bidirectional or self.d_model % 2 == 0,
-                f"d_model is {self.d_model}; a bidirectional LSTM needs an even one",
-            ),
-            (
-                not transformer or self.norm == "layer",
-                "PyTorch's Transformer has layer norm only; use norm='layer'",
-            ),
-            (
-                not transformer or self.d_model % self.n_heads == 0,
-                f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}",
-            ),
-        ]
+        if self.encoder == "embedding" and self.vocabulary is None:
+            yield "encoder='embedding': vocabulary is None, expected the number of tokens"
+        if self.encoder != "embedding" and self.vocabulary is not None:
+            yield f"vocabulary goes with encoder='embedding', not {self.encoder!r}"
+        if calendar and bool(self.mark_sizes) == bool(self.mark_width):
+            yield f"encoder='calendar': mark_sizes is {self.mark_sizes}, mark_width {self.mark_width}; give one of them"
+        if self.horizon_mask and not (calendar and forecast):
+            yield "horizon_mask goes with encoder='calendar' and head='forecast'"
+        if forecast and self.horizon is None:
+            yield "head='forecast' needs horizon, the number of steps to predict"
+        if not forecast and (self.horizon is not None or by_column):
+            yield f"{by_column or 'horizon'} goes with head='forecast', the head is {self.head!r}"
+        if forecast and self.encoder == "embedding":
+            yield "head='forecast' predicts numbers; use encoder='linear' or 'calendar'"
+        if self.head == "pair" and calendar:
+            yield "head='pair' takes no marks; use encoder='linear' or 'embedding'"
+        if by_column and self.d_output > self.d_input:
+            yield (f"{by_column} works on the last d_output columns of the input; d_output is {self.d_output}, d_input "
+                   f"{self.d_input}")  # fmt: skip
+        if self.direct and self.context is None:
+            yield "direct=True needs context, the number of steps it reads"
+        if not self.direct and self.context is not None:
+            yield "context goes with direct=True; other models take any length"
+        if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
+            yield f"d_model is {self.d_model}; a bidirectional LSTM needs an even one"
+        if self.backbone == "transformer" and self.norm != "layer":
+            yield "PyTorch's Transformer has layer norm only; use norm='layer'"
+        if self.backbone == "transformer" and self.d_model % self.n_heads:
+            yield f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

@@ -10,47 +10,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wavessm.training.checkpoint import DivergedError, Interrupted, RunError, read_rows, resume_command
-    from wavessm.training.config import Plan, TrainConfig, changed_name, model_config, resolve
-    from wavessm.training.dry_run import estimate_run
-    from wavessm.training.evaluate import evaluate_run
-    from wavessm.training.loop import History, Objective, Trainer
-    from wavessm.training.progress import Progress
-    from wavessm.training.run import Run, pick_device, resume, train
+    from wavessm.training.checkpoint import DivergedError as DivergedError
+    from wavessm.training.checkpoint import Interrupted as Interrupted
+    from wavessm.training.checkpoint import RunError as RunError
+    from wavessm.training.checkpoint import read_rows as read_rows
+    from wavessm.training.checkpoint import resume_command as resume_command
+    from wavessm.training.config import Plan as Plan
+    from wavessm.training.config import TrainConfig as TrainConfig
+    from wavessm.training.config import changed_name as changed_name
+    from wavessm.training.config import model_config as model_config
+    from wavessm.training.config import resolve as resolve
+    from wavessm.training.dry_run import estimate_run as estimate_run
+    from wavessm.training.evaluate import evaluate_run as evaluate_run
+    from wavessm.training.loop import History as History
+    from wavessm.training.loop import Objective as Objective
+    from wavessm.training.loop import Trainer as Trainer
+    from wavessm.training.progress import Progress as Progress
+    from wavessm.training.run import Run as Run
+    from wavessm.training.run import make_trainer as make_trainer
+    from wavessm.training.run import pick_device as pick_device
+    from wavessm.training.run import resume as resume
+    from wavessm.training.run import train as train
 
-_MODULES = {
-    "checkpoint": ("DivergedError", "Interrupted", "RunError", "read_rows", "resume_command"),
-    "config": ("Plan", "TrainConfig", "changed_name", "model_config", "resolve"),
-    "dry_run": ("estimate_run",),
-    "evaluate": ("evaluate_run",),
-    "loop": ("History", "Objective", "Trainer"),
-    "progress": ("Progress",),
-    "run": ("Run", "pick_device", "resume", "train"),
+_NAMES = {
+    "checkpoint": "DivergedError Interrupted RunError read_rows resume_command",
+    "config": "Plan TrainConfig changed_name model_config resolve",
+    "dry_run": "estimate_run",
+    "evaluate": "evaluate_run",
+    "loop": "History Objective Trainer",
+    "progress": "Progress",
+    "run": "Run make_trainer pick_device resume train",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "DivergedError",
-    "History",
-    "Interrupted",
-    "Objective",
-    "Plan",
-    "Progress",
-    "Run",
-    "RunError",
-    "TrainConfig",
-    "Trainer",
-    "changed_name",
-    "estimate_run",
-    "evaluate_run",
-    "model_config",
-    "pick_device",
-    "read_rows",
-    "resolve",
-    "resume",
-    "resume_command",
-    "train",
-]
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

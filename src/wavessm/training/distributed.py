@@ -1,21 +1,19 @@
 """The processes of one run: how they share batches and splits, and how they are started on this machine.
 
 A global batch is the same for any number of processes: each takes its contiguous part, and losses count with the part's
-share, so that parts of unequal size give the gradient of the whole batch. `launch` uses torchrun's engine; torchrun and
-SLURM may start the processes as well.
+share, so that parts of unequal size give the gradient of the whole batch. Processes are started by `launch`, torchrun
+or SLURM.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import multiprocessing
 import os
 import re
 import signal
+import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
 from wavessm.data.parallel import end_with_parent
 from wavessm.errors import OptionError
@@ -71,6 +70,11 @@ class DistInfo:
             dist.all_reduce(values)
         return values
 
+    def wait(self) -> None:
+        """Return when all processes have come here."""
+        if self.size > 1:
+            dist.barrier()
+
     def rows(self, table: Tensor) -> np.ndarray:
         """Return the rows of all processes in the order of their ranks: (own cases, k) → (cases, k)."""
         own = table.cpu().numpy()
@@ -101,7 +105,7 @@ def dist_info(config: TrainConfig) -> DistInfo | None:
 
 
 def _started() -> DistInfo | None:
-    """What torchrun (or `launch`, which is the same engine) or srun tell this process."""
+    """What torchrun (or `launch`) or srun tell this process."""
     env = os.environ
     if "TORCHELASTIC_RUN_ID" in env:
         return DistInfo(int(env["RANK"]), int(env["WORLD_SIZE"]), int(env["LOCAL_RANK"]))
@@ -158,57 +162,64 @@ def start_server() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on SIGINT and SIGTERM inside the block; outside the main thread nothing changes."""
+    handlers: dict[int, Any] = {}
+    with suppress(ValueError):  # not the main thread
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            handlers[kind] = signal.signal(kind, lambda number, frame: stop())
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def launch(work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, count: int) -> None:
-    """Run work(*arguments) in `count` processes; returns when all have finished.
+    """Run work(*arguments) in `count` processes as torchrun would; returns when all have finished.
 
     Raises:
         Interrupted: they were asked to stop, and saved.
         RunError: one of them died; the message has its reason.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     prepare_server()
-    threads = os.environ.get("OMP_NUM_THREADS")
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        start_method=START_METHOD,
-    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    given = (work, arguments, count, port)
+    processes: Any = start_processes(_process, given, count, join=False, start_method=START_METHOD)
+    asked = []
+
+    def stop() -> None:
+        asked.append(True)
+        for process in processes.processes:
+            process.terminate()
+
     try:
-        with _silent():
-            elastic_launch(config, _process)(work, arguments)
-    except ChildFailedError as failed:
-        step = _last_step(folder)
-        if failed.get_first_failure()[1].exitcode == STOPPED and step is not None:
-            raise Interrupted(folder, step) from failed
-        saved = "nothing was saved yet" if step is None else f"saved at step {step}, resume with: "
-        raise RunError(f"{_reason(failed)}; {saved}{'' if step is None else resume_command(folder)}") from failed
-    except SignalException as asked:
-        step = _last_step(folder)
-        raise KeyboardInterrupt if step is None else Interrupted(folder, step) from asked
-    finally:
-        if threads is None:
-            os.environ.pop("OMP_NUM_THREADS", None)
+        with stop_signals(stop):
+            while not processes.join():
+                pass
+    except (ProcessExitedException, ProcessRaisedException) as failed:
+        last = folder / "last.ckpt"
+        step = checkpoint.load(last)["step"] if last.exists() else None
+        if asked or getattr(failed, "exit_code", 0) == STOPPED:
+            raise KeyboardInterrupt if step is None else Interrupted(folder, step) from failed
+        saved = "nothing was saved yet" if step is None else f"saved at step {step}, resume: {resume_command(folder)}"
+        raise RunError(f"rank {failed.error_index} {_reason(failed)}; {saved}") from None
 
 
-def _process(work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """What each process does; what it raises, the engine reports."""
+def _process(rank: int, work: Callable[..., Any], arguments: tuple[Any, ...], count: int, port: int) -> None:
     end_with_parent()
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C comes once, through the engine
+        os.setpgrp()  # Ctrl-C comes once, through `launch`
+    names = {"TORCHELASTIC_RUN_ID": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
     try:
         work(*arguments)
     except Interrupted:
-        sys.exit(STOPPED)  # a returned value would wait for an engine that is itself stopping
+        sys.exit(STOPPED)
     except RuntimeError as reason:
         if any(word in str(reason).lower() for word in _LOST):
             time.sleep(_LOST_SECONDS)  # let the one that died be noticed first
@@ -216,32 +227,9 @@ def _process(work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
 
 
 def _reason(failed: Any) -> str:
-    """The first failure in one line."""
-    rank, failure = failed.get_first_failure()
-    if failure.exitcode < 0:
-        return f"rank {rank} was killed ({signal.Signals(-failure.exitcode).name})"
-    message = failure.message
-    with suppress(ValueError, KeyError, TypeError):
-        message = json.loads(message)["message"] if isinstance(message, str) else message["message"]
-    lines = str(message).strip().splitlines() or ["no reason given"]
-    return f"rank {rank}: {re.sub(r'^[A-Za-z]*Error: ', '', lines[0]).rstrip('.')}"
-
-
-def _last_step(folder: Path) -> int | None:
-    last = folder / "last.ckpt"
-    return checkpoint.load(last)["step"] if last.exists() else None
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without the engine's own reports; ours is one line."""
-    root = "torch.distributed.elastic"
-    names = [root, *(name for name in logging.root.manager.loggerDict if name.startswith(f"{root}."))]
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    """Why a process died, in one line."""
+    if isinstance(failed, ProcessExitedException):
+        name = failed.signal_name
+        return f"was killed ({name})" if name else f"ended with status {failed.exit_code}"
+    line = str(failed).strip().splitlines()[-1]
+    return "failed: " + re.sub(r"^[\w.]*(Error|Exception): ", "", line).rstrip(".")

@@ -14,13 +14,11 @@ Read `checkpoint.py` and `run.py` next.
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,7 +30,7 @@ from wavessm.training import checkpoint
 from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import DivergedError, Interrupted
 from wavessm.training.config import Plan, TrainConfig
-from wavessm.training.distributed import ALONE, DistInfo, seed_step
+from wavessm.training.distributed import ALONE, DistInfo, seed_step, stop_signals
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.metrics import SelectionScore
 from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
@@ -158,7 +156,8 @@ class Trainer:
             Interrupted: SIGINT or SIGTERM came; everything is saved in the folder.
         """
         config, total = self.config, self.plan.total_steps
-        with self._signals(), self._tensorboard() as log, progress or Progress("", show=False) as bar:
+        signals = nullcontext() if self.folder is None else stop_signals(self._ask_to_stop)
+        with signals, self._tensorboard() as log, progress or Progress("", show=False) as bar:
             self._restore()
             while self.step < total and not (config.patience and self.waited >= config.patience):
                 every = self.plan.validate_every
@@ -222,7 +221,7 @@ class Trainer:
     # -- validation -------------------------------------------------------------------------------------------------
 
     def _validate(self) -> dict[str, float]:
-        """SelectionScore the model, keep it if it is the best, save. Returns a row of metrics.csv."""
+        """Score the model, keep it if it is the best, save. Returns a row of metrics.csv."""
         self.check_losses()
         scores = self.score() if self.objective.validate is not None else {}
         row = {
@@ -247,7 +246,7 @@ class Trainer:
             self.waited += 1
         self.save()
         if self.folder is not None and self._agree()[0] and self.step < self.plan.total_steps:
-            raise Interrupted(self.folder, self.step)
+            self._stop()
         return row
 
     def score(self) -> dict[str, float]:
@@ -306,7 +305,16 @@ class Trainer:
         if stop or save:
             self.save()
         if stop:
-            raise Interrupted(self.folder, self.step)
+            self._stop()
+
+    def _ask_to_stop(self) -> None:
+        if self.stop_asked:
+            raise KeyboardInterrupt
+        self.stop_asked = True
+
+    def _stop(self) -> None:
+        self.dist.wait()  # until the checkpoint is written
+        raise Interrupted(self.folder, self.step)
 
     def _agree(self) -> tuple[bool, bool]:
         """Whether to stop and whether to save now, the same answer in every process."""
@@ -397,24 +405,3 @@ class Trainer:
         torch.set_rng_state(random["cpu"])
         if random["cuda"] and len(random["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(random["cuda"])
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Save and stop on SIGINT and SIGTERM; a second one interrupts at once. Only for runs with a folder."""
-        handlers: dict[int, Any] = {}
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self.stop_asked:
-                raise KeyboardInterrupt
-            self.stop_asked = True
-
-        try:
-            for kind in (signal.SIGINT, signal.SIGTERM) if self.folder is not None else ():
-                handlers[kind] = signal.signal(kind, stop)
-        except ValueError:  # not the main thread: whoever started it handles signals
-            pass
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
