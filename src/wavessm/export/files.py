@@ -74,13 +74,6 @@ def export_onnx(
         notes: JSON values for the file's metadata, beside the config and the info.
         lengths: Add a second input (batch,) with the true lengths of padded sequences.
         stream: Take states and return the next ones.
-
-    Returns:
-        Size of the file and its largest difference from PyTorch.
-
-    Raises:
-        OptionError: The model has no such form, or an option does not fit it.
-        DataError: The file cannot be written there or differs from PyTorch.
     """
     model, data = _prepared(model, path, info, onnx=True)
     scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=not stream)
@@ -171,9 +164,6 @@ class _ConstantKernels(nn.Module):
             mean, std = cast(Tensor, self.steps)[:, : x.shape[1]]
             x = (x - mean) / std
         return self.info.restore(self.model(x, marks=marks)).float()
-
-
-# -- checks and files -----------------------------------------------------------------------------------------------
 
 
 def _prepared(

@@ -115,9 +115,6 @@ def _output_shape(model: SequenceModel) -> list[str | int]:
     return ["batch", *middle.get(model.config.head, []), model.config.d_output]
 
 
-# -- layers ---------------------------------------------------------------------------------------------------------
-
-
 def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> tuple[str, str]:
     """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
     d, M = layer.d_model, scan.chunk
@@ -197,9 +194,6 @@ def _stack(
     return (h if stack.norm is None else g.norm(h, stack.norm)), after
 
 
-# -- input and encoders ---------------------------------------------------------------------------------------------
-
-
 def _scale_input(g: Graph, info: DataInfo) -> str:
     """The input as `DataInfo.standardise` gives it."""
     x = "x"
@@ -246,9 +240,6 @@ def _valid(g: Graph, x: str) -> str:
     """Whether a sample comes before the end of its sequence, from the input `lengths`. → (batch, length, 1)"""
     inside = g.add("Less", g.steps(x), g.add("Unsqueeze", "lengths", g.ints(1)))
     return g.add("Unsqueeze", inside, g.ints(2))
-
-
-# -- heads and output -----------------------------------------------------------------------------------------------
 
 
 def _head(g: Graph, h: str, model: SequenceModel, valid: str | None = None) -> str:

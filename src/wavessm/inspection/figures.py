@@ -23,13 +23,7 @@ MAX_LAGS = 200
 def draw_all(
     inspected: InspectedModel, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, Drawing]:
-    """Every figure by name.
-
-    Args:
-        inspected: The model.
-        shares: Saliency to draw too.
-        signals: The signals (cases, length, channels) of the saliency, drawn over it.
-    """
+    """Every figure by name; with `shares` also the saliency, under its signals (cases, length, channels)."""
     drawings = {
         "scales": _draw_scales(inspected), "modes": _draw_modes(inspected), "kernels": _draw_kernels(inspected),
         "past": _draw_past(inspected),
@@ -40,11 +34,7 @@ def draw_all(
 def write_figures(
     inspected: InspectedModel, folder: str | Path, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, str]:
-    """Write NAME.png and NAME.csv of every figure of `draw_all`, and README.md with their captions.
-
-    Returns:
-        The captions by name.
-    """
+    """Write NAME.png and NAME.csv of every figure of `draw_all` and README.md; returns the captions by name."""
     folder, plt = Path(folder), pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     captions = {}

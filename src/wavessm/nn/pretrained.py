@@ -41,16 +41,13 @@ class Card:
 
 
 def save_model(model: SequenceModel, folder: str | Path, card: Card | None = None, extra: Any = None) -> Path:
-    """Write a model as a folder, replacing an earlier save.
+    """Write a model as a folder and return it; an earlier save is replaced, a model by another program refused.
 
     Args:
         model: The model.
-        folder: Where to write; made if it is not there. A model by another program is refused.
+        folder: Where to write; made if it is not there.
         card: Text for README.md, which is left alone where somebody else wrote one.
         extra: Any JSON value that should travel with the model.
-
-    Returns:
-        The folder.
     """
     if any(isinstance(module, SampledLayer) for module in model.modules()):
         raise OptionError("save: this model was sampled for streams and has no weights; save the one it came from.")
@@ -166,9 +163,6 @@ def _card_text(model: SequenceModel, card: Card) -> str:
         "y = model(x)  # x: (batch, length, channels)", "```", "", f"{SIGNATURE} {metadata.version('wavessm')}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-# -- hubs -----------------------------------------------------------------------------------------------------------
 
 
 def from_pretrained(source: str | Path, revision: str | None = None, local_files_only: bool = False) -> SequenceModel:

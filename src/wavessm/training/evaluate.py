@@ -57,12 +57,6 @@ def evaluate_run(
         device: Where the model runs.
         antialias: Apply a low-pass filter before samples are left out.
         classes: Score each class by itself too.
-
-    Returns:
-        Scores with bootstrap intervals.
-
-    Raises:
-        OptionError: The options contradict each other or the data.
     """
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)

@@ -91,14 +91,10 @@ def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
 
 
 def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve of every class, ties shared: the probability that a positive outranks a negative.
+    """Area under the ROC curve of every class, ties shared. (cases, classes), (cases, classes) → (classes,)
 
-    Args:
-        scores: Outputs, shape (cases, classes).
-        labels: 0 and 1, shape (cases, classes).
-
-    Returns:
-        Areas (classes,), exact from the rank sum of the positives; NaN where a class has no positive or no negative.
+    It is the probability that a positive outranks a negative, exact from the rank sum of the positives; NaN where a
+    class has no positive or no negative.
     """
     from scipy.stats import rankdata
 
@@ -131,19 +127,10 @@ def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str
 def bootstrap(
     kind: str, table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, tuple[float, float]]:
-    """5 % and 95 % quantiles of the scores over resamples of the cases.
+    """5 % and 95 % quantiles of the scores of rows (cases, k) over resamples of the cases.
 
     A multi-label resample is drawn again until every class that has a positive in the split has one in it, and any
-    resample until it has the scores that the split has.
-
-    Args:
-        kind: Kind of the data set.
-        table: Rows of the cases, shape (cases, k).
-        seed: Seed of the draws.
-        resamples: Number of resamples.
-
-    Returns:
-        Interval of each score that the split has; empty where the cases are too few or too much alike to resample.
+    resample until it has the scores that the split has. Empty where the cases are too few or too much alike for that.
     """
     random = np.random.default_rng(seed)
     labels = np.split(table, 2, axis=1)[1] > 0.5 if kind == "multilabel" else np.ones((len(table), 1), dtype=bool)

@@ -33,18 +33,10 @@ _RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date")
 
 
 def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
-    """Predict every file in order.
-
-    Args:
-        run: The run whose best model predicts.
-        paths: Recordings, or for a forecaster CSV tables to continue.
+    """Predict recordings, or for a forecaster continue CSV tables, with the best model of a run.
 
     Returns:
         One row per recording, or one per step of each forecast.
-
-    Raises:
-        OptionError: No files were given, or the model reads tokens.
-        DataError: A file is missing, damaged or does not fit the model.
     """
     if run.info.symbols:
         raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
@@ -79,9 +71,6 @@ def output_names(info: DataInfo) -> list[str]:
     return [f"{kind} {name}" if name in _RESERVED else name for name in names]
 
 
-# -- recordings -----------------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info, rows = run.info, []
@@ -97,12 +86,10 @@ def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
 
 def _read_signals(path: Path) -> list[Signal]:
     """The recordings of a file: several where an array has three axes."""
-    if path.suffix.lower() == ".npy" and path.exists():
-        values = read_npy(path)
+    if path.suffix.lower() == ".npy" and (values := read_npy(path)).ndim == 3 and values.dtype.kind in "buif":
         if not values.size:
             raise DataError(f"{path}: shape {values.shape}, which holds no samples.")
-        if values.ndim == 3 and values.dtype.kind in "buif":
-            return [Signal(case.astype(np.float32), None, ()) for case in values]
+        return [Signal(case.astype(np.float32), None) for case in values]
     record = _wfdb_header(path)
     return [read_signal(record if record.exists() else path)]
 
@@ -117,15 +104,15 @@ def _reorder(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
     if not here or not wanted or here == wanted:
         return signal.values
     if sorted(here) != sorted(wanted):
-        raise DataError(
-            f"{path}: its channels are {', '.join(signal.channels)}, but the model was trained on "
-            f"{', '.join(info.channels)}."
-        )
+        raise DataError(f"{path}: its channels are {', '.join(signal.channels)}, but the model was trained on "
+                        f"{', '.join(info.channels)}.")  # fmt: skip
     return signal.values[:, [here.index(name) for name in wanted]]
 
 
 def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
-    """Return samples (length, channels) as float32, checked for width and finite values."""
+    """Return samples (length, channels) as float32, checked for number, width and finite values."""
+    if not len(values):
+        raise DataError(f"{source}: no samples.")
     if values.shape[1] != info.d_input:
         raise DataError(f"{source}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
     with np.errstate(over="ignore"):
@@ -137,26 +124,17 @@ def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
     return torch.from_numpy(single)
 
 
-# -- forecasts ------------------------------------------------------------------------------------------------------
-
-
 def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info = run.info
     series = read_series(path, list(info.channels), _date_column(run, path))
     if len(series.values) < info.length:
-        raise DataError(
-            f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that the model needs."
-        )
+        raise DataError(f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that it needs.")
     if series.seconds is not None and info.step is not None:
         same_step(series.seconds, info.step, series.source)
-    rows = forecast_rows(run, model, series)
-    dates = future_dates(series, info.horizon)
+    rows, dates = forecast_rows(run, model, series), future_dates(series, info.horizon)
     if dates is None:
         return rows
-    return [
-        {"step": row.pop("step"), "date": f"{date}{series.offset}", **row}
-        for row, date in zip(rows, dates, strict=True)
-    ]
+    return [{"step": 0, "date": f"{at}{series.offset}"} | row for row, at in zip(rows, dates, strict=True)]
 
 
 @torch.no_grad()
@@ -201,9 +179,7 @@ def _date_column(run: Run, path: Path) -> str | None:
     found, dated = guess_dates(read_table(path))
     calendar = bool(run.info.mark_sizes or run.info.mark_width)
     if calendar and found is None:
-        raise DataError(
-            f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model was trained with a calendar."
-        )
+        raise DataError(f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model needs a calendar.")
     return found if dated or calendar else None
 
 
@@ -213,22 +189,13 @@ def read_context(run: Run, path: Path) -> np.ndarray:
     return series.values[-min(run.info.length, 4 * run.info.horizon) :]
 
 
-# -- tables and figures ---------------------------------------------------------------------------------------------
-
-
 def write_rows(
     info: DataInfo, groups: Iterable[list[Row]], out: str = "-", collect: bool = False
 ) -> tuple[int, list[Row]]:
-    """Write rows as CSV, each group as soon as it is there; an interrupt (Ctrl-C) ends them.
-
-    Args:
-        info: What is known about the data; decides the number of digits.
-        groups: Lists of rows with the same columns.
-        out: File to write, "-" for standard output.
-        collect: Whether to return the rows; a stream may be endless.
+    """Write rows as CSV to a file or to standard output ("-"), each group as soon as it is there, until Ctrl-C.
 
     Returns:
-        The number of rows, and the rows where they were collected.
+        The number of rows, and with `collect` the rows themselves; a stream may be endless.
     """
     count, rows, digits = 0, [], _digits(info)
     file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
@@ -262,19 +229,19 @@ def _digits(info: DataInfo) -> int:
 
 
 def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.ndarray | None = None) -> None:
-    """Draw a forecast after its context, probabilities along a stream, or those of every case as a map.
-
-    Args:
-        info: What is known about the data.
-        rows: Rows of `predict_files` or `predict_stream`.
-        path: Figure to write (.png, .pdf or .svg).
-        context: Rows (rows, columns) before a forecast, from `read_context`.
-    """
+    """Draw a forecast after its context (from `read_context`), probabilities along a stream, or a map of all cases."""
     plt, names = pyplot(), output_names(info)
     figure, axes = plt.subplots(figsize=(9, 4))
     quantity = "probability" if info.classes else "prediction"
     if info.kind == "forecast":
-        _draw_forecast(axes, info, rows, context)
+        last = rows[-info.horizon :]  # of a stream: the latest forecast
+        for index, name in enumerate(names[:8]):
+            axes.plot([row["step"] for row in last], [row[name] for row in last], color=f"C{index}", label=name)
+            if context is not None:
+                axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
+        axes.axvline(0.5, color="0.7", linewidth=0.8)
+        axes.set(xlabel="steps from now", ylabel="forecast")
+        axes.legend(fontsize=8)
     elif "samples" in rows[0]:
         for name in names:
             axes.plot([row["samples"] for row in rows], [row[name] for row in rows], label=name)
@@ -289,14 +256,3 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def _draw_forecast(axes: Any, info: DataInfo, rows: list[Row], context: np.ndarray | None) -> None:
-    last = rows[-info.horizon :]  # of a stream: the latest forecast
-    for index, name in enumerate(output_names(info)[:8]):
-        axes.plot([row["step"] for row in last], [row[name] for row in last], color=f"C{index}", label=name)
-        if context is not None:
-            axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
-    axes.axvline(0.5, color="0.7", linewidth=0.8)
-    axes.set(xlabel="steps from now", ylabel="forecast")
-    axes.legend(fontsize=8)

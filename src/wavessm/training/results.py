@@ -42,9 +42,6 @@ _BACKBONES = {"lstm": "LSTM", "transformer": "Transformer"}
 _DATASETS = {"WTH": "Weather"}
 
 
-# -- the file -------------------------------------------------------------------------------------------------------
-
-
 def append(path: Path, rows: Sequence[Row]) -> int:
     """Add the rows that are not in the table yet, from any process, and return their number.
 
@@ -101,9 +98,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-
-
-# -- the rows of a run ----------------------------------------------------------------------------------------------
 
 
 def rows_of_run(run: Run, command: str, everything: bool = False) -> list[Row]:

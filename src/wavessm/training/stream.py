@@ -51,9 +51,6 @@ def predict_stream(
         chunk: Samples between predictions; None takes a tenth of a second, or one sample.
         rate: Sampling rate of training divided by that of the stream. A WAV file says it itself.
         idle: Seconds without new data after which a file counts as complete.
-
-    Returns:
-        An iterator over the rows of each chunk: one, or one per step of a forecast.
     """
     size = max(1, round((run.info.rate or 0) / 10)) if chunk is None else check_int(chunk, "chunk", least=1)
     if run.info.kind == "forecast" and rate != 1:
@@ -98,9 +95,6 @@ def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
             yield [{"rows": rows, **row} for row in forecast_rows(run, model, series)]
     if rows < info.length:
         raise DataError(f"the stream ended after {rows} rows; the model needs a context of {info.length}.")
-
-
-# -- files that grow ------------------------------------------------------------------------------------------------
 
 
 def _poll(read: Callable[[], bytes | None], idle: float) -> Iterator[bytes]:
@@ -184,9 +178,6 @@ def _read_sound(file: IO[bytes], count: int, end: int | None) -> bytes | None:
     if head[:4].isascii() and head[:4].decode().isprintable() and struct.unpack("<I", head[4:])[0] <= left:
         return None
     return file.read(count)  # more sound than the header knew of
-
-
-# -- lines of numbers -----------------------------------------------------------------------------------------------
 
 
 def _parse_lines(lines: Iterable[str], run: Run, chunk: int) -> Chunks:
