@@ -32,7 +32,7 @@ def texts_of(data, source):
 
 def test_reviews_are_read_by_character_with_an_end(tmp_path):
     miniatures.aclimdb(tmp_path)
-    data = load_text(tmp_path, hold_out=4, least=3)
+    data = load_text(tmp_path, hold_out=4, min_count=3)
     written = {part: {} for part in ("train", "test")}
     for part, texts in written.items():
         for path in (tmp_path / "aclImdb" / part).rglob("*.txt"):
@@ -68,7 +68,7 @@ def test_long_reviews_are_cut_and_the_vocabulary_knows_only_what_is_left(tmp_pat
     miniatures.aclimdb(tmp_path)
     for path in (tmp_path / "aclImdb").rglob("*.txt"):
         path.write_text("abcdefgh§" * 3)
-    data = load_text(tmp_path, max_length=9, hold_out=2, least=1)
+    data = load_text(tmp_path, max_length=9, hold_out=2, min_count=1)
     assert texts_of(data, data.test)[0] == [*"abcdefgh", "<eos>"]
     assert "§" not in data.info.symbols
 
@@ -182,7 +182,7 @@ def test_lists_decide_the_parts_and_short_clips_end_in_zeros(speech35):
     assert data.train.y.tolist() == list(range(35))
     assert (train[0, 9_000:] == 0).all()
     assert data.info.scale[1][0] == pytest.approx(train.std())
-    assert data.info.rate == 16_000
+    assert data.info.sampling_rate == 16_000
 
 
 def test_s4_scaling_is_the_double_division_step_by_step(speech35):

@@ -263,7 +263,7 @@ def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
     folder = miniatures.wav_folder(tmp_path, per_class=10)
     data = load_wav_folder(folder)
     assert data.info.classes == ("beep", "buzz", "hum")
-    assert data.info.rate == 8000
+    assert data.info.sampling_rate == 8000
     clips = {path: soundfile.read(path, dtype="float32")[0] for path in folder.rglob("*.wav")}
     found = set()
     mean, std = data.info.scale[0][0], data.info.scale[1][0]
@@ -394,7 +394,7 @@ def test_wfdb_records_come_with_the_labels_of_the_table(tmp_path):
     data = load_wfdb(folder, tmp_path / "elsewhere.csv")
     assert data.info.classes == ("normal", "paced")
     assert data.info.channels == ("MLII", "V1")
-    assert data.info.rate == 100
+    assert data.info.sampling_rate == 100
     mean, std = (torch.tensor(values) for values in data.info.scale)
     signals = {
         row.record: (np.fromfile(folder / f"{row.record}.dat", "<i2") / 1000, row.label) for row in table.itertuples()
@@ -536,7 +536,7 @@ def test_signals_of_every_kind_are_read_alike(tmp_path):
     ):
         signal = read_signal(tmp_path / f"a.{suffix}")
         np.testing.assert_allclose(signal.values * (10 if suffix == "wav" else 1), values, atol=1e-3)
-        assert (signal.rate, signal.channels) == (rate, names)
+        assert (signal.sampling_rate, signal.channels) == (rate, names)
         assert signal.values.dtype == np.float32
     with pytest.raises(DataError, match=r"unknown kind of file '.mp3'"):
         read_signal(tmp_path / "a.mp3")

@@ -36,7 +36,7 @@ def test_format_16_reads_as_wfdb_reads_it(tmp_path):
     record, expected = read_record(tmp_path / "a.hea"), wfdb.rdrecord(str(tmp_path / "a"))
     np.testing.assert_allclose(record.values, expected.p_signal, atol=1e-6)
     assert (record.channels, record.units) == (tuple(expected.sig_name), tuple(expected.units))
-    assert record.rate == expected.fs
+    assert record.sampling_rate == expected.fs
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb under a new pandas
@@ -58,7 +58,7 @@ def test_records_that_wfdb_writes_are_read_with_gain_and_baseline(tmp_path, fmt)
     np.testing.assert_allclose(record.values, expected.p_signal, atol=1e-5)
     np.testing.assert_allclose(record.values, signal, atol=0.01)
     assert record.units == ("mV", "uV")
-    assert record.rate == 128
+    assert record.sampling_rate == 128
 
 
 def damage(path, kind):
@@ -182,7 +182,7 @@ def test_tasks_hold_the_records_and_labels_of_the_tables(release, task, rate):
             raw.extend([signal] if part == "train" else [])
     assert data.info.scale[0][0] == pytest.approx(np.mean(raw), abs=1e-9)
     assert data.info.scale[1][0] == pytest.approx(np.std(raw), rel=1e-9)
-    assert (data.info.d_input, data.info.rate, data.info.length) == (12, rate, 2 * rate)
+    assert (data.info.d_input, data.info.sampling_rate, data.info.length) == (12, rate, 2 * rate)
     assert data.info.kind == "multilabel"
     assert batch.x.dtype == batch.y.dtype == torch.float32
 

@@ -15,7 +15,7 @@ from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.data.baselines import fit_linear, score
 from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
-from wavessm.data.series import make_marks
+from wavessm.data.windows import make_marks
 from wavessm.nn.heads import DirectPath
 from wavessm.training import checkpoint
 from wavessm.training.config import TrainConfig, model_config, resolve
@@ -113,8 +113,8 @@ def test_configs_that_make_no_sense_are_refused_in_one_line(fields, words):
 # -- the ridge start ----------------------------------------------------------------------------------------------
 
 
-def cell(folder, norm, timeenc=0, multi=False, **fields):
-    data = load_forecast(folder, "ETTh1", 12, multi, seq_len=30, timeenc=timeenc, eval_stamp=True)
+def cell(folder, norm, calendar="table", multi=False, **fields):
+    data = load_forecast(folder, "ETTh1", 12, multi, context=30, calendar=calendar, future_calendar=True)
     config = model_config(
         "forecast", ws.ModelConfig(head="auto", **SIZE, direct=True, instance_norm=norm, **fields), data.info, "fp32"
     )
@@ -138,7 +138,7 @@ def test_the_ridge_start_is_the_linear_baseline(folder, multi):
 def test_the_ridge_start_with_marks_is_least_squares(folder, monkeypatch, norm, multi):
     monkeypatch.setattr("wavessm.training.direct.PENALTIES", (0.3,))
     monkeypatch.setattr("wavessm.training.direct.MARK_PENALTIES", (0.2,))
-    model, data = cell(folder, norm, timeenc=3, multi=multi)
+    model, data = cell(folder, norm, calendar="waves-year", multi=multi)
     fit = start_at_ridge(model, data)
     W, U = fit.W.clone().requires_grad_(), fit.U.clone().requires_grad_()
     batch = data.train.take(torch.arange(len(data.train)))
@@ -186,7 +186,7 @@ def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch)
         return work(module, batch)
 
     monkeypatch.setattr(Trainer, "work", watched)
-    options = {"root": str(folder), "horizon": 12, "seq_len": 30}
+    options = {"root": str(folder), "horizon": 12, "context": 30}
     model = ws.ModelConfig(head="auto", **SIZE, direct=True)
     config = TrainConfig(direct_start="ridge", steps=3, val_per_epoch=3000, device="cpu")
     train("forecast", options, model, config, tmp_path / "a", show=False)
@@ -218,12 +218,12 @@ def test_a_mean_for_every_hour_weekday_and_season_is_linear_in_the_waves():
     season = np.cos(2 * np.pi * (hours / 86_400 - 20) / 365.2425)
     day = np.sin(2 * np.pi * hours / 86_400 + 1) + 0.3 * np.cos(8 * np.pi * hours / 86_400)
     target = day * (1 + 0.5 * season) + 2 * season + 0.2 * np.sin(4 * np.pi * hours / 604_800)
-    for timeenc, width, exact in ((2, 14, False), (3, 24, True)):
-        marks, sizes = make_marks(hours, timeenc, minutes=False)
+    for calendar, width, exact in (("waves", 14, False), ("waves-year", 24, True)):
+        marks, sizes = make_marks(hours, calendar, minutes=False)
         assert (marks.shape[1], sizes, marks.dtype) == (width, (), torch.float32)
         weights = np.linalg.lstsq(marks.double().numpy(), target, rcond=None)[0]
         left = np.var(marks.double().numpy() @ weights - target) / np.var(target)
-        assert (left < 0.01) == exact, f"timeenc {timeenc} leaves {left:.3f} of the variance"
+        assert (left < 0.01) == exact, f"{calendar} leaves {left:.3f} of the variance"
 
 
 # -- the settings of `best` ---------------------------------------------------------------------------------------
@@ -244,10 +244,15 @@ def read(*words):
 def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
     given = read("--dataset", "WTH", "--horizon", "720", "--recipe", "best")
     model = given.model
-    assert (model.instance_norm, model.direct, given.data.timeenc, given.data.eval_stamp) == ("none", True, 3, True)
-    assert read().data.timeenc == 2, "the task's own data set and horizon count too"
-    typed = read("--dataset", "WTH", "--horizon", "720", "--instance-norm", "mean", "--timeenc", "0")
-    assert (typed.model.instance_norm, typed.data.timeenc) == ("mean", 0), "what is typed wins"
+    assert (model.instance_norm, model.direct, given.data.calendar, given.data.future_calendar) == (
+        "none",
+        True,
+        "waves-year",
+        True,
+    )
+    assert read().data.calendar == "waves", "the task's own data set and horizon count too"
+    typed = read("--dataset", "WTH", "--horizon", "720", "--instance-norm", "mean", "--calendar", "table")
+    assert (typed.model.instance_norm, typed.data.calendar) == ("mean", "table"), "what is typed wins"
     assert typed.model.direct
     paper, multi = ["--recipe", "paper"], ["--variables", "multi"]
     for words in (paper, [*paper, *multi], ["--horizon", "48"], [*multi, "--horizon", "24"]):
@@ -258,7 +263,7 @@ def test_best_takes_the_setting_of_its_data_set_and_horizon(chosen):
 
 def test_best_has_other_settings_for_all_columns_at_once(chosen):
     given = read("--dataset", "WTH", "--horizon", "720", "--variables", "multi")
-    assert (given.model.instance_norm, given.data.seq_len, given.data.timeenc) == ("mean", 720, 2)
+    assert (given.model.instance_norm, given.data.context, given.data.calendar) == ("mean", 720, "waves")
     assert given.data.variables == "multi"
 
 
@@ -292,7 +297,7 @@ def test_every_setting_is_one_that_the_command_takes():
 
 
 def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):
-    line = ["train", "forecast", str(folder), "--horizon", "12", "--seq-len", "30", *TINY, "--timeenc", "3"]
+    line = ["train", "forecast", str(folder), "--horizon", "12", "--context", "30", *TINY, "--calendar", "waves-year"]
     assert main([*line, "--direct", "--eval-stamp", "--no-test", "--out", str(tmp_path / "a")]) == 0
     assert "test: left out" in capsys.readouterr().out
     assert isinstance(Run.read(tmp_path / "a").load_model().direct, DirectPath)

@@ -33,7 +33,7 @@ from wavessm_lab.sweep.grid import Grid, Job, expand
 from wavessm_lab.sweep.job import SweepPaths
 from wavessm_lab.sweep.run import Local, SweepState
 
-TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--epoch", "4", "--d-model", "4",
+TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--cases-per-epoch", "4", "--d-model", "4",
         "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
 COLUMNS = (
     "task,dataset,horizon,variables,model,family,measure,structure,recipe,seed,epochs,params,split,metric,value,"

@@ -30,7 +30,7 @@ from wavessm.training.loop import Trainer
 from wavessm.training.run import Run, held, new_folder, pick_device, resume, train
 
 MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8, dropout=0.2)
-COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 16, "epoch": 40}
+COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 16, "cases_per_epoch": 40}
 TINY = TrainConfig(lr=0.01, batch_size=4, steps=23, device="cpu", save_seconds=0, val_per_epoch=1)
 
 
@@ -604,7 +604,7 @@ def test_each_layout_trains_end_to_end(tmp_path, task):
     where = {"forecast": "root"}.get(task, "folder")
     options = {where: str(made.parent if made.is_file() else made)}
     if task == "forecast":
-        options |= {"seq_len": 24, "horizon": 6}
+        options |= {"context": 24, "horizon": 6}
     run = train(
         task, options, MODEL, dataclasses.replace(TINY, steps=3, eval_batch_size=1024), tmp_path / "run", show=False
     )

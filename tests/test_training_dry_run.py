@@ -22,7 +22,7 @@ ARGUMENTS = ["--length", "64", "--d-model", "8", "--n-layers", "1", "--d-state",
 
 
 def long_copy(length):
-    return {"length": length, "cases": 4, "epoch": 16}
+    return {"length": length, "cases": 4, "cases_per_epoch": 16}
 
 
 def estimate(length, recipe, folder, answers):
@@ -68,7 +68,7 @@ def test_time_parameters_and_steps_are_those_of_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("wavessm.training.dry_run._timed", timed)
     recipe = TrainConfig(batch_size=4, epochs=30, val_per_epoch=0.1, device="cpu", eval_batch_size=8)
-    options = {"length": 256, "cases": 16, "epoch": 40}
+    options = {"length": 256, "cases": 16, "cases_per_epoch": 40}
     said = estimate_run("window-copy", options, SMALL, recipe)
     run = train("window-copy", options, SMALL, recipe, tmp_path / "run", show=False)
     rows = read_rows(run.folder / "metrics.csv", 10**9)

@@ -26,7 +26,7 @@ from wavessm_lab.tasks.window_copy import window_copying
 
 MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8)
 # 5 cases in a batch and 17 in a split: neither falls in two equal parts. A validation after every step.
-COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 17, "epoch": 40}
+COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 17, "cases_per_epoch": 40}
 TINY = TrainConfig(
     lr=0.01, batch_size=5, steps=20, device="cpu", save_seconds=0, val_per_epoch=8, grad_clip=0.5, weight_decay=0.1
 )
@@ -54,7 +54,7 @@ def test_parts_of_a_batch_are_the_batch(size):
     def sources():
         return (
             Arrays(torch.arange(23.0)[:, None, None], torch.arange(23)),
-            window_copying(32, 2, 2, 3, seed=4, epoch=40, cases=2).train,
+            window_copying(32, 2, 2, 3, seed=4, cases_per_epoch=40, cases=2).train,
         )
 
     for at in range(2):
@@ -138,7 +138,7 @@ def _command_line(arguments):
 
 def test_the_command_line_under_torchrun_ends_well_in_every_process(tmp_path):
     folder = tmp_path / "run"
-    arguments = ["train", "window-copy", "--length", "32", "--cases", "4", "--epoch", "8", "--d-model", "4",
+    arguments = ["train", "window-copy", "--length", "32", "--cases", "4", "--cases-per-epoch", "8", "--d-model", "4",
                  "--n-layers", "1", "--d-state", "8", "--steps", "2", "--device", "cpu"]  # fmt: skip
     arguments += ["--quiet", "--out", str(folder)]
     launch(_command_line, ([*arguments, "--devices", "2"],), folder, 2)

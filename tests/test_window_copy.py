@@ -27,7 +27,7 @@ from wavessm_lab.report.tables import write_report
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
 
 TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)
-STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "epoch": 20,
+STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "cases_per_epoch": 20,
           "stages": "16:0.3,24:0.25"}  # fmt: skip
 MODEL = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, norm="batch")
 TINY = TrainConfig(batch_size=4, steps=13, device="cpu",

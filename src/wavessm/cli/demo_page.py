@@ -27,7 +27,7 @@ CAUTION = (
 )
 NEXT = (
     ("One run of this table, to vary: --family legs, --family db6, --structure dplr, --steps 4000, --seed 7.",
-     "wavessm train window-copy --length {length} --d-min {d} --d-max {d} --epoch {epoch} --cases {cases} "
+     "wavessm train window-copy --length {length} --d-min {d} --d-max {d} --cases-per-epoch {epoch} --cases {cases} "
      "--d-model {h} --d-state {n} --batch-size {batch} --lr {lr} --steps {steps} --val-per-epoch 1 --precision fp32 "
      "--dt-min {slow:.3g} --dt-max {fast:.3g}"),
     ("Your own signals: X.npy (cases, length, channels) and y.npy in a folder.", "wavessm train arrays my_folder"),
@@ -40,8 +40,8 @@ def write_page(path: Path, table: list[list[str]], verdict: str, setting: Any, f
     """The page at `path`; `table` has a header row, `setting` is the demonstration's."""
     image = base64.b64encode(figure.read_bytes()).decode()
     words = {"length": setting.length, "d": setting.duration, "h": setting.d_model, "n": setting.d_state,
-             "epoch": setting.options()["epoch"], "cases": setting.cases, "batch": setting.batch_size, "lr": setting.lr,
-             "steps": setting.steps, "slow": 0.25 / setting.length, "fast": 2.5 / setting.length,
+             "epoch": setting.options()["cases_per_epoch"], "cases": setting.cases, "batch": setting.batch_size,
+             "lr": setting.lr, "steps": setting.steps, "slow": 0.25 / setting.length, "fast": 2.5 / setting.length,
              "runs": path.parent / "runs"}  # fmt: skip
     tries = "".join(f"<p>{html.escape(why)}</p><pre>{html.escape(how.format(**words))}</pre>" for why, how in NEXT)
     path.write_text(

@@ -54,7 +54,7 @@ class Setting:
             "windows": self.windows,
             "d_min": self.duration,
             "d_max": self.duration,
-            "epoch": self.validate_every * self.batch_size,
+            "cases_per_epoch": self.validate_every * self.batch_size,
             "cases": self.cases,
         }
 

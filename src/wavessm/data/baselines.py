@@ -1,6 +1,6 @@
 """Forecasts that need no training, for every table of forecasts: last value, seasonal naive and a linear map.
 
-Each is a callable from contexts (batch, seq_len, channels) to forecasts (batch, horizon, columns) in the scale of the
+Each is a callable from contexts (batch, context, channels) to forecasts (batch, horizon, columns) in the scale of the
 data; `predict` and `score` run it over every window of a `Windows` source. The linear map is fitted in closed form.
 """
 
@@ -61,7 +61,7 @@ class Seasonal:
 class Linear:
     """One linear map for all columns, on the context minus its last value, which is added back."""
 
-    weight: Tensor  # (seq_len, horizon)
+    weight: Tensor  # (context, horizon)
     columns: tuple[int, ...]
     penalty: float
 
@@ -97,7 +97,7 @@ def fit_linear(train: Windows, val: Windows) -> Linear:
     """Ridge regression on the training windows; the penalty (times the identity, against the mean Gram matrix) is the
     one of `PENALTIES` with the least validation error.
     """
-    S = train.seq_len
+    S = train.context
     G = window_gram(train)  # over context and horizon
     last = G[S - 1]
     G = G - last[:, None] - last[None, :] + last[S - 1]  # of windows minus their last context value
@@ -114,7 +114,7 @@ def fit_linear(train: Windows, val: Windows) -> Linear:
 
 
 def window_gram(source: Windows) -> Tensor:
-    """Mean over windows and columns of w wᵀ, w the seq_len + horizon values of a window; float64.
+    """Mean over windows and columns of w wᵀ, w the context + horizon values of a window; float64.
 
     Windows of stride 1 overlap, so G[i+1, j+1] = G[i, j] + x[n+i] x[n+j] - x[i] x[j] over n windows: one row is a
     correlation, the others follow from it. That is thousands of times less work than the sum over windows.
@@ -122,7 +122,7 @@ def window_gram(source: Windows) -> Tensor:
     starts = source.starts
     if len(starts) == 0 or int(starts[-1] - starts[0]) != len(starts) - 1:
         raise OptionError("window_gram: expected windows of stride 1, in order.")
-    n, size = len(starts), source.seq_len + source.horizon
+    n, size = len(starts), source.context + source.horizon
     rows = slice(int(starts[0]), int(starts[-1]) + size)
     x = source.series[rows][:, list(source.columns)].double().T  # (columns, n + size - 1)
     G = torch.empty(size, size, dtype=torch.float64, device=x.device)

@@ -43,7 +43,7 @@ class Cases:
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     channels: tuple[str, ...] = ()
-    rate: float | None = None
+    sampling_rate: float | None = None
     skipped: tuple[str, ...] = ()
 
 
@@ -71,7 +71,7 @@ def make_set(name: str, cases: Cases, seed: int) -> DataSet:
         channels=cases.channels,
         scale=(tuple(mean.tolist()), tuple(std.tolist())),
         target_scale=target_scale,
-        rate=cases.rate,
+        sampling_rate=cases.sampling_rate,
         skipped=cases.skipped,
     )
     return DataSet(name, parts["train"], parts["val"], parts["test"], info)
@@ -259,7 +259,7 @@ def load_recordings(
         listed.kind,
         listed.classes,
         tuple(prepared.notes["channels"]),
-        prepared.notes["rate"],
+        prepared.notes["sampling_rate"],
         skipped,
     )
     return make_set(name, cases, seed)
@@ -294,14 +294,14 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
     values = np.zeros((len(signals), int(lengths.max()), first.values.shape[1]), np.float32)
     for row, signal in zip(values, signals.values(), strict=True):
         row[: len(signal.values)] = signal.values
-    notes = {"bad": bad, "rate": first.rate, "channels": first.channels}
+    notes = {"bad": bad, "sampling_rate": first.sampling_rate, "channels": first.channels}
     return Prepared({"values": values, "lengths": lengths}, notes)
 
 
 def _format(signal: Signal) -> str:
     named = f" ({', '.join(signal.channels)})" if signal.channels else ""
     measured = f" in {', '.join(signal.units)}" if signal.units else ""
-    return f"{signal.rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
+    return f"{signal.sampling_rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
 
 
 def checksum(folder: Path, files: Iterable[Path]) -> str:

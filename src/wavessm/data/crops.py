@@ -1,13 +1,14 @@
-"""Sources that draw at random: generated cases, and stretches of recordings that differ each time.
+"""Sources that draw at random: generated cases, and crops of recordings that differ each time.
 
 A resumed run draws what an uninterrupted one would have drawn: checkpoints keep the generator's state.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,14 +17,15 @@ from wavessm.data.source import Arrays, Batch, DataSet, Source
 from wavessm.errors import OptionError
 
 Draw = Callable[[int, torch.Generator], Batch]
-"""Draws so many cases, on the generator's device."""
+"""Draws a number of cases, on the generator's device."""
 
 
 class RandomSource(Source):
-    """A source with chance in it, and the generator that it comes from.
+    """A source with a generator, whose state is what a checkpoint keeps.
 
-    `get_state` and `set_state` are what a checkpoint keeps, so that a resumed run draws what an unbroken one would have
-    drawn.
+    Args:
+        seed: of the generator.
+        device: where it draws.
     """
 
     draws = True
@@ -37,23 +39,29 @@ class RandomSource(Source):
         return self.generator.device
 
     def get_state(self) -> Tensor:
-        """State of the generator, a byte tensor on the CPU."""
         return self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Go on from a state of `get_state`; it must come from the same kind of device."""
         self.generator.set_state(state.cpu())
 
-    def is_on(self, device: torch.device | str) -> bool:
-        """Whether it draws there already. On another device draws begin again from the seed, and differ."""
+    def to(self, device: torch.device | str) -> Self:
+        """Return the source on a device; on another than its own, draws start again from the seed, and differ."""
         device = torch.device(device)
-        return device.type == self.device.type and device.index in (None, self.device.index)
+        if device.type == self.device.type and device.index in (None, self.device.index):
+            return self
+        moved = copy.copy(self)
+        moved.generator = torch.Generator(device=device).manual_seed(self.seed)
+        return moved
 
 
 class Generated(RandomSource):
-    """Fresh cases on every call: `take` uses only how many indices it is given.
+    """Fresh cases on every call: `take` uses only the number of indices it is given.
 
-    draw: (count, generator) -> Batch on the generator's device.
+    Args:
+        draw: (count, generator) → Batch on the generator's device.
+        epoch: cases that count as one epoch.
+        seed: of the generator.
+        device: where it draws.
     """
 
     def __init__(self, draw: Draw, epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
@@ -66,12 +74,9 @@ class Generated(RandomSource):
     def take(self, index: Tensor) -> Batch:
         return self.draw(len(index), self.generator)
 
-    def to(self, device: torch.device | str) -> Generated:
-        return self if self.is_on(device) else Generated(self.draw, self.epoch, self.seed, device)
-
 
 class Stage(NamedTuple):
-    """A stretch of a run: its share of the steps, the length of its cases, and what draws them."""
+    """A part of a training: its share of the steps, the length of its cases, and what draws them."""
 
     share: float
     length: int
@@ -79,9 +84,9 @@ class Stage(NamedTuple):
 
 
 class Staged(Generated):
-    """Drawn cases that get longer while a run goes on, stage after stage.
+    """Generated cases that get longer during training, stage after stage.
 
-    `at` says where the run stands; before it is called, cases are those of the last stage.
+    `at` sets the stage; before it is called, cases are those of the last one.
 
     >>> draw = lambda length: lambda count, generator: Batch(torch.zeros(count, length, 1), torch.zeros(count, 1))
     >>> source = Staged([Stage(0.5, 8, draw(8)), Stage(0.5, 32, draw(32))], epoch=64, seed=0)
@@ -93,33 +98,28 @@ class Staged(Generated):
         super().__init__(stages[-1].draw, epoch, seed, device)
         self.stages = tuple(stages)
 
-    def stage(self, done: float) -> Stage:
-        """The stage that a part `done` of the run lies in, 0 to 1."""
+    def _stage(self, done: float) -> Stage:
         for stage in self.stages:
             done -= stage.share
             if done < 0:
                 return stage
         return self.stages[-1]
 
-    def at(self, done: float) -> Staged:
-        """Itself, ready to draw what belongs there."""
-        self.draw = self.stage(done).draw
+    def at(self, done: float) -> Self:
+        self.draw = self._stage(done).draw
         return self
 
     def length_at(self, done: float) -> float:
-        return self.stage(done).length / self.stages[-1].length
+        return self._stage(done).length / self.stages[-1].length
 
     def mean_length(self) -> float:
         *shorter, last = self.stages
         rest = 1 - sum(stage.share for stage in shorter)
         return rest + sum(stage.share * stage.length for stage in shorter) / last.length
 
-    def to(self, device: torch.device | str) -> Staged:
-        return self if self.is_on(device) else Staged(self.stages, self.epoch, self.seed, device)
-
 
 class Crops(RandomSource):
-    """Cases of `source` cut to `length` samples at random places.
+    """Recordings of `source` cut to `length` samples at random places, new ones each time; shorter ones stay whole.
 
     >>> whole = Arrays(torch.arange(10.0)[None, :, None], torch.tensor([0]))
     >>> x = Crops(whole, length=3, seed=0).take(torch.tensor([0])).x.flatten()
@@ -130,9 +130,7 @@ class Crops(RandomSource):
     def __init__(self, source: Arrays, length: int, seed: int) -> None:
         longest = source.x.shape[1]
         if not 1 <= length <= longest:
-            raise OptionError(
-                f"crop: stretches of {length} samples, but recordings have {longest}; take 1 to {longest}."
-            )
+            raise OptionError(f"crop: {length} samples, but recordings have {longest}; take 1 to {longest}.")
         super().__init__(seed, source.device)
         self.source, self.length = source, length
 
@@ -152,13 +150,15 @@ class Crops(RandomSource):
         steps = starts + torch.arange(self.length, device=self.device)
         return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, channels)))
 
-    def to(self, device: torch.device | str) -> Crops:
-        return self if self.is_on(device) else Crops(self.source.to(device), self.length, self.seed)
+    def to(self, device: torch.device | str) -> Self:
+        moved = super().to(device)
+        moved.source = self.source.to(device)
+        return moved
 
 
 def cropped(data: DataSet, seconds: float, seed: int) -> DataSet:
-    """A set whose training recordings are cut to so many seconds."""
-    rate = data.info.rate
+    """Return a set whose training recordings are cut to crops of this many seconds."""
+    rate = data.info.sampling_rate
     if rate is None or not isinstance(data.train, Arrays):
         raise OptionError("crop: these data have no sampling rate or are no recordings; leave it out.")
     return dataclasses.replace(data, train=Crops(data.train, round(seconds * rate), seed))

@@ -29,7 +29,7 @@ class Signal(NamedTuple):
     """One recording."""
 
     values: np.ndarray  # (length, channels) float32
-    rate: float | None  # samples a second
+    sampling_rate: float | None  # hertz
     channels: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
 
@@ -173,7 +173,7 @@ class Lead(NamedTuple):
 class Header(NamedTuple):
     """A parsed .hea file."""
 
-    rate: float
+    sampling_rate: float
     samples: int
     leads: tuple[Lead, ...]
     segments: int
@@ -189,7 +189,7 @@ def parse_header(text: str, path: str) -> Header:
     """Return the fields of a .hea file; `path` is for messages.
 
     >>> header = parse_header("r 1 100 4\\nr.dat 16 1000.0(0)/mV 16 0 -2 65530 0 II\\n", "r.hea")
-    >>> header.rate, header.samples, header.leads[0].gain, header.leads[0].name
+    >>> header.sampling_rate, header.samples, header.leads[0].gain, header.leads[0].name
     (100.0, 4, 1000.0, 'II')
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -292,7 +292,7 @@ def read_record(path: str | Path) -> Signal:
     gain = np.array([lead.gain for lead in header.leads], np.float64)
     values = ((integers - baseline) / gain).astype(np.float32)
     names, units = (tuple(getattr(lead, field) for lead in header.leads) for field in ("name", "units"))
-    return Signal(values, header.rate, names, units)
+    return Signal(values, header.sampling_rate, names, units)
 
 
 def import_wfdb() -> Any:

@@ -1,8 +1,16 @@
-"""CSV tables: reading, and one clear line for what is wrong in them. Every loader of tables goes through here."""
+"""Tables and their dates: the one reader of CSV files for training, prediction and the estimators.
+
+pandas parses: columns separated by commas, semicolons or tabs, decimals with a point or a comma, dates in any usual
+form. What is wrong or ambiguous is refused in one line that names column and line. Estimators, which are given tables
+that are read already, use `LARGEST` and `continue_dates`. `windows.py` cuts what is read here into forecasting sets.
+"""
 
 from __future__ import annotations
 
 import csv
+import datetime
+import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,100 +24,79 @@ if TYPE_CHECKING:
 
 LARGEST = float(np.finfo(np.float32).max)
 """What models can take: they compute in float32."""
+DATE_NAMES = ("date", "datetime", "timestamp", "time")
+"""Names of a column with dates, in any case, where none is given."""
+_DAY = 86400
+_UNEVEN = 0.12
+"""Part of a step by which steps may differ: the lengths of months do by a tenth, and clocks are not exact."""
+_DATE_LIKE = re.compile(r"\d{1,4}[-/. ]\s?\w")  # a time of day alone is no date
+_YEAR_LAST = re.compile(r"(\d\d?)[/.-](\d\d?)[/.-]\d{2,4}\b")
 
 
-def import_pandas() -> None:
-    """Raise `MissingExtraError` where pandas is not installed."""
+def import_pandas() -> Any:
+    """Return pandas, or raise `MissingExtraError` where it is not installed."""
     try:
-        import pandas  # noqa: F401
+        import pandas
     except ImportError as reason:
-        raise MissingExtraError("CSV tables need pandas; install it with pip install 'wavessm[train]'.") from reason
+        raise MissingExtraError("tables need pandas; install it with pip install 'wavessm[train]'.") from reason
+    return pandas
 
 
 def read_table(path: Path, index: bool = False, bare: bool = False, text: bool = False) -> pd.DataFrame:
-    """A CSV file, its rows known by their line; with `index` its first column names them.
+    """Read a CSV file; its index are the lines of the file, blank ones not counted.
 
-    A `bare` table has no line with names: its columns are "0", "1", …. With `text` fields stay as they are written
-    (04015, None), and only empty ones are missing.
+    Args:
+        path: the file.
+        index: let the first column name the rows instead.
+        bare: there is no line with names; columns are "0", "1", ….
+        text: fields stay as they are written (04015, None), and only empty ones are missing.
     """
-    import_pandas()
-    import pandas as pd
-
+    pd = import_pandas()
+    header, separator, decimal = _start(path)
+    if not bare:
+        _check_header(header, path)
+    as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
     try:
-        header, lines = _outline(path, bare)
-        names = list(map(str, range(len(header)))) if bare else None
-        first = 0 if index else False
-        as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
-        table = pd.read_csv(
-            path, header=None if bare else 0, names=names, index_col=first, low_memory=False, **as_written
-        )
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, UnicodeDecodeError, OSError) as reason:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                path, sep=separator, decimal=decimal, header=None if bare else 0, index_col=0 if index else False,
+                low_memory=False, encoding="utf-8-sig", **as_written,
+            )  # fmt: skip
+    except pd.errors.ParserWarning as reason:
+        raise DataError(f"{path}: rows have more fields than there are names; where commas are decimal signs, separate "
+                        "columns by semicolons.") from reason  # fmt: skip
+    except (pd.errors.ParserError, UnicodeDecodeError) as reason:
         raise DataError(f"{path}: not a readable CSV table ({' '.join(str(reason).split())}).") from reason
-    if len(table) != len(lines):
-        raise DataError(f"{path}: not a readable CSV table (rows: {len(table)}, lines: {len(lines)}); mend its quotes.")
+    table.columns = [str(name) for name in table.columns]
     if not index:
-        table.index = pd.Index(lines)
+        table.index += 1 if bare else 2
     return table
 
 
 def first_line(path: Path) -> list[str]:
-    """The fields of the first line that is not blank."""
+    """Return the fields of the first line that is not blank."""
+    return _start(path)[0]
+
+
+def _start(path: Path) -> tuple[list[str], str, str]:
+    """The first line's fields, what separates them, and the decimal sign."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return next((row for row in csv.reader(file) if not _blank(row)), [])
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(1 << 16)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
-    except (csv.Error, UnicodeDecodeError, OSError) as reason:
-        raise DataError(f"{path}: not a readable CSV table ({' '.join(str(reason).split())}).") from reason
-
-
-def is_number(text: str) -> bool:
-    """Whether a field holds a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def counted(header: list[str]) -> bool:
-    """Whether several columns are named 0, 1, 2, …, as pandas names them where nobody did."""
-    return len(header) > 1 and header == [str(column) for column in range(len(header))]
-
-
-def _outline(path: Path, bare: bool) -> tuple[list[str], list[int]]:
-    """The first line of a table and the line at which every row begins; each must have as many fields as the first."""
-    header: list[str] = []
-    lines: list[int] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader, end = csv.reader(file), 0
-        for row in reader:
-            line, end = end + 1, reader.line_num
-            if _blank(row):
-                continue
-            if not header:
-                header = row
-                _check_header(header, path, bare)
-                if not bare:
-                    continue
-            if len(row) != len(header):
-                why = "as in the first line" if bare else "one for each name of the header"
-                raise DataError(f"{path}: fields in line {line}: {len(row)}, expected {len(header)}, {why}; separate "
-                                "them by commas, write decimals with a point and end no line in a comma.")  # fmt: skip
-            lines.append(line)
-    if not header:
+    except (UnicodeDecodeError, OSError) as reason:
+        raise DataError(f"{path}: not a readable CSV table ({reason}).") from reason
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if not first:
         raise DataError(f"{path}: not a readable CSV table (it is empty).")
-    return header, lines
+    separator = max(",;\t", key=first.count)
+    decimal = "," if separator != "," and re.search(r"\d,\d", text) else "."
+    return next(csv.reader([first], delimiter=separator)), separator, decimal
 
 
-def _check_header(header: list[str], path: Path, bare: bool) -> None:
-    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
-        raise DataError(f"{path}: the first line is {header[0][:60]!r}; separate columns by commas, and write decimals "
-                        "with a point.")  # fmt: skip
-    if bare:
-        return
+def _check_header(header: list[str], path: Path) -> None:
     if all(map(is_number, header)) and not counted(header):
         raise DataError(f"{path}: has no line with names, the first is {','.join(header)[:60]!r}; write a name for "
                         "each column above it, or a letter before each of these.")  # fmt: skip
@@ -118,31 +105,172 @@ def _check_header(header: list[str], path: Path, bare: bool) -> None:
         raise DataError(f"{path}: column {twice!r} is there {header.count(twice)} times; give each a name of its own.")
 
 
-def _blank(row: list[str]) -> bool:
-    return not row or (len(row) == 1 and not row[0].strip())
+def is_number(text: str) -> bool:
+    """Return whether a field holds a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def counted(header: list[str]) -> bool:
+    """Return whether several columns are named 0, 1, 2, …, as pandas names them where nobody did."""
+    return len(header) > 1 and header == [str(column) for column in range(len(header))]
 
 
 def need_columns(table: pd.DataFrame, columns: Iterable[str], path: Path) -> None:
     """Raise `DataError` naming the first missing column and those that are there."""
     there = [str(name) for name in table.columns]
     for name in columns:
-        if name not in table.columns:
+        if name not in there:
             listed = ", ".join(there[:12]) + (", …" if len(there) > 12 else "")
             raise DataError(f"{path}: column {name!r} is missing; the file has {listed}.")
 
 
 def numbers(table: pd.DataFrame, columns: list[str], path: Path) -> np.ndarray:
-    """The columns as float64 (rows, columns); text, NaN and what is beyond float32 are refused with column, line."""
-    import pandas as pd
-
+    """Return the columns as float64 (rows, columns); text, NaN and what is beyond float32 are refused."""
+    pd = import_pandas()
     result = np.empty((len(table), len(columns)), np.float64)
     for i, name in enumerate(columns):
         values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
         if (gaps := np.flatnonzero(~(np.abs(values) <= LARGEST))).size:
             raw, value = table[name].iloc[gaps[0]], values[gaps[0]]
             what = repr(raw) if isinstance(raw, str) else "NaN" if np.isnan(value) else f"{value:g}"
-            size = f" up to {LARGEST:.2g}" if np.isfinite(value) else ""
             raise DataError(f"{path}: {what} in column {name!r}, line {table.index[gaps[0]]} ({gaps.size} in all); "
-                            f"expected numbers{size}, fill or drop these rows.")  # fmt: skip
+                            f"expected numbers up to {LARGEST:.2g}, fill or drop these rows.")  # fmt: skip
         result[:, i] = values
     return result
+
+
+# -- dates ------------------------------------------------------------------------------------------------------------
+
+
+def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
+    """Return the column that is named as dates are, or a first column of dates; and whether it may hold some: one of
+    numbers alone does not.
+    """
+    name = next((name for name in table.columns if name.lower() in DATE_NAMES), None)
+    if (
+        name is None
+        and len(table)
+        and _DATE_LIKE.match(str(table.iloc[0, 0]))
+        and table.dtypes.iloc[0].kind not in "iuf"
+    ):
+        name = table.columns[0]
+    return name, name is not None and (table.empty or table[name].dtype.kind not in "iuf" or table[name].isna().all())
+
+
+def parse_dates(column: pd.Series, source: str) -> tuple[np.ndarray, str]:
+    """Read dates of one clock, rising from row to row.
+
+    Args:
+        column: text; its index are lines, for messages.
+        source: what the column belongs to, for messages.
+
+    Returns:
+        Whole seconds (rows,) int64 since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00",
+        or "" where the dates have none). Day or month may come first where only one reading is possible.
+    """
+    pd = import_pandas()
+    where = f"{source}: column {column.name!r}" if column.name else source
+    texts = column.astype(str).str.strip().where(column.notna(), "")
+    found = [match for text in texts if (match := _YEAR_LAST.match(text))]
+    day_first, month_first = (any(int(match[group]) > 12 for match in found) for group in (1, 2))
+    if found and day_first == month_first:
+        raise DataError(f"{where}: {found[0].string!r} may be day or month first; expected the year first, like "
+                        "2024-05-01 13:00:00.")  # fmt: skip
+    usual = texts.where(texts.map(lambda text: bool(_DATE_LIKE.match(text)) and not is_number(text)))
+    try:
+        with warnings.catch_warnings():  # pandas tells which format it did not find
+            warnings.simplefilter("ignore")
+            dates = pd.to_datetime(usual, dayfirst=day_first, errors="coerce")
+            if dates.isna().any():
+                dates = pd.to_datetime(usual, dayfirst=day_first, errors="coerce", format="mixed")
+    except ValueError as reason:
+        raise DataError(f"{where}: dates are at several offsets to UTC; write all by one clock.") from reason
+    for line in dates.index[dates.isna()]:
+        what = f"{texts[line]!r} is {'a number, ' * is_number(texts[line])}not a date; expected one like " \
+               "2024-05-01 13:00:00." if texts[line] else "no date; fill it or drop the row."  # fmt: skip
+        raise DataError(f"{where}, line {line}: {what}")
+    seconds = dates.dt.tz_localize(None).to_numpy().astype("datetime64[s]").astype(np.int64)
+    if (late := np.flatnonzero(np.diff(seconds) <= 0)).size:
+        line, before = dates.index[late[0] + 1], texts.iloc[late[0]]
+        raise DataError(f"{where}, line {line}: dates do not rise, {texts[line]!r} comes after {before!r} by less than "
+                        "a second; sort the rows, or leave the dates out.")  # fmt: skip
+    offset = dates.iloc[0].strftime("%z") if len(dates) else ""
+    return seconds, f"{offset[:3]}:{offset[3:]}" if offset else ""
+
+
+class Clock:
+    """Reads the dates of a stream row after row: rising, all at one offset to UTC or none.
+
+    >>> clock = Clock("the stream")
+    >>> clock.read("1970-01-02 01:00+05:00", line=2), clock.offset
+    (90000, '+05:00')
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.offset: str | None = None
+        self._last: int | None = None
+
+    def read(self, text: str, line: int) -> int:
+        """Return whole seconds since 1970; what is no date, or comes too early, raises `DataError`."""
+        (seconds,), offset = parse_dates(import_pandas().Series([text], [line], dtype=str), self.source)
+        if self._last is not None and (seconds <= self._last or offset != self.offset):
+            raise DataError(f"{self.source}, line {line}: {text!r} does not follow the row before; dates must rise and "
+                            "be at one offset to UTC.")  # fmt: skip
+        self.offset, self._last = offset, int(seconds)
+        return self._last
+
+
+def same_clock(offset: str, trained: str, where: str) -> None:
+    """Refuse dates by another clock than that of training; where both have an offset."""
+    if offset and trained and offset != trained:
+        raise DataError(f"{where}: its dates are at {offset} to UTC, but the model was trained at {trained}; write "
+                        "them by that clock.")  # fmt: skip
+
+
+def same_step(seconds: np.ndarray, trained: float, where: str) -> None:
+    """Refuse dates (rows,) that are not as far apart as those of training; months may differ, and weekdays.
+
+    >>> same_step(np.array([0, 3600, 7200]), 3600.0, "the table")
+    """
+    step = float(np.median(np.diff(seconds))) if len(seconds) > 1 else trained
+    if abs(step - trained) <= _UNEVEN * trained:
+        return
+    if trained == _DAY and _are_weekdays(seconds.astype("datetime64[s]").astype("datetime64[D]")):
+        return
+    here, there = (datetime.timedelta(seconds=one) for one in (step, trained))
+    raise DataError(f"{where}: its rows are {here} apart, but the model was trained on rows {there} apart; resample "
+                    "them or train another model.")  # fmt: skip
+
+
+def continue_dates(seconds: np.ndarray, step: float, count: int) -> np.ndarray:
+    """Return the next dates, by months or weekdays where the given ones (rows,) are; else `step` seconds apart.
+
+    >>> days = np.array(["2024-12-24", "2024-12-27", "2024-12-30"], "datetime64[s]").astype(np.int64)
+    >>> continue_dates(days, 86400.0, 4).astype("datetime64[D]").astype(str).tolist()
+    ['2024-12-31', '2025-01-01', '2025-01-02', '2025-01-03']
+    """
+    pd = import_pandas()
+    dates, steps = pd.DatetimeIndex(seconds.astype("datetime64[s]")), np.arange(1, count + 1)
+    apart = np.diff(dates.year * 12 + dates.month)
+    if step > 27 * _DAY and len(apart) and apart[0] > 0 and (apart == apart[0]).all():
+        at = int(dates.day.argmax())  # a shorter month may have cut the others
+        offset = pd.offsets.MonthEnd if dates.is_month_end.all() else lambda n: pd.DateOffset(months=n)
+        ahead = [dates[at] + offset(int(apart[0]) * (len(apart) - at + int(k))) for k in steps]
+        return np.array(ahead, "datetime64[s]")
+    days = dates.to_numpy().astype("datetime64[D]")
+    if _are_weekdays(days):
+        return np.busday_offset(days[-1], steps).astype("datetime64[s]") + (dates[-1].to_numpy() - days[-1])
+    return (seconds[-1] + np.rint(step * steps).astype(np.int64)).astype("datetime64[s]")
+
+
+def _are_weekdays(days: np.ndarray) -> bool:
+    """Whether days (rows,) run from Monday to Friday, perhaps without some holidays; a weekend must be among them."""
+    if len(days) < 2 or not np.is_busday(days).all():
+        return False
+    working = np.busday_count(days[:-1], days[1:])
+    return bool(np.median(working) == 1 and (np.diff(days).astype(int) != working).any())

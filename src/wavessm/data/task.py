@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 ROOT_VARIABLE = "WAVESSM_DATA"
 ENTRY_POINTS = "wavessm.tasks"
 
-RENAMED: dict[str, str] = {}
+CALENDARS = ("table", "numbers", "waves", "waves-year")
+RENAMED: dict[str, str] = {
+    "hz": "sampling_rate",
+    "least": "min_count",
+    "epoch": "cases_per_epoch",
+    "seq_len": "context",
+    "timeenc": "calendar",
+    "eval_stamp": "future_calendar",
+}
 """Data options that had another name before: old name → new name. Run folders with the old ones still load."""
 
 
@@ -108,6 +116,8 @@ class Task:
         """
         known = [f.name for f in dataclasses.fields(self.options)]
         values = {name if name in known else RENAMED.get(name, name): value for name, value in values.items()}
+        if isinstance(values.get("calendar"), int):  # it was a number
+            values["calendar"] = CALENDARS[values["calendar"]]
         for name in values:
             if name not in known:
                 raise unknown_name(f"option of {self.name}", name, known)

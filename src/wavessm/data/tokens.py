@@ -38,17 +38,17 @@ class Vocabulary:
             self._numbers[ord(character)] = number
 
     @classmethod
-    def of(cls, texts: Iterable[str], least: int) -> Vocabulary:
-        """Return the characters that occur `least` times or more, in the order of Unicode.
+    def of(cls, texts: Iterable[str], min_count: int) -> Vocabulary:
+        """Return the characters that occur `min_count` times or more, in the order of Unicode.
 
-        >>> Vocabulary.of(["ban", "ana"], least=2).symbols[3:]
+        >>> Vocabulary.of(["ban", "ana"], min_count=2).symbols[3:]
         ('a', 'n')
         """
         counts = np.zeros(_CODES, np.int64)
         for text in texts:
             codes, found = np.unique(_codes(text), return_counts=True)
             counts[codes] += found
-        return cls([chr(code) for code in np.flatnonzero(counts >= least)])
+        return cls([chr(code) for code in np.flatnonzero(counts >= min_count)])
 
     def encode(self, text: str, longest: int) -> np.ndarray:
         """Return the numbers of at most longest − 1 characters, and the end."""

@@ -139,7 +139,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         def windows(begin: Any, end: Any, most: int) -> Windows:
             first = window_starts(lengths, begin, end, split.context, horizon)
             first = first[:: max(1, len(first) // most)]
-            return Windows(values, marks, split.context, horizon, tuple(range(columns)), first, eval_stamp=True)
+            return Windows(values, marks, split.context, horizon, tuple(range(columns)), first, future_calendar=True)
 
         source, few = (windows(0, split.train_end, most) for most in (len(values), MOST_ORIGINS))
         held = windows(split.train_end, split.stop_end, MOST_ORIGINS) if split.stops else None

@@ -142,5 +142,5 @@ def _of_folder(folder: Path, checkpoint: str) -> InspectedModel:
         info = DataInfo.from_dict(extra["info"])
     else:
         raise DataError(f"{folder}: neither a run folder (run.json) nor a model folder (config.json).")
-    rate = info.rate if info.rate is not None or info.step is None else 1 / info.step
+    rate = info.sampling_rate if info.sampling_rate is not None or info.step is None else 1 / info.step
     return InspectedModel(folder.name, model, info, info.length + info.horizon, rate)

@@ -85,11 +85,11 @@ def evaluate_run(
 def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
     """Data options where they change, the factor of decimation, and the model's rate."""
     check_positive(sampling_rate, "evaluate: sampling_rate")
-    own, options = run.info.rate, run.options
+    own, options = run.info.sampling_rate, run.options
     if own is None:
         raise OptionError("evaluate: the sampling rate of these data is not known; use --rate K for every K-th sample.")
-    if hasattr(options, "hz") and sampling_rate in (100, 500):
-        return dataclasses.replace(options, hz=int(sampling_rate)), 1, own / sampling_rate  # type: ignore[call-arg]
+    if hasattr(options, "sampling_rate") and sampling_rate in (100, 500):
+        return dataclasses.replace(options, sampling_rate=int(sampling_rate)), 1, own / sampling_rate  # type: ignore[call-arg]
     ratio = own / sampling_rate
     if ratio < 1 or not math.isclose(ratio, round(ratio)):
         raise OptionError(f"evaluate: sampling_rate is {sampling_rate:g}, expected {own:g} divided by a whole number.")

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.dates import DATE_NAMES, go_on, guess_dates, same_clock, same_step
 from wavessm.data.files import Signal, read_npy, read_signal
-from wavessm.data.series import Series, make_marks, read_series
 from wavessm.data.source import DataInfo
-from wavessm.data.tables import read_table
+from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
+from wavessm.data.windows import Series, make_marks, read_series
 from wavessm.errors import DataError, OptionError
 from wavessm.nn.model import SequenceModel
 from wavessm.training.record import pyplot
@@ -76,7 +75,11 @@ def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info, rows = run.info, []
     for case, signal in enumerate(_read_signals(path)):
         values = check_values(info, _reorder(info, signal, path), str(path))
-        rate = 1.0 if info.rate is None or signal.rate is None else info.rate / signal.rate
+        rate = (
+            1.0
+            if info.sampling_rate is None or signal.sampling_rate is None
+            else info.sampling_rate / signal.sampling_rate
+        )
         if info.step_scale is not None and (rate != 1 or len(values) > info.length):
             raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples "
                             "at the sampling rate of training.")  # fmt: skip
@@ -158,9 +161,9 @@ def _marks(run: Run, series: Series) -> Tensor | None:
     if dates is None or series.seconds is None:
         raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
     seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
-    timeenc = getattr(options, "timeenc", 0 if info.mark_sizes else 1)
-    marks = make_marks(seconds, timeenc, minutes=count == 5)[0]
-    if not getattr(options, "eval_stamp", False):
+    calendar = getattr(options, "calendar", "table" if info.mark_sizes else "numbers")
+    marks = make_marks(seconds, calendar, minutes=count == 5)[0]
+    if not getattr(options, "future_calendar", False):
         marks[info.length :] = 0
     return marks[None]
 
@@ -169,7 +172,7 @@ def future_dates(series: Series, horizon: int) -> np.ndarray | None:
     """Dates of the next `horizon` steps, (horizon,) datetime64[s]; None for a series without dates."""
     if series.seconds is None or series.step is None:
         return None
-    return go_on(series.seconds, series.step, horizon)
+    return continue_dates(series.seconds, series.step, horizon)
 
 
 def _date_column(run: Run, path: Path) -> str | None:

@@ -19,11 +19,10 @@ from typing import IO, cast
 import numpy as np
 import torch
 
-from wavessm.data.dates import DATE_NAMES, Clock, same_clock
 from wavessm.data.files import UNKNOWN_SIZE, wav_header
-from wavessm.data.series import Series
 from wavessm.data.source import DataInfo
-from wavessm.data.tables import counted, is_number
+from wavessm.data.tables import DATE_NAMES, Clock, counted, is_number, same_clock
+from wavessm.data.windows import Series
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import sampled
@@ -52,7 +51,7 @@ def predict_stream(
         rate: Sampling rate of training divided by that of the stream. A WAV file says it itself.
         idle: Seconds without new data after which a file counts as complete.
     """
-    size = max(1, round((run.info.rate or 0) / 10)) if chunk is None else check_int(chunk, "chunk", least=1)
+    size = max(1, round((run.info.sampling_rate or 0) / 10)) if chunk is None else check_int(chunk, "chunk", least=1)
     if run.info.kind == "forecast" and rate != 1:
         raise OptionError("a forecaster's steps are rows; it takes no other sampling rate.")
     if run.info.symbols or run.info.step_scale is not None:
@@ -126,12 +125,12 @@ def wav_rate(run: Run, path: Path, rate: float = 1.0) -> float:
     """Sampling rate of training divided by that of a WAV file; a `rate` that contradicts it is refused."""
     with path.open("rb") as file:
         sampling_rate = wav_header(file, path).sampling_rate
-    if run.info.rate is None or not sampling_rate:
+    if run.info.sampling_rate is None or not sampling_rate:
         return rate
-    found = run.info.rate / sampling_rate
+    found = run.info.sampling_rate / sampling_rate
     if rate not in (1, found):
         raise OptionError(f"rate is {rate:g}, but {path} is at {sampling_rate} Hz and training was at "
-                          f"{run.info.rate:g}, which makes {found:g}; leave it out.")  # fmt: skip
+                          f"{run.info.sampling_rate:g}, which makes {found:g}; leave it out.")  # fmt: skip
     return found
 
 

@@ -43,7 +43,7 @@ def scales(opened: Opened) -> Figure:
     """Per layer: the window 1/Δ of each channel, and how long its modes remember; the band is where Δ started."""
     if not opened.scales:
         return empty("no state-space layers in this run")
-    rate = opened.run.info.rate
+    rate = opened.run.info.sampling_rate
     unit, factor = ("samples", 1.0) if rate is None else ("seconds", 1 / rate)
     steps, modes = "1/Δ, a dot a channel", "1/(Δ·decay) of the modes"
     traces: list[Figure] = []

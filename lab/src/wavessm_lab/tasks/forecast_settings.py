@@ -24,10 +24,10 @@ COMMON: dict[str, Any] = {
     "instance_norm": "last",
     "direct": True,
     "direct_start": "ridge",
-    "timeenc": 2,
-    "eval_stamp": True,
+    "calendar": "waves",
+    "future_calendar": True,
     "horizon_mask": True,
-    "seq_len": None,
+    "context": None,
     "d_model": 128,
     "dropout": 0.25,
     "lr": 5e-4,
@@ -50,12 +50,12 @@ _LEVELS: dict[str, dict[str, Any]] = {
     "mean": {"instance_norm": "mean"},
     "scaled": {"instance_norm": "mean_std"},
 }
-_CALENDARS: dict[str, dict[str, Any]] = {"": {}, "-year": {"timeenc": 3}}
+_CALENDARS: dict[str, dict[str, Any]] = {"": {}, "-year": {"calendar": "waves-year"}}
 _CONTEXTS: dict[str, dict[str, Any]] = {
     "": {},
-    "-week": {"seq_len": 168},
-    "-fortnight": {"seq_len": 336},
-    "-long": {"seq_len": 720},
+    "-week": {"context": 168},
+    "-fortnight": {"context": 336},
+    "-long": {"context": 720},
 }
 STARTS: dict[str, dict[str, Any]] = {
     "".join(names): _LEVELS[names[0]] | _CALENDARS[names[1]] | _CONTEXTS[names[2]]
@@ -101,8 +101,8 @@ CHOSEN: dict[str, dict[tuple[str, int], str]] = {
 def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
     """All options of a named setting.
 
-    >>> complete("raw")["instance_norm"], complete("raw")["timeenc"]
-    ('none', 2)
+    >>> complete("raw")["instance_norm"], complete("raw")["calendar"]
+    ('none', 'waves')
     """
     if name not in settings:
         raise unknown_name("setting", name, settings)
@@ -137,8 +137,8 @@ def tuned(data: Data, model: ModelConfig, config: TrainConfig) -> tuple[Data, Mo
 def arguments(setting: Setting) -> list[str]:
     """A setting as options of `wavessm train`.
 
-    >>> arguments({"direct": True, "eval_stamp": False, "lr": 0.001, "seq_len": None})
-    ['--direct', '--no-eval-stamp', '--lr', '0.001', '--seq-len', 'None']
+    >>> arguments({"direct": True, "future_calendar": False, "lr": 0.001, "context": None})
+    ['--direct', '--no-future-calendar', '--lr', '0.001', '--context', 'None']
     """
     words: list[str] = []
     for name, value in setting.items():

@@ -130,16 +130,16 @@ def window_copying(
     d_max: int = 8,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    epoch: int = 16_384,
+    cases_per_epoch: int = 16_384,
     cases: int = 2048,
 ) -> DataSet:
-    """Fresh training cases from `seed` (`epoch` of them count as one epoch) and 2 x `cases` fixed ones to evaluate on.
+    """Fresh training cases from `seed`, `cases_per_epoch` in an epoch, and 2 x `cases` fixed ones to evaluate on.
 
     >>> data = window_copying(length=128, windows=2, cases=16)
     >>> len(data.val), data.info.target_variance
     (16, 2.0)
     """
-    return copying_set(WindowCopy(length, windows, d_min, d_max), (), seed, device, epoch, cases)
+    return copying_set(WindowCopy(length, windows, d_min, d_max), (), seed, device, cases_per_epoch, cases)
 
 
 def copying_set(
@@ -147,7 +147,7 @@ def copying_set(
     stages: Stages = (),
     seed: int = 0,
     device: torch.device | str = "cpu",
-    epoch: int = 16_384,
+    cases_per_epoch: int = 16_384,
     cases: int = 2048,
 ) -> DataSet:
     """The same for any task, begun with shorter sequences if `stages` say so; those have the windows that fit in them.
@@ -162,7 +162,7 @@ def copying_set(
 
     from wavessm.data import Arrays, DataInfo, DataSet, Staged
 
-    check_int(epoch, "epoch", 1)
+    check_int(cases_per_epoch, "cases_per_epoch", 1)
     check_int(cases, "cases", 1)
     numbers = range(task.windows, task.most + 1, _EVERY) if task.windows_max is not None else ()
     generator = {part: torch.Generator().manual_seed(own) for part, own in _EVALUATION_SEEDS.items()}
@@ -174,7 +174,7 @@ def copying_set(
         "regression", 2, task.d_max, task.length, channels=("noise", "marker"), target_variance=task.target_variance,
         parts=tuple(map(str, numbers)),
     )  # fmt: skip
-    train = Staged(_stages(task, stages), epoch, seed, device)
+    train = Staged(_stages(task, stages), cases_per_epoch, seed, device)
     return DataSet("window-copy", train, Arrays(val.x, val.y).to(device), test.to(device), info)
 
 
@@ -206,14 +206,14 @@ class WindowCopyOptions(DataOptions):
     """Shortest window."""
     d_max: int = 8
     """Longest window."""
-    epoch: int = 16_384
+    cases_per_epoch: int = 16_384
     """Drawn cases that count as one epoch."""
     cases: int = 2048
     """Fixed cases of validation, and as many of test."""
 
     def load(self, seed: int) -> DataSet:
         task = WindowCopy(self.length, self.windows, self.d_min, self.d_max, self.windows_max)
-        return copying_set(task, read_stages(self.stages), seed, epoch=self.epoch, cases=self.cases)
+        return copying_set(task, read_stages(self.stages), seed, cases_per_epoch=self.cases_per_epoch, cases=self.cases)
 
 
 _PAPER = Recipe(

@@ -30,9 +30,9 @@ class CsvOptions(DataOptions):
     """Steps the model sees."""
     date_column: str | None = None
     """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
-    timeenc: Literal[0, 1, 2, 3] = 2
-    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
-    eval_stamp: bool = True
+    calendar: Literal["table", "numbers", "waves", "waves-year"] = "waves"
+    """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year."""
+    future_calendar: bool = True
     """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
@@ -42,8 +42,8 @@ class CsvOptions(DataOptions):
             horizon=self.horizon,
             context=self.context,
             date_column=self.date_column,
-            timeenc=self.timeenc,
-            eval_stamp=self.eval_stamp,
+            calendar=self.calendar,
+            future_calendar=self.future_calendar,
         )
 
     def checksum(self) -> str:
@@ -65,8 +65,8 @@ def load_csv(
     horizon: int = 24,
     context: int = 96,
     date_column: str | None = None,
-    timeenc: int = 0,
-    eval_stamp: bool = False,
+    calendar: str = "table",
+    future_calendar: bool = False,
 ) -> DataSet:
     """Load a table of rows in time. The first 70 % of the rows train, the next 10 % validate, the last 20 % test.
 
@@ -77,17 +77,15 @@ def load_csv(
         context: steps the model sees.
         date_column: None takes a column named date, datetime, timestamp or time (in any case) where there is one; if
             it holds numbers alone, it is left out. Without dates there is no calendar.
-        timeenc: calendar as tables (0), as real numbers (1), as waves of day and week (2), or of the year too (3).
-        eval_stamp: give the model the calendar of the horizon too.
+        calendar: "table", "numbers", "waves" (of day and week) or "waves-year".
+        future_calendar: give the model the calendar of the horizon too.
     """
     import numpy as np
 
-    from wavessm.data.dates import guess_dates
-    from wavessm.data.series import WindowOptions, read_series, window_sets
-    from wavessm.data.tables import read_table
+    from wavessm.data.tables import guess_dates, read_table
+    from wavessm.data.windows import read_series, window_sets
 
     path = Path(path)
-    options = WindowOptions(context, horizon, timeenc, eval_stamp)
     columns = None if target is None else [target]
     if date_column is None:
         table = read_table(path)
@@ -107,4 +105,4 @@ def load_csv(
                         f"shorter context or horizon.")  # fmt: skip
     train, test = int(0.7 * rows), int(0.2 * rows)
     parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
-    return window_sets("csv", series, parts, options)
+    return window_sets("csv", series, parts, context, horizon, calendar, future_calendar)

@@ -15,8 +15,8 @@ from wavessm.data.task import DataOptions, Recipe, Task, data_root
 from wavessm.errors import DataError, OptionError, unknown_name
 
 if TYPE_CHECKING:
-    from wavessm.data.series import Parts, Series
     from wavessm.data.source import DataSet
+    from wavessm.data.windows import Parts, Series
 
 Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
 
@@ -74,11 +74,11 @@ class ForecastOptions(DataOptions):
     """Steps to forecast."""
     variables: Literal["uni", "multi"] = "uni"
     """The target alone, or all columns in and out."""
-    seq_len: int | None = None
+    context: int | None = None
     """Steps of context; None takes Informer's for the set and horizon."""
-    timeenc: Literal[0, 1, 2, 3] = 0
-    """Calendar as tables (0), as real numbers (1), as waves of day and week (2), or of day, week and year (3)."""
-    eval_stamp: bool = False
+    calendar: Literal["table", "numbers", "waves", "waves-year"] = "table"
+    """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year."""
+    future_calendar: bool = False
     """Give the model the calendar of the horizon too; it is known."""
 
     def __post_init__(self) -> None:
@@ -92,9 +92,9 @@ class ForecastOptions(DataOptions):
             self.dataset,
             horizon=self.horizon,
             multivariate=self.variables == "multi",
-            seq_len=self.seq_len,
-            timeenc=self.timeenc,
-            eval_stamp=self.eval_stamp,
+            context=self.context,
+            calendar=self.calendar,
+            future_calendar=self.future_calendar,
         )
 
 
@@ -114,28 +114,27 @@ def load_forecast(
     name: str = "ETTh1",
     horizon: int = 24,
     multivariate: bool = False,
-    seq_len: int | None = None,
-    timeenc: int = 0,
-    eval_stamp: bool = False,
+    context: int | None = None,
+    calendar: str = "table",
+    future_calendar: bool = False,
 ) -> DataSet:
     """Windows of a published series. root: the folder of the CSV files, or a data folder with `forecasting` in it.
 
-    seq_len=None takes the context that Informer's scripts give for the horizon (ECL: 384). x is scaled; MSE and MAE are
+    context=None takes the context that Informer's scripts give for the horizon (ECL: 384). x is scaled; MSE and MAE are
     reported in that scale.
     """
-    from wavessm.data.series import WindowOptions, window_sets
+    from wavessm.data.windows import window_sets
 
     name = ALIASES.get(name.lower(), name)
     if name not in SETS:
         raise unknown_name("forecasting set", name, SETS)
     known = SETS[name]
-    if seq_len is None:
+    if context is None:
         if horizon not in known.lengths:
             listed = ", ".join(map(str, known.lengths))
             raise OptionError(f"{name}: no context length is published for horizon {horizon} (only for {listed}); "
-                              f"give seq_len.")  # fmt: skip
-        seq_len = known.lengths[horizon][multivariate]
-    options = WindowOptions(seq_len, horizon, timeenc, eval_stamp)
+                              f"give context.")  # fmt: skip
+        context = known.lengths[horizon][multivariate]
     path, target = find_series(root, name, multivariate)
     series = _read(path)
     if target not in series.columns:
@@ -144,7 +143,7 @@ def load_forecast(
         series = series.only([column for column in series.columns if column != target] + [target])
     else:
         series = series.only([target])
-    return window_sets(name, series, split_rows(known, series), options)
+    return window_sets(name, series, split_rows(known, series), context, horizon, calendar, future_calendar)
 
 
 def find_series(root: str | Path, name: str, multivariate: bool) -> tuple[Path, str]:
@@ -186,7 +185,7 @@ def _read(path: Path) -> Series:
     import numpy as np
 
     from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
-    from wavessm.data.series import Series, read_series
+    from wavessm.data.windows import Series, read_series
 
     def build() -> Prepared:
         series = read_series(path, None, "date")

@@ -39,13 +39,13 @@ class PtbxlOptions(DataOptions):
     """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
     labels: str = "super-diag"
     """Label set: all, diag, sub-diag, super-diag, form or rhythm."""
-    hz: Literal[100, 500] = 100
-    """Sampling rate of the records."""
+    sampling_rate: Literal[100, 500] = 100
+    """Sampling rate of the records in hertz."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_ptbxl(data_root(self.root), self.labels, self.hz, self.skip_bad)
+        return load_ptbxl(data_root(self.root), self.labels, self.sampling_rate, self.skip_bad)
 
 
 _PAPER = Recipe(
@@ -147,7 +147,7 @@ def _assemble(
         classes=classes,
         channels=LEADS,
         scale=((mean / gain,), (std / gain,)),
-        rate=float(sampling_rate),
+        sampling_rate=float(sampling_rate),
         skipped=skipped,
     )
     arrays = {f"x_{part}": signals[rows] for part, (rows, _) in parts.items()}
@@ -225,7 +225,7 @@ def _read(path: str, rate: int) -> tuple[np.ndarray, float]:
 
     header = read_header(path)
     leads = header.leads
-    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.rate != rate:
+    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
         raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
     if any(lead.gain != leads[0].gain or lead.baseline for lead in leads):
         raise DataError(f"{path}: gain or baseline differ between leads (expected {leads[0].gain}, 0).")

@@ -99,7 +99,7 @@ def _read(path: Path) -> Iterator[tuple[str, int]]:
 def _encode(files: dict[str, Path], max_length: int) -> TokenParts:
     from wavessm.data.tokens import Vocabulary
 
-    words = Vocabulary.of((text[: max_length - 1] for text, _ in _read(files["train"])), least=1)
+    words = Vocabulary.of((text[: max_length - 1] for text, _ in _read(files["train"])), min_count=1)
 
     def encoded(path: Path) -> Iterator[tuple[np.ndarray, int]]:
         return ((words.encode(text, max_length), label) for text, label in _read(path))

@@ -187,7 +187,7 @@ def _assemble(arrays: dict[str, np.ndarray], words: int, scaling: str, skipped: 
         step_scale = (tuple(means.tolist()), tuple(stds.tolist()))
         affine = tuple(torch.from_numpy(v).float()[:, None] for v in (1 / (_FULL * stds), -means / stds))
     info = DataInfo("multiclass", 1, words, LENGTH, classes=WORDS[words], scale=scale, step_scale=step_scale,
-                    rate=float(RATE), skipped=skipped)  # fmt: skip
+                    sampling_rate=float(RATE), skipped=skipped)  # fmt: skip
     return split_set("speech", arrays, info, affine)
 
 

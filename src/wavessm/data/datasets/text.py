@@ -37,11 +37,11 @@ class TextOptions(DataOptions):
     """Characters of the longest review, its end included."""
     hold_out: int = 2500
     """Training reviews that validate; 0 trains on all: then report the last epoch."""
-    least: int = 15
+    min_count: int = 15
     """Characters rarer than this in training are unknown."""
 
     def load(self, seed: int) -> DataSet:
-        return load_text(data_root(self.root), self.max_length, self.hold_out, self.least)
+        return load_text(data_root(self.root), self.max_length, self.hold_out, self.min_count)
 
 
 _PAPER = Recipe(
@@ -59,7 +59,7 @@ TASKS = (
 )
 
 
-def load_text(root: str | Path, max_length: int = 4096, hold_out: int = 2500, least: int = 15) -> DataSet:
+def load_text(root: str | Path, max_length: int = 4096, hold_out: int = 2500, min_count: int = 15) -> DataSet:
     """Load IMDb reviews by character; y is 1 for a good review.
 
     Args:
@@ -67,7 +67,7 @@ def load_text(root: str | Path, max_length: int = 4096, hold_out: int = 2500, le
         max_length: characters of the longest review, its end included.
         hold_out: training reviews (seed 42) that validate. With 0 all reviews train and 2,500 of them are shown as
             validation: select nothing on those, report the last epoch.
-        least: characters rarer than this in training are unknown.
+        min_count: characters rarer than this in training are unknown.
     """
     import torch
 
@@ -79,8 +79,8 @@ def load_text(root: str | Path, max_length: int = 4096, hold_out: int = 2500, le
         "text",
         folder,
         [folder / "train", folder / "test"],
-        {"max_length": max_length, "least": least},
-        lambda: _encode(folder, max_length, least),
+        {"max_length": max_length, "min_count": min_count},
+        lambda: _encode(folder, max_length, min_count),
     )
     # The cache holds the two published parts; validation is drawn from training here.
     data = token_set("text", prepared, CLASSES, max_length)
@@ -112,10 +112,10 @@ def _read(folder: Path, part: str) -> Iterator[tuple[str, int]]:
                 raise DataError(f"{path}: not UTF-8 text at byte {reason.start}.") from reason
 
 
-def _encode(folder: Path, max_length: int, least: int) -> TokenParts:
+def _encode(folder: Path, max_length: int, min_count: int) -> TokenParts:
     from wavessm.data.tokens import Vocabulary
 
-    words = Vocabulary.of((text[: max_length - 1] for text, _ in _read(folder, "train")), least)
+    words = Vocabulary.of((text[: max_length - 1] for text, _ in _read(folder, "train")), min_count)
     parts = {
         part: ((words.encode(text, max_length), label) for text, label in _read(folder, part))
         for part in ("train", "test")

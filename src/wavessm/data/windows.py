@@ -1,0 +1,159 @@
+"""From rows in time to a forecasting set: calendar marks, scaling, chronological parts, windows.
+
+Place in the pipeline: `tables.py` reads; `datasets/forecast.py` and `datasets/csv.py` end in `window_sets`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from wavessm.data.source import DataInfo, DataSet, Windows
+from wavessm.data.tables import import_pandas, need_columns, numbers, parse_dates, read_table
+from wavessm.data.task import CALENDARS
+from wavessm.errors import DataError, check_int, unknown_name
+
+Parts = dict[str, tuple[int, int]]  # part -> first row, row after the last
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Rows in time."""
+
+    values: np.ndarray  # (rows, columns) float64
+    columns: tuple[str, ...]
+    seconds: np.ndarray | None  # (rows,) int64 since 1970 by the clock of the place; None without dates
+    source: str  # for messages
+    offset: str = ""  # of that clock to UTC, where the file has it
+
+    @property
+    def step(self) -> float | None:
+        """Seconds between rows (the median, where they differ)."""
+        return None if self.seconds is None or len(self.seconds) < 2 else float(np.median(np.diff(self.seconds)))
+
+    def only(self, columns: list[str]) -> Series:
+        """Return the same rows with these columns."""
+        chosen = [self.columns.index(name) for name in columns]
+        return dataclasses.replace(self, values=self.values[:, chosen], columns=tuple(columns))
+
+
+def read_series(path: Path, columns: list[str] | None, date_column: str | None) -> Series:
+    """Read rows of a CSV file; columns=None takes all but the date. Dates must rise from row to row."""
+    table = read_table(path)
+    need_columns(table, [*([date_column] if date_column else []), *(columns or [])], path)
+    names = columns or [name for name in table.columns if name != date_column]
+    if len(table) == 0 or not names:
+        raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
+    seconds, offset = (None, "") if date_column is None else parse_dates(table[date_column], str(path))
+    return Series(numbers(table, names, path), tuple(names), seconds, str(path), offset)
+
+
+def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return calendar marks (rows, k) and the table sizes of those that are embedded.
+
+    Args:
+        seconds: (rows,) since 1970, by the clock of the place.
+        calendar: "table": month, day, weekday, hour and, with `minutes`, quarter of the hour, long; "numbers": minute
+            where wanted, hour, weekday, day, day of year, each in [-0.5, 0.5]; "waves": sines and cosines of the day
+            (four harmonics) and the week (three), 14 in all; "waves-year": with the first of the year, and that times
+            the first two of the day, 24 in all: a mean for every hour and season is then linear in them.
+        minutes: whether rows are closer than an hour.
+    """
+    if calendar.startswith("waves"):
+        return torch.from_numpy(_waves(seconds, year=calendar == "waves-year")), ()
+    now = import_pandas().DatetimeIndex(seconds.astype("datetime64[s]"))
+    if calendar == "table":
+        fields = [now.month, now.day, now.dayofweek, now.hour]
+        sizes: tuple[int, ...] = (13, 32, 7, 24)
+        if minutes:
+            fields, sizes = [*fields, now.minute // 15], (*sizes, 4)
+        return torch.from_numpy(np.stack(fields, axis=1).astype(np.int64)), sizes
+    real = [now.hour / 23, now.dayofweek / 6, (now.day - 1) / 30, (now.dayofyear - 1) / 365]
+    if minutes:
+        real = [now.minute / 59, *real]
+    return torch.from_numpy((np.stack(real, axis=1) - 0.5).astype(np.float32)), ()
+
+
+def _waves(seconds: np.ndarray, year: bool) -> np.ndarray:
+    def harmonics(period: float, count: int) -> list[np.ndarray]:
+        angle = 2 * np.pi * np.remainder(seconds / period, 1.0)
+        return [wave(k * angle) for k in range(1, count + 1) for wave in (np.sin, np.cos)]
+
+    day, week = harmonics(86_400, 4), harmonics(604_800, 3)
+    season = harmonics(365.2425 * 86_400, 1) if year else []
+    return np.stack([*day, *week, *season, *(a * b for a in season for b in day[:4])], axis=1).astype(np.float32)
+
+
+def window_sets(
+    name: str,
+    series: Series,
+    parts: Parts,
+    context: int,
+    horizon: int,
+    calendar: str = "table",
+    future_calendar: bool = False,
+) -> DataSet:
+    """Cut windows of stride 1 in each part; validation and test reach `context` rows back for their first context.
+
+    Args:
+        name: of the set.
+        series: rows in time; columns are scaled by mean and population standard deviation of the training rows.
+        parts: rows of train, val and test.
+        context: rows that a model sees.
+        horizon: rows to forecast.
+        calendar: kind of the marks, see `make_marks`.
+        future_calendar: whether a model is given the marks of the horizon too.
+    """
+    check_int(context, "context", 1)
+    check_int(horizon, "horizon", 1)
+    if calendar not in CALENDARS:
+        raise unknown_name("calendar", calendar, CALENDARS)
+    for part, (begin, stop) in parts.items():
+        early = begin if part == "train" else begin - context
+        if stop - early < context + horizon or early < 0:
+            raise DataError(
+                f"{series.source}: the {part} part has {stop - begin} rows, too few for context {context} + horizon "
+                f"{horizon}; give more rows, or a shorter context or horizon."
+            )
+    mean, std = _scale(series, parts["train"])
+    scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
+    marks: torch.Tensor | None = None
+    sizes: tuple[int, ...] = ()
+    if series.seconds is not None:
+        marks, sizes = make_marks(series.seconds, calendar, minutes=(series.step or 3600) < 3600)
+    columns = tuple(range(len(series.columns)))
+    sources = {}
+    for part, (begin, stop) in parts.items():
+        begin = begin if part == "train" else begin - context
+        starts = torch.arange(begin, stop - context - horizon + 1)
+        sources[part] = Windows(scaled, marks, context, horizon, columns, starts, future_calendar)
+    scale = (tuple(mean.tolist()), tuple(std.tolist()))
+    info = DataInfo(
+        "forecast",
+        d_input=len(columns),
+        d_output=len(columns),
+        length=context,
+        horizon=horizon,
+        columns=series.columns,
+        channels=series.columns,
+        scale=scale,
+        target_scale=scale,
+        mark_sizes=sizes,
+        mark_width=0 if marks is None or calendar == "table" else marks.shape[1],
+        step=series.step,
+        offset=series.offset,
+    )
+    return DataSet(name, sources["train"], sources["val"], sources["test"], info)
+
+
+def _scale(series: Series, rows: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (columns,) of the rows; constant columns are refused."""
+    train = series.values[slice(*rows)]
+    mean, std = train.mean(axis=0), train.std(axis=0)
+    for k in np.flatnonzero(std <= 1e-12 * np.abs(mean)):
+        raise DataError(f"{series.source}: column {series.columns[k]!r} is constant ({train[0, k]:g}) over the "
+                        f"{len(train)} training rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
+    return mean, std
