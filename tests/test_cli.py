@@ -25,7 +25,7 @@ import miniatures
 from wavessm.cli import all_commands, main
 from wavessm.data import read_signal, tasks
 from wavessm.data.published import published
-from wavessm.data.series import Series
+from wavessm.data.windows import Series
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
 from wavessm.training.loop import Trainer
@@ -322,8 +322,8 @@ STREAMS = {
     ("a", b"p,q\n"): "the stream ended without a sample",
     ("c", b"date,load,wind\n,1,2\n"): "the stream, line 2: no date",
     ("c", b"date,load,wind\nnat,1,2\n"): "line 2: 'nat' is not a date",
-    ("c", b"date,load,wind\n09/01/2024,1,2\n"): "line 2: '09/01/2024' is not a date",
-    ("c", b"date,load,wind\n2024-01-02,1,2\n\n2024-01-01,1,2\n"): "line 4: dates do not rise",
+    ("c", b"date,load,wind\n09/01/2024,1,2\n"): "'09/01/2024' may be day or month first",
+    ("c", b"date,load,wind\n2024-01-02,1,2\n\n2024-01-01,1,2\n"): "line 4: '2024-01-01' does not follow the row before",
     ("c", b"date,load,wind\n2024-01-02,1,2,3\n"): "line 2 of the stream: 4 fields, expected 3",
     ("c", b"date,load,wind\n2024-01-02,1,2\n"): "ended after 1 rows; the model needs a context of 24",
 }

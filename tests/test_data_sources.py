@@ -40,11 +40,11 @@ def test_arrays_refuse_counts_and_lengths_that_do_not_fit():
         Arrays(torch.zeros(2, 5, 1), torch.zeros(2), torch.tensor([1, 6]))
 
 
-@pytest.mark.parametrize("eval_stamp", [False, True])
+@pytest.mark.parametrize("future_calendar", [False, True])
 @pytest.mark.parametrize("columns", [(0, 1, 2), (2,), (2, 0)])
-def test_windows_are_slices_of_the_series(columns, eval_stamp):
+def test_windows_are_slices_of_the_series(columns, future_calendar):
     series, marks = torch.randn(50, 3), torch.randint(1, 9, (50, 4))
-    source = Windows(series, marks, 7, 5, columns, torch.arange(3, 39), eval_stamp)
+    source = Windows(series, marks, 7, 5, columns, torch.arange(3, 39), future_calendar)
     index = torch.tensor([0, 35, 11])
     batch = source.take(index)
     assert len(source) == 36
@@ -53,7 +53,7 @@ def test_windows_are_slices_of_the_series(columns, eval_stamp):
         torch.testing.assert_close(batch.y[row], series[start + 7 : start + 12][:, list(columns)])
         assert batch.marks[row, :7].equal(marks[start : start + 7])
         future = marks[start + 7 : start + 12]
-        assert batch.marks[row, 7:].equal(future if eval_stamp else torch.zeros_like(future))
+        assert batch.marks[row, 7:].equal(future if future_calendar else torch.zeros_like(future))
     assert int(marks.min()) == 1  # zeroing the future did not reach the marks themselves
 
 

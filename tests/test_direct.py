@@ -155,7 +155,7 @@ def test_the_ridge_start_with_marks_is_least_squares(folder, monkeypatch, norm, 
 
 
 def test_a_run_begins_at_the_ridge_and_may_leave_the_test_out(folder, tmp_path):
-    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY,
+    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--context", "30", *TINY,
             "--direct", "--direct-start", "ridge", "--no-test", "--lr-direct", "0"]  # fmt: skip
     assert main([*line, "--out", str(tmp_path / "a")]) == 0
     run = Run.read(tmp_path / "a")
@@ -194,7 +194,7 @@ def test_dropout_is_on_after_the_start_was_scored(folder, tmp_path, monkeypatch)
 
 
 def test_training_that_only_harms_leaves_the_ridge_as_the_best_model(folder, tmp_path):
-    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--seq-len", "30", *TINY]
+    line = ["train", "forecast", str(folder), "--dataset", "ETTh1", "--horizon", "12", "--context", "30", *TINY]
     rates = ["--lr", "0.03", "--lr-direct", "0.03", "--schedule", "constant", "--warmup", "0"]
     assert main([*line, "--direct", "--direct-start", "ridge", *rates, "--out", str(tmp_path / "a")]) == 0
     model, data = cell(folder, "last")
@@ -298,7 +298,7 @@ def test_every_setting_is_one_that_the_command_takes():
 
 def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):
     line = ["train", "forecast", str(folder), "--horizon", "12", "--context", "30", *TINY, "--calendar", "waves-year"]
-    assert main([*line, "--direct", "--eval-stamp", "--no-test", "--out", str(tmp_path / "a")]) == 0
+    assert main([*line, "--direct", "--future-calendar", "--no-test", "--out", str(tmp_path / "a")]) == 0
     assert "test: left out" in capsys.readouterr().out
     assert isinstance(Run.read(tmp_path / "a").load_model().direct, DirectPath)
     assert main(["predict", str(tmp_path / "a"), str(folder / "ETTh1.csv")]) == 0
