@@ -35,10 +35,8 @@ from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
 from wavessm.data.source import DataSet, Source, Tokens
 from wavessm.errors import DataError
 from wavessm.nn.model import SequenceModel
-from wavessm.training import metrics, results
+from wavessm.training import evaluate_split, metrics, results, start_at_ridge
 from wavessm.training.config import model_config, resolve
-from wavessm.training.direct import start_at_ridge
-from wavessm.training.evaluate import evaluate_split
 from wavessm.training.run import environment
 from wavessm_lab.tasks.forecast_settings import tuned
 

@@ -11,10 +11,9 @@ from wavessm.data import load_listops
 from wavessm.data.source import Batch, DataInfo
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
+from wavessm.training import decimate, low_pass, predict_files
 from wavessm.training.config import TrainConfig, model_config, resolve
-from wavessm.training.evaluate import decimate, low_pass
 from wavessm.training.optimiser import optimiser_groups
-from wavessm.training.predict import predict_files
 from wavessm.training.run import Run
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
 from wavessm_lab.report.runs import read_runs

@@ -27,11 +27,9 @@ from wavessm.data import read_signal, tasks
 from wavessm.data.published import published
 from wavessm.data.windows import Series
 from wavessm.errors import OptionError
-from wavessm.training import checkpoint
+from wavessm.training import checkpoint, follow_wav, future_dates, wav_rate
 from wavessm.training.loop import Trainer
-from wavessm.training.predict import future_dates
 from wavessm.training.run import Run
-from wavessm.training.stream import follow_wav, wav_rate
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]

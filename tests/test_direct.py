@@ -17,9 +17,8 @@ from wavessm.data.baselines import fit_linear, score
 from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
 from wavessm.data.windows import make_marks
 from wavessm.nn.heads import DirectPath
-from wavessm.training import checkpoint
+from wavessm.training import checkpoint, start_at_ridge
 from wavessm.training.config import TrainConfig, model_config, resolve
-from wavessm.training.direct import start_at_ridge
 from wavessm.training.loop import Trainer
 from wavessm.training.optimiser import optimiser_groups
 from wavessm.training.run import Run, train

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.training.metrics import auroc
+from wavessm.training import auroc
 from wavessm_lab.report.compare import counterpart, verdict
 from wavessm_lab.report.overview import overview
 from wavessm_lab.report.paired import differences, frequent, pack

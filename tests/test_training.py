@@ -22,10 +22,9 @@ import wavessm as ws
 from wavessm import ModelConfig
 from wavessm.data import get_task
 from wavessm.errors import DataError
-from wavessm.training import checkpoint, metrics
+from wavessm.training import checkpoint, evaluate_run, metrics
 from wavessm.training.checkpoint import Interrupted, RunError, read_rows
 from wavessm.training.config import TrainConfig
-from wavessm.training.evaluate import evaluate_run
 from wavessm.training.loop import Trainer
 from wavessm.training.run import Run, held, new_folder, pick_device, resume, train
 

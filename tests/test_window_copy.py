@@ -14,11 +14,10 @@ import wavessm as ws
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
 from wavessm.cli import main
-from wavessm.training import results
+from wavessm.training import evaluate_run, results
 from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import Interrupted
 from wavessm.training.config import TrainConfig
-from wavessm.training.evaluate import evaluate_run
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.loop import Trainer
 from wavessm.training.optimiser import stretch_timescales

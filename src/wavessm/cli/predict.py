@@ -37,9 +37,7 @@ class PredictOptions:
 def main(arguments: list[str]) -> int:
     """Run `wavessm predict`; returns the exit status."""
     given = parse(PredictOptions, arguments, "wavessm predict")
-    from wavessm.training import Run
-    from wavessm.training.predict import draw_predictions, predict_files, read_context, write_rows
-    from wavessm.training.stream import predict_stream
+    from wavessm.training import Run, draw_predictions, predict_files, predict_stream, read_context, write_rows
 
     run = Run.read(given.run)
     streams = given.follow is not None or given.files == ("-",)

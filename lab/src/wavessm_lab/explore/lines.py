@@ -148,7 +148,7 @@ def _run(state: State, shelf: AllowedFiles) -> str:
     said = ""
     if state.predict == "signal" and state.signal.startswith(FILE):
         path = state.signal.removeprefix(FILE)
-        said = f"\nfrom wavessm.training.predict import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
+        said = f"\nfrom wavessm.training import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
     elif state.predict == "test":
         said = f"""
 import torch
@@ -165,7 +165,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from wavessm.training import checkpoint
 from wavessm.training.run import Run
-from wavessm.training.metrics import SELECTION
+from wavessm.training import SELECTION
 
 run = Run.read(Path({state.run!r}))
 metrics = pd.read_csv(run.folder / "metrics.csv")

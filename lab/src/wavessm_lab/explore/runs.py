@@ -20,9 +20,7 @@ from wavessm.data.task import data_root, get_task
 from wavessm.errors import DataError, OptionError
 from wavessm.frames import Array
 from wavessm.nn.model import SequenceModel
-from wavessm.training import checkpoint
-from wavessm.training.metrics import SELECTION
-from wavessm.training.predict import predict_files
+from wavessm.training import SELECTION, checkpoint, predict_files
 from wavessm.training.run import Run
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.state import FILE

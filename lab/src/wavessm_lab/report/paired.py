@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from wavessm.errors import OptionError, unknown_name
-from wavessm.training.metrics import auroc
+from wavessm.training import auroc
 
 RESAMPLES = 1000
 
