@@ -1,0 +1,188 @@
+"""State features: exact states, pools, streams, and a ridge whose leave-one-out is what leaving out gives."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import expm
+
+import wavessm as ws
+from wavessm.features import FeatureConfig, FeatureModel, StateBank, calibrate, fit_ridge
+
+SMALL = FeatureConfig(n_features=480, n_scales=4, readouts=6)
+
+
+def signals(cases, length, channels=1, seed=0):
+    return torch.randn(cases, length, channels, generator=torch.Generator().manual_seed(seed)).cumsum(1) / 4
+
+
+def two_classes(cases=40, length=90, seed=0):
+    x, y = signals(cases, length, seed=seed), torch.arange(cases) % 2
+    x = x + y[:, None, None] * torch.sin(0.7 * torch.arange(length))[None, :, None]
+    return x, y
+
+
+def slow_outputs(bank, x):
+    """Every output of a bank by a float64 recurrence, one sample at a time: {stride: (cells, positions, N) states}."""
+    u = bank.sources(x).double().numpy()
+    states = {}
+    for cell in bank.cells:
+        operator = ws.make_operator(ws.make_frame(cell.family, n=bank.config.d_state).tighten(), "translated")
+        n = len(operator.B)
+        values, vectors = np.linalg.eig(-operator.A)
+        damped = (vectors * (np.minimum(values.real, -1.0) + 1j * values.imag)) @ np.linalg.inv(vectors)
+        block = np.zeros((n + 1, n + 1))
+        block[:n, :n], block[:n, n] = damped.real / cell.window, operator.B / cell.window
+        step, h, kept = expm(block), np.zeros((n, x.shape[0])), []
+        for t in range(u.shape[1]):
+            h = step[:n, :n] @ h + np.outer(step[:n, n], u[cell.source, t])
+            if (t + 1) % cell.stride == 0:
+                kept.append(h)
+        states.setdefault(cell.stride, []).append(np.stack(kept))
+    return states
+
+
+@pytest.mark.parametrize("length", [63, 200])
+def test_outputs_are_readouts_of_the_exact_states(length):
+    bank = StateBank(SMALL, channels=2, length=length, seed=1)
+    x = signals(3, length, 2)
+    wanted = slow_outputs(bank, x)
+    for stage in bank.stages:
+        N = stage.carry.shape[1]
+        y = torch.cat([y for y, _ in stage.run(bank.sources(x), stage.start(3))], dim=1)
+        states = torch.from_numpy(np.stack(wanted[stage.stride]))  # (cells, positions, N, cases)
+        assert y.shape[1] == length // stage.stride == states.shape[1]
+        for cell in range(len(y)):  # one matrix C (R, N) explains all outputs of a cell
+            design = states[cell].permute(0, 2, 1).reshape(-1, N).numpy()
+            outputs = y[cell].permute(0, 2, 1).reshape(-1, y.shape[2]).double().numpy()
+            C, *_ = np.linalg.lstsq(design, outputs, rcond=1e-10)
+            assert np.abs(design @ C - outputs).max() < 1e-4
+
+
+def test_readouts_do_not_respond_to_a_constant():
+    bank = StateBank(SMALL, channels=1, length=100, seed=0)
+    held = torch.ones(2, 20_000, 1)
+    for stage in bank.stages:
+        *_, (y, _) = stage.run(held, stage.start(1))
+        assert float(y.abs().max()) < 1e-4
+
+
+@given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 100))
+def test_a_stream_gives_what_the_signal_so_far_gives(cuts, seed):
+    x, y = two_classes()
+    model = FeatureModel.fit(
+        x, y, "multiclass", config=FeatureConfig(n_features=360, n_scales=4, readouts=6, stretches=False)
+    )
+    new = signals(2, sum(cuts), seed=seed)
+    stream, at = model.stream(batch=2), 0
+    for cut in cuts:
+        got = stream.step(new[:, at : at + cut])
+        at += cut
+        torch.testing.assert_close(got, model.logits(new[:, :at]), rtol=1e-4, atol=1e-4)
+
+
+def test_features_do_not_depend_on_blocks_or_company(monkeypatch):
+    x, y = two_classes(30)
+    model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    whole = model.features(x)
+    monkeypatch.setattr("wavessm.features.model.BLOCK_BYTES", {"cpu": 1})
+    torch.testing.assert_close(model.features(x), whole, rtol=0, atol=2e-3)
+    torch.testing.assert_close(model.features(x[3:4]), whole[3:4], rtol=0, atol=2e-3)
+
+
+def test_padding_is_not_read():
+    x, y = two_classes(30)
+    lengths = torch.randint(40, 91, (30,), generator=torch.Generator().manual_seed(0))
+    padded = x.clone()
+    padded[torch.arange(90) >= lengths[:, None]] = 1e6
+    model = FeatureModel.fit(padded, y, "multiclass", lengths=lengths, config=SMALL)
+    torch.testing.assert_close(model.features(padded, lengths)[4], model.features(x[4:5, : lengths[4]])[0])
+
+
+def test_the_seed_decides_everything():
+    x, y = two_classes()
+    first, again, other = (
+        FeatureModel.fit(x, y, "multiclass", config=SMALL, seed=seed).scores(x) for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def brute_force_left_out(Z, Y, penalty, weights):
+    """Weighted ridge with an unpenalised intercept, fitted anew without each case."""
+    out = torch.empty_like(Y)
+    for i in range(len(Z)):
+        keep = torch.arange(len(Z)) != i
+        w, z, y = weights[keep], Z[keep], Y[keep]
+        A = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], dim=1)
+        P = penalty * torch.eye(A.shape[1], dtype=z.dtype)
+        P[-1, -1] = 0
+        coef = torch.linalg.solve(A.T @ (w[:, None] * A) + P, A.T @ (w[:, None] * y))
+        out[i] = torch.cat([Z[i], torch.ones(1, dtype=z.dtype)]) @ coef
+    return out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_left_out_predictions_are_those_of_a_fit_without_the_case(weighted):
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(25, 12, generator=generator)
+    Y = torch.randn(25, 2, generator=generator)
+    weights = torch.rand(25, generator=generator) + 0.5 if weighted else None
+    fit = fit_ridge(F, Y, {"all": slice(0, 12)}, [("all",)], weights)
+    w = torch.ones(25) if weights is None else weights / weights.mean()
+    Z = ((F - fit.mean) / fit.scale).double()
+    wanted = brute_force_left_out(Z / 12**0.5, Y.double(), fit.penalty, w.double())
+    torch.testing.assert_close(fit.left_out.double(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_more_cases_than_are_left_out_exactly_and_more_than_features(monkeypatch):
+    x, y = two_classes(60)
+    exact = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    monkeypatch.setattr("wavessm.features.ridge.EXACT", 30)
+    sampled = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    assert (sampled.scores(x).argmax(1) == exact.scores(x).argmax(1)).float().mean() > 0.95
+    narrow = FeatureModel.fit(x, y, "multiclass", config=FeatureConfig(n_features=24, n_scales=2, readouts=2))
+    assert (narrow.scores(x).argmax(1) == y).float().mean() > 0.9
+
+
+def test_a_useless_block_is_left_out():
+    generator = torch.Generator().manual_seed(1)
+    Y = torch.randn(80, 1, generator=generator)
+    good, noise = Y + 0.1 * torch.randn(80, 10, generator=generator), torch.randn(80, 400, generator=generator)
+    blocks = {"good": slice(0, 10), "noise": slice(10, 410)}
+    fit = fit_ridge(torch.cat([good, noise], 1), Y, blocks, [("good",), ("good", "noise"), ("noise",)])
+    assert fit.chosen == ("good",)
+
+
+def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():
+    x, y = two_classes(60, seed=1)
+    new, truth = two_classes(200, seed=2)
+    model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    scores = model.scores(new)
+    plain = torch.nn.functional.cross_entropy(scores, truth)
+    assert torch.nn.functional.cross_entropy(model.logits(new), truth) < plain
+    flat = calibrate("multiclass", torch.zeros(30, 3), torch.arange(30) % 3)
+    torch.testing.assert_close(flat.probabilities(torch.zeros(1, 3)), torch.full((1, 3), 1 / 3))
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_labels_and_numbers(kind):
+    x, y = two_classes(60)
+    targets = torch.stack([y, 1 - y], 1).float() if kind == "multilabel" else y[:, None] * 3.0 + 10.0
+    model = FeatureModel.fit(x, targets, kind, config=SMALL)
+    got = model.logits(x)
+    assert (
+        ((got > 0).float() == targets).float().mean() > 0.9 if kind == "multilabel" else (got - targets).abs().max() < 2
+    )
+
+
+def test_streams_and_constant_signals_that_cannot_be_are_refused():
+    x, y = two_classes(40)
+    config = FeatureConfig(n_features=480, n_scales=4, readouts=6)
+    model = FeatureModel.fit(x, y, "multiclass", config=config)
+    model.ridge.chosen = ("share", "stretch")
+    with pytest.raises(ws.OptionError, match="stretches=False"):
+        model.stream()
+    with pytest.raises(ws.WaveSSMError, match="constant"):
+        FeatureModel.fit(torch.ones(4, 20, 1), torch.arange(4) % 2, "multiclass", config=config)
