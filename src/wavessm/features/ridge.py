@@ -72,7 +72,7 @@ def fit_ridge(
     z = (features - mean) / scale * root  # centred under the weights
     level = (w[:, None] * targets).sum(0) / n
     y = ((targets - level) * root).double()
-    sample = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:EXACT].to(features.device)
+    sample = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:EXACT].sort().values.to(features.device)
     kernels = {name: _kernel(z[sample][:, columns]) for name, columns in blocks.items()}
     fits = [
         _leave_one_out(torch.stack([kernels[k] for k in names]).sum(0), y[sample], root[sample]) for names in choices
