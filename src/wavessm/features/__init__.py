@@ -2,7 +2,7 @@
 
 from wavessm.features.bank import Cell, FeatureConfig, StateBank
 from wavessm.features.calibration import Calibration, calibrate
-from wavessm.features.model import FeatureModel, FeatureStream
+from wavessm.features.model import FeatureModel, FeatureStream, SignalFeatures
 from wavessm.features.ridge import Ridge, fit_ridge
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "FeatureModel",
     "FeatureStream",
     "Ridge",
+    "SignalFeatures",
     "StateBank",
     "calibrate",
     "fit_ridge",

@@ -13,7 +13,7 @@ Letters: M samples of a chunk, P = 16 positions at which a chunk is read, N stat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -303,11 +303,40 @@ class StateBank:
         return read
 
     @property
+    def n_features(self) -> int:
+        """Numbers of a case."""
+        return sum(columns.stop - columns.start for columns in self.blocks.values())
+
+    @property
     def blocks(self) -> dict[str, slice]:
         """Columns of each kind of feature."""
         count = sum(stage.bias.numel() for stage in self.stages)
         names = [*self.config.pools, *(["stretch"] if self.config.stretches else [])]
         return {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}
+
+    def names(self, channels: Sequence[str] | None = None) -> list[str]:
+        """Where each feature comes from: family, window, source, pool, stretch.
+
+        Args:
+            channels: names of the channels; default their numbers.
+        """
+        named = [f"channel {name}" for name in channels or range(self.channels)]
+        named += [f"mixture {k}" for k in range(len(self.mixing) - self.channels)]
+        named += [f"difference of {name}" for name in named] if self.config.difference else []
+        readouts = [
+            f"{cell.family}, window {cell.window:.0f}, {named[cell.source]}, readout {k}"
+            for cell in self.cells
+            for k in range(self.config.readouts)
+        ]
+        made = [f"{readout}, {pool}" for pool in self.config.pools for readout in readouts]
+        if self.config.stretches:
+            leaves = self.config.leaves
+            places = [self.parts[k] for index in self.stretch for k in index.flatten().tolist()]
+            made += [
+                f"{readout}, share in {first}/{leaves} to {end}/{leaves}"
+                for readout, (first, end) in zip(readouts, places, strict=True)
+            ]
+        return made
 
 
 def _halves(leaves: int) -> list[int]:

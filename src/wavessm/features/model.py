@@ -18,28 +18,53 @@ BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 """Size of the outputs of a stage that are held at once."""
 
 
-class FeatureModel:
-    """Signals to classes, labels or numbers, without gradient training.
+class SignalFeatures:
+    """Signals of any lengths to state features: standardises each channel, then runs a bank drawn for these signals.
 
     Args:
-        bank: the state features.
-        ridge: the closed-form head.
-        kind: "multiclass", "multilabel" or "regression".
-        calibration: from scores to probabilities; None for a regression.
-        mean, scale: (channels,), by which signals are standardised.
+        x: (cases, length, channels) training signals, padded beyond `lengths`.
+        lengths: (cases,) true lengths, or None.
+        config: size and pools of the bank.
+        seed: of everything that is drawn.
+        device: where to compute.
     """
 
     def __init__(
-        self,
-        bank: StateBank,
-        ridge: Ridge,
-        kind: str,
-        calibration: Calibration | None,
-        mean: Tensor,
-        scale: Tensor,
+        self, x: Tensor, lengths: Tensor | None, config: FeatureConfig, seed: int, device: torch.device | str
     ) -> None:
-        self.bank, self.ridge, self.kind, self.calibration = bank, ridge, kind, calibration
-        self.mean, self.scale = mean, scale
+        self.mean, self.scale = _channel_scale(x, lengths)
+        length = x.shape[1] if lengths is None else int(lengths.double().median())
+        self.bank = StateBank(config, x.shape[2], length, seed).to(torch.device(device))
+        drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
+        shortest = x.shape[1] if lengths is None else int(lengths[drawn].min())
+        self.bank.set_biases(self.standardised(x[drawn, :shortest]))
+
+    def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Features (cases, features) of signals (cases, length, channels), on the bank's device."""
+        largest = max(stage.weight.shape[0] * stage.weight.shape[1] for stage in self.bank.stages)
+        at_once = max(8, BLOCK_BYTES.get(self.bank.device.type, 2**24) // (4 * largest))
+        made = torch.empty(len(x), self.bank.n_features, device=self.bank.device)
+        for rows, length in _same_length(x, lengths):
+            for block in rows.split(at_once):
+                made[block.to(made.device)] = self.bank.features(self.standardised(x[block, :length]))
+        return made
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """Signals (…, channels) with the training signals' mean and deviation taken out."""
+        return (x.float() - self.mean) / self.scale
+
+
+class FeatureModel:
+    """Signals to classes, labels or numbers, fitted in closed form.
+
+    Args:
+        features: signals to state features.
+        ridge: the head.
+        calibration: from its scores to logits; None for a regression.
+    """
+
+    def __init__(self, features: SignalFeatures, ridge: Ridge, calibration: Calibration | None) -> None:
+        self.features, self.ridge, self.calibration = features, ridge, calibration
 
     @classmethod
     def fit(
@@ -65,40 +90,18 @@ class FeatureModel:
             seed: of everything that is drawn.
             device: where to compute.
         """
-        mean, scale = _channel_scale(x, lengths)
-        length = x.shape[1] if lengths is None else int(lengths.double().median())
-        bank = StateBank(config or FeatureConfig(), x.shape[2], length, seed).to(torch.device(device))
-        model = cls(bank, None, kind, None, mean, scale)  # type: ignore[arg-type]
-        drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
-        shortest = x.shape[1] if lengths is None else int(lengths[drawn].min())
-        bank.set_biases(model._standardised(x[drawn, :shortest]))
-        features = model.features(x, lengths)
-        targets = _targets(y, kind).to(features.device)
-        weights = None if weights is None else weights.to(features.device).float()
+        features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
+        bank = features.bank
+        weights = None if weights is None else weights.to(bank.device).float()
         pools = bank.config.pools
         choices = [pools, (*pools, "stretch")] if bank.config.stretches else [pools]
-        model.ridge = fit_ridge(features, targets, bank.blocks, choices, weights)
-        if kind != "regression":
-            chosen = model.ridge.sample
-            model.calibration = calibrate(
-                kind,
-                model.ridge.left_out,
-                y.to(features.device)[chosen],
-                None if weights is None else weights[chosen],
-            )
-        return model
-
-    def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """State features (cases, features) of signals (cases, length, channels), on the bank's device."""
-        made: Tensor | None = None
-        for rows, length in _same_length(x, lengths):
-            for block in rows.split(self._cases_at_once()):
-                part = self.bank.features(self._standardised(x[block, :length]))
-                made = part.new_empty(len(x), part.shape[1]) if made is None else made
-                made[block.to(part.device)] = part
-        if made is None:
-            raise DataError("state features: there are no cases.")
-        return made
+        targets = _targets(y, kind).to(bank.device)
+        ridge = fit_ridge(features(x, lengths), targets, bank.blocks, choices, weights)
+        if kind == "regression":
+            return cls(features, ridge, None)
+        counted = None if weights is None else weights[ridge.sample]
+        truth = y.to(bank.device)[ridge.sample]
+        return cls(features, ridge, calibrate(kind, ridge.left_out, truth, counted))
 
     def scores(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Outputs of the head (cases, outputs): numbers of a regression, uncalibrated scores of classes."""
@@ -117,31 +120,26 @@ class FeatureModel:
             )
         return FeatureStream(self, batch)
 
-    def _standardised(self, x: Tensor) -> Tensor:
-        return (x.float() - self.mean) / self.scale
-
-    def _cases_at_once(self) -> int:
-        largest = max(stage.weight.shape[0] * stage.weight.shape[1] for stage in self.bank.stages)
-        return max(8, BLOCK_BYTES.get(self.bank.device.type, 2**24) // (4 * largest))
-
 
 class FeatureStream:
     """A `FeatureModel` on a stream: memory of constant size, the same numbers as offline for the signal so far."""
 
     def __init__(self, model: FeatureModel, batch: int) -> None:
         self.model, self.batch = model, batch
-        stages = model.bank.stages
+        stages = model.features.bank.stages
         self.states = [stage.start(batch) for stage in stages]
         self.pools = [Pools(stage, batch) for stage in stages]
-        self.buffers: list[Tensor] = [model.mean.new_empty(0)] * len(stages)  # samples of each stage's open chunk
+        self.buffers: list[Tensor] = [model.features.mean.new_empty(0)] * len(
+            stages
+        )  # samples of each stage's open chunk
         self.first: Tensor | None = None
         self.last: Tensor | None = None
 
     @torch.no_grad()
     def step(self, x: Tensor) -> Tensor:
         """Take samples (batch, length, channels); returns the logits (batch, outputs) of the signal so far."""
-        bank = self.model.bank
-        u = torch.einsum("blc,sc->slb", self.model._standardised(x).to(bank.device), bank.mixing)
+        bank = self.model.features.bank
+        u = torch.einsum("blc,sc->slb", self.model.features.standardised(x).to(bank.device), bank.mixing)
         self.first = u[:, :1] if self.first is None else self.first
         u = u - self.first
         if bank.config.difference:
@@ -159,7 +157,7 @@ class FeatureStream:
 
     def _advance(self, at: int, u: Tensor) -> None:
         """Run samples (sources, length, batch) through a stage; what does not fill a chunk stays in the buffer."""
-        stage = self.model.bank.stages[at]
+        stage = self.model.features.bank.stages[at]
         M = stage.carry.shape[2] - stage.carry.shape[1]
         buffer = self.buffers[at]
         read = 0 if not buffer.numel() else buffer.shape[1] // stage.stride
