@@ -17,6 +17,8 @@ except ImportError as reason:
 
 from wavessm.estimators.backtest import Backtest, Interval
 from wavessm.estimators.classifier import WaveSSMClassifier
+from wavessm.estimators.features import StateFeatures
 from wavessm.estimators.forecaster import WaveSSMForecaster
+from wavessm.estimators.regressor import WaveSSMRegressor
 
-__all__ = ["Backtest", "Interval", "WaveSSMClassifier", "WaveSSMForecaster"]
+__all__ = ["Backtest", "Interval", "StateFeatures", "WaveSSMClassifier", "WaveSSMForecaster", "WaveSSMRegressor"]

@@ -27,6 +27,12 @@ class Signals(NamedTuple):
     values: Tensor  # (cases, length, channels) float64
     lengths: Tensor | None  # (cases,); None where all cases have the length of the tensor
 
+    def samples(self) -> Tensor:
+        """All samples (samples, channels), without padding."""
+        if self.lengths is None:
+            return self.values.flatten(0, 1)
+        return self.values[torch.arange(self.values.shape[1]) < self.lengths[:, None]]
+
     def take(self, index: Tensor) -> Signals:
         """Some of the cases."""
         return Signals(self.values[index], None if self.lengths is None else self.lengths[index])

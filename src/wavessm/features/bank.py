@@ -235,9 +235,11 @@ class StateBank:
         sources = len(self.mixing) * (2 if config.difference else 1)
         per_readout = len(config.pools) + config.stretches
         windows = np.geomspace(SHORTEST, max(length, 2 * SHORTEST), config.n_scales)
-        count = config.n_features / (per_readout * config.readouts)
-        self.cells = make_cells(config.families, windows, sources, round(count), rng)
-        self.stages = make_stages(self.cells, config.d_state, config.readouts, rng)
+        readouts = config.n_features // (per_readout * sources * len(windows))
+        self.readouts = max(4, min(config.readouts, readouts))
+        count = round(config.n_features / (per_readout * self.readouts))
+        self.cells = make_cells(config.families, windows, sources, count, rng)
+        self.stages = make_stages(self.cells, config.d_state, self.readouts, rng)
         leaves = config.leaves
         parts = [(size * k, size * (k + 1)) for size in _halves(leaves) for k in range(leaves // size)]
         self.parts = parts  # dyadic stretches, in leaves
@@ -326,7 +328,7 @@ class StateBank:
         readouts = [
             f"{cell.family}, window {cell.window:.0f}, {named[cell.source]}, readout {k}"
             for cell in self.cells
-            for k in range(self.config.readouts)
+            for k in range(self.readouts)
         ]
         made = [f"{readout}, {pool}" for pool in self.config.pools for readout in readouts]
         if self.config.stretches:
