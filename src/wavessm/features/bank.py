@@ -198,7 +198,7 @@ class FeatureConfig:
     """Numbers for a case, about."""
     families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
     """Frames, in random turns."""
-    d_state: int = 16
+    d_state: int = 8
     """Atoms of a frame."""
     n_scales: int = 16
     """Windows, spaced logarithmically from 5 samples to the length of a signal."""
