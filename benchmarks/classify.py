@@ -1,4 +1,4 @@
-"""Time-series classification on published splits: ours beside aeon's MiniRocket, MultiRocket-Hydra and QUANT, in one run.
+"""Time-series classification on published splits, beside aeon's MiniRocket, MultiRocket-Hydra and QUANT in one run.
 
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
 
@@ -79,7 +79,9 @@ def main() -> None:
     for make in chosen.values():  # compilation of kernels is not counted
         measure(make(), (warm[0], np.arange(30) % 2), (warm[1], np.arange(30) % 2))
     rows = []
-    names = given.problems or sorted(p.name[: -len("_TRAIN.tsv")] for p in (given.data_root / "ucr").glob("*_TRAIN.tsv"))
+    names = given.problems or sorted(
+        p.name[: -len("_TRAIN.tsv")] for p in (given.data_root / "ucr").glob("*_TRAIN.tsv")
+    )
     for problem in names:
         train, test = (read(given.data_root / "ucr" / f"{problem}_{part}.tsv") for part in ("TRAIN", "TEST"))
         if any(np.isnan(case).any() for case in train[0] + test[0]):
@@ -93,7 +95,10 @@ def main() -> None:
                 continue
             row = {"problem": problem, "model": name, "cases": len(train[1]), "seed": given.seed}
             rows.append(row | measure(make(), train, test))
-            print({key: round(value, 4) if isinstance(value, float) else value for key, value in rows[-1].items()}, flush=True)
+            print(
+                {key: round(value, 4) if isinstance(value, float) else value for key, value in rows[-1].items()},
+                flush=True,
+            )
     given.out.mkdir(parents=True, exist_ok=True)
     with (given.out / "classify.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

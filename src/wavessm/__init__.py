@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         WaveSSMError,
     )
-    from wavessm.estimators import WaveSSMClassifier, WaveSSMForecaster
+    from wavessm.estimators import StateFeatures, WaveSSMClassifier, WaveSSMForecaster, WaveSSMRegressor
     from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
     from wavessm.memory import OnlineMemory
     from wavessm.nn.block import ResidualBlock
@@ -37,16 +37,17 @@ __version__ = "0.1.0"
 __all__ = [
     "DPLR", "PAPER_FAMILIES", "ConditionError", "Dense", "Diagonal", "Frame", "MissingExtraError", "ModelConfig",
     "ModelState", "NotFiniteError", "OnlineMemory", "Operator", "OptionError", "Quadrature", "RankError",
-    "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "UnknownNameError", "WaveSSM", "WaveSSMClassifier",
-    "WaveSSMError", "WaveSSMForecaster", "Wavelet", "bilinear", "create_model", "families", "generalised_bilinear",
-    "make_frame", "make_operator", "param_groups", "preset_config", "presets", "register_family", "sampled", "zoh",
+    "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "StateFeatures", "UnknownNameError", "WaveSSM",
+    "WaveSSMClassifier", "WaveSSMError", "WaveSSMForecaster", "WaveSSMRegressor", "Wavelet", "bilinear",
+    "create_model", "families", "generalised_bilinear", "make_frame", "make_operator", "param_groups",
+    "preset_config", "presets", "register_family", "sampled", "zoh",
 ]  # fmt: skip
 
 _HOME = {
     "discretize": "bilinear generalised_bilinear zoh",
     "errors": "ConditionError MissingExtraError NotFiniteError OptionError RankError ShapeError UnknownNameError "
     "WaveSSMError",
-    "estimators": "WaveSSMClassifier WaveSSMForecaster",
+    "estimators": "StateFeatures WaveSSMClassifier WaveSSMForecaster WaveSSMRegressor",
     "frames": "PAPER_FAMILIES Frame Quadrature Wavelet families make_frame register_family",
     "memory": "OnlineMemory",
     "nn.block": "ResidualBlock",
