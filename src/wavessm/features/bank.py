@@ -35,7 +35,7 @@ MIN_DECAY = 1.0
 
 
 @dataclass(frozen=True)
-class Cell:
+class StateCell:
     """Family, window in samples, row of the sources and stride in samples of a group of readouts."""
 
     family: str
@@ -46,7 +46,7 @@ class Cell:
 
 def make_cells(
     families: tuple[str, ...], windows: np.ndarray, sources: int, count: int, rng: np.random.Generator
-) -> list[Cell]:
+) -> list[StateCell]:
     """About `count` cells: every source at every window, families in random turns; sorted by stride."""
     each = max(1, round(count / (len(windows) * sources)))
     cells = []
@@ -54,7 +54,7 @@ def make_cells(
         for window in windows:
             order = rng.permutation(len(families))
             stride = 2 ** max(0, math.floor(math.log2(window / PER_WINDOW)))
-            cells += [Cell(families[order[k % len(families)]], float(window), source, stride) for k in range(each)]
+            cells += [StateCell(families[order[k % len(families)]], float(window), source, stride) for k in range(each)]
     return sorted(cells, key=lambda cell: cell.stride)
 
 
@@ -67,7 +67,7 @@ def _modes(family: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @dataclass
-class Stage:
+class CellGroup:
     """All cells of one stride as batched matrices.
 
     Attributes:
@@ -102,13 +102,13 @@ class Stage:
             state = torch.bmm(self.carry, z)
             yield y[:, :positions], state
 
-    def to(self, device: torch.device) -> Stage:
+    def to(self, device: torch.device) -> CellGroup:
         """The same stage on another device."""
         parts = (self.source, self.weight, self.carry, self.bias)
-        return Stage(self.stride, *(part.to(device) for part in parts))
+        return CellGroup(self.stride, *(part.to(device) for part in parts))
 
 
-def make_stage(cells: list[Cell], n: int, readouts: int, rng: np.random.Generator) -> Stage:
+def make_stage(cells: list[StateCell], n: int, readouts: int, rng: np.random.Generator) -> CellGroup:
     """The matrices of cells that share a stride, with random readouts."""
     stride, M = cells[0].stride, POSITIONS * cells[0].stride
     after = stride * np.arange(1, POSITIONS + 1)  # samples read at each position
@@ -133,14 +133,14 @@ def make_stage(cells: list[Cell], n: int, readouts: int, rng: np.random.Generato
     newest = kernel[..., age.clamp(min=0)] * (age >= 0)  # (cells, R, P, M)
     weight = torch.cat([newest.transpose(1, 2), start], dim=3).flatten(1, 2)
     source = torch.tensor([cell.source for cell in cells])
-    return Stage(stride, source, weight, torch.cat([into, decay], dim=2), torch.zeros(len(cells), readouts))
+    return CellGroup(stride, source, weight, torch.cat([into, decay], dim=2), torch.zeros(len(cells), readouts))
 
 
 def _stack(arrays: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(arrays).astype(np.float32))
 
 
-def make_stages(cells: list[Cell], n: int, readouts: int, rng: np.random.Generator) -> list[Stage]:
+def make_stages(cells: list[StateCell], n: int, readouts: int, rng: np.random.Generator) -> list[CellGroup]:
     """A stage for each stride."""
     return [make_stage(list(group), n, readouts, rng) for _, group in groupby(cells, key=lambda cell: cell.stride)]
 
@@ -156,7 +156,7 @@ class Pools:
         peak: (cells, R, cases), largest output.
     """
 
-    def __init__(self, stage: Stage, cases: int, positions: int = 1, leaves: int = 1) -> None:
+    def __init__(self, stage: CellGroup, cases: int, positions: int = 1, leaves: int = 1) -> None:
         shape = (*stage.bias.shape, cases)
         self.bias, self.positions, self.leaves = stage.bias[:, None, :, None], max(1, positions), leaves
         self.sums = stage.bias.new_zeros(3, leaves, *shape)
