@@ -35,7 +35,7 @@ class StateFeatures(TransformerMixin, BaseEstimator):
             the others of its group, its mean "margin" there, "peak", "energy".
         stretches: Also pool shares over random dyadic stretches of a signal.
         difference: Also read the first difference of each channel.
-        n_mixtures: Random mixtures of channels; None: as many as channels, none of a single one.
+        n_mixtures: Random mixtures of channels; None: one for each channel, none of a single one.
         device: "auto", "cpu" or "cuda".
         random_state: Seed of everything that is drawn.
 

@@ -29,7 +29,7 @@ POSITIONS = 16
 SHORTEST = 5.0
 """Samples in the shortest window."""
 PER_WINDOW = 16
-"""A cell is read at least so often in a window."""
+"""Smallest number of outputs of a cell in a window; slower cells have longer strides."""
 MIN_DECAY = 1.0
 """Least decay of a mode over a window: operators have modes that would never forget."""
 
@@ -211,7 +211,7 @@ class FeatureConfig:
     difference: bool = True
     """Also read the first difference of each channel."""
     n_mixtures: int | None = None
-    """Random mixtures of the channels beside them; None: as many as channels, none of a single one."""
+    """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
     leaves: int = 8
     """Finest equal parts of a signal that stretches are made of."""
 
