@@ -9,11 +9,9 @@ import torch
 import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet
 from wavessm.data.source import Tokens, Windows
+from wavessm.training import TrainConfig, make_trainer, model_config, read_rows, train
 from wavessm.training.batches import TrainBatches
-from wavessm.training.checkpoint import read_rows
-from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.dry_run import stepper
-from wavessm.training.run import make_trainer, train
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set
 

@@ -21,12 +21,21 @@ import miniatures
 import wavessm as ws
 from wavessm import ModelConfig
 from wavessm.data import get_task
-from wavessm.errors import DataError
-from wavessm.training import checkpoint, evaluate_run, metrics
-from wavessm.training.checkpoint import Interrupted, RunError, read_rows
-from wavessm.training.config import TrainConfig
-from wavessm.training.loop import Trainer
-from wavessm.training.run import Run, held, new_folder, pick_device, resume, train
+from wavessm.training import (
+    Interrupted,
+    Run,
+    RunError,
+    TrainConfig,
+    Trainer,
+    checkpoint,
+    evaluate_run,
+    metrics,
+    pick_device,
+    read_rows,
+    resume,
+    train,
+)
+from wavessm.training.run import held, new_folder
 
 MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8, dropout=0.2)
 COPY = {"length": 32, "d_min": 2, "d_max": 3, "cases": 16, "cases_per_epoch": 40}
@@ -364,24 +373,15 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == 4
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"y": np.arange(6.0)}, r"relative mse, .*, since its targets are all equal \(cases: 1\)"),
-        ({"y": np.arange(6.0), "y_val": np.ones(6)}, r"relative mse, .* all equal \(cases: 6\)"),
-        ({"y": np.eye(6, 2, dtype=int), "y_val": np.ones((6, 2))}, r"auroc, .*, since no label has cases with it and"),
-        ({"y": np.eye(6, 2, dtype=int), "y_val": np.zeros((6, 2))}, r"auroc, .*, since no label has cases with it and"),
-    ],
-)
-def test_a_validation_that_chooses_no_model_is_refused_before_training(tmp_path, arrays, words):
+def test_a_validation_that_chooses_no_model_stops_the_run_with_its_reason(tmp_path):
     X = np.random.default_rng(0).standard_normal((6, 5, 1))
-    given = {"X": X, **({"X_val": X} if "y_val" in arrays else {})}
-    for name, values in (given | arrays).items():
+    for name, values in {"X": X, "X_val": X, "y": np.eye(6, 2, dtype=int), "y_val": np.ones((6, 2))}.items():
         np.save(tmp_path / f"{name}.npy", values)
-    with pytest.raises(DataError, match=f"validation part: {words}") as caught:
+    with pytest.raises(
+        RunError, match=r"auroc of the validation is not a number \(are its targets all equal"
+    ) as caught:
         train("arrays", {"folder": str(tmp_path)}, MODEL, TINY, tmp_path / "run", show=False)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_score_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch):

@@ -9,11 +9,8 @@ import pytest
 
 import wavessm as ws
 from wavessm.cli import main
-from wavessm.training.checkpoint import read_rows
-from wavessm.training.config import TrainConfig
+from wavessm.training import TrainConfig, estimate_run, read_rows, train
 from wavessm.training.distributed import prepare_server
-from wavessm.training.dry_run import estimate_run
-from wavessm.training.run import train
 from wavessm_lab.tasks.window_copy import WindowCopyOptions
 
 SMALL = ws.ModelConfig(d_model=16, n_layers=1, d_state=16)

@@ -15,10 +15,8 @@ from sklearn import metrics as sklearn_metrics
 import wavessm as ws
 from wavessm import ModelConfig
 from wavessm.data import Arrays, DataInfo, get_task, tasks
-from wavessm.training import Objective, Trainer, checkpoint, metrics
+from wavessm.training import Objective, RunError, TrainConfig, Trainer, checkpoint, metrics, model_config, resolve
 from wavessm.training.batches import EvalBatches, TrainBatches, order
-from wavessm.training.checkpoint import RunError
-from wavessm.training.config import TrainConfig, model_config, resolve
 from wavessm.training.optimiser import lr_factor
 from wavessm_lab.tasks.window_copy import window_copying
 

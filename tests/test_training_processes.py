@@ -15,13 +15,19 @@ import torch
 import miniatures
 import wavessm as ws
 from wavessm.data import Arrays
-from wavessm.training import checkpoint
+from wavessm.training import (
+    Interrupted,
+    RunError,
+    TrainConfig,
+    Trainer,
+    checkpoint,
+    pick_device,
+    read_rows,
+    resume,
+    train,
+)
 from wavessm.training.batches import EvalBatches, TrainBatches
-from wavessm.training.checkpoint import Interrupted, RunError, read_rows
-from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import DistInfo, dist_info, launch
-from wavessm.training.loop import Trainer
-from wavessm.training.run import pick_device, resume, train
 from wavessm_lab.tasks.window_copy import window_copying
 
 MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8)

@@ -91,13 +91,17 @@ ALONE = DistInfo()
 def dist_info(config: TrainConfig) -> DistInfo | None:
     """Return this process's place in the run that a config asks for; None if its processes have yet to be started."""
     started = _started()
-    if started is None or started.size == config.world_size == 1:
-        if config.world_size == 1:
-            return ALONE
-    elif started.size != config.world_size:
+    if config.world_size == 1 and (started is None or started.size == 1):
+        return ALONE
+    if started is not None and started.size != config.world_size:
         raise OptionError(
             f"{started.size} processes were started, but the options ask for devices = {config.devices} × nodes = "
             f"{config.nodes}; give --devices and --nodes as to torchrun or srun."
+        )
+    if config.nodes > 1 and started is None:
+        raise OptionError(
+            f"nodes is {config.nodes}: start the command on every machine, with `torchrun --nnodes {config.nodes} "
+            f"--nproc-per-node {config.devices} … -m wavessm train …` or `srun`."
         )
     if config.batch_size < config.world_size:
         raise OptionError(f"batch_size is {config.batch_size}, fewer than the {config.world_size} processes.")

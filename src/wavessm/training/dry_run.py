@@ -87,7 +87,7 @@ def estimate_run(task: str, options: dict[str, Any], model: ModelConfig, config:
     torch.manual_seed(config.seed)
     network = SequenceModel(model_config(task, model, data.info, config.precision)).to(device)
     data = data.to(device)
-    step_seconds = _time_steps(network, data, replace(own, buckets=1), device)
+    step_seconds = _time_steps(stepper(network, data, replace(own, buckets=1)), device)
     seconds = _time_evaluation(network, data, own, device)
     if device.type == "cuda":
         memory = torch.cuda.max_memory_reserved(device) + CUDA_CONTEXT
@@ -128,9 +128,8 @@ def synthetic_step(
     return stepper(network, DataSet("random", source, source, source, info), config)
 
 
-def _time_steps(model: SequenceModel, data: DataSet, config: TrainConfig, device: torch.device) -> float:
+def _time_steps(step: Callable[[], Any], device: torch.device) -> float:
     """Seconds of a training step: the median of a few, after a warm-up."""
-    step = stepper(model, data, config)
     times: list[float] = []
     for _ in range(5 if device.type == "cuda" else 1):
         _timed(step, device)
@@ -140,16 +139,12 @@ def _time_steps(model: SequenceModel, data: DataSet, config: TrainConfig, device
 
 
 def _time_evaluation(model: SequenceModel, data: DataSet, config: TrainConfig, device: torch.device) -> float:
-    """Seconds of one batch of the evaluation."""
+    """Seconds of one batch of the evaluation, after a warm-up."""
     batch = next(iter(EvalBatches(data.val, config.eval_batch_size)))
     model.eval()
-
-    def evaluate() -> None:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            model(batch.x, lengths=batch.lengths, marks=batch.marks)
-
-    evaluate()
-    return _timed(evaluate, device)
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        model(batch.x, lengths=batch.lengths, marks=batch.marks)
+        return _timed(lambda: model(batch.x, lengths=batch.lengths, marks=batch.marks), device)
 
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:

@@ -36,6 +36,8 @@ from wavessm.training.metrics import SelectionScore
 from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
 from wavessm.training.progress import Progress
 
+SAVED = ("step", "best", "best_step", "waited", "first_loss", "loss_sum", "loss_count", "seconds")
+"""Fields of a `Trainer` that its checkpoints hold."""
 CHECK_EVERY = 50
 """Steps between looks at the loss on a GPU, which waits for them; on the CPU every step is checked."""
 
@@ -105,20 +107,17 @@ class Trainer:
         self.start = start or {}
         self.device = next(model.parameters()).device
         self.share = dist.share(config.batch_size)  # of a batch that this process has
-        self.step: int = self.start.get("step", 0)
-        self.best: float | None = self.start.get("best")
-        self.best_step: int = self.start.get("best_step", 0)
+        self.step, self.best_step, self.waited = 0, 0, 0  # waited: validations since the best one
+        self.best: float | None = None
+        self.first_loss: float | None = None
+        self.loss_sum, self.loss_count, self.seconds = 0.0, 0, 0.0  # of losses since the last validation
+        vars(self).update({name: self.start[name] for name in SAVED if name in self.start})
         self.best_weights: dict[str, Tensor] | None = None
-        self.waited: int = self.start.get("waited", 0)  # validations since the best one
-        self.first_loss: float | None = self.start.get("first_loss")
-        self.seconds: float = self.start.get("seconds", 0.0)
-        self.loss_sum: float = self.start.get("loss_sum", 0.0)  # since the last validation
-        self.loss_count: int = self.start.get("loss_count", 0)
         self.losses: list[Tensor] = []  # not read yet
         self.latest = math.nan
         self.rows = checkpoint.read_rows(folder / "metrics.csv", self.step) if folder and self.step else []
         self.stop_asked = False
-        self.began = self.saved = time.monotonic()
+        self.clock = self.saved = time.monotonic()
         self.network = self._network()
         self.optimiser = self._optimiser()
         self.captured = CapturedStep(self.work) if config.cuda_graphs else None
@@ -215,8 +214,8 @@ class Trainer:
         name = f"val_{self.objective.selection.name}"
         if self.rows and name in self.rows[-1]:
             parts.append(f"{name.replace('_', ' ')} {self.rows[-1][name]:.4g}")
-        done, seconds = self.step - self.start.get("step", 0), time.monotonic() - self.began
-        return "  ".join([*parts, f"{done * self.config.batch_size / max(seconds, 1e-9):.0f} samples/s"])
+        speed = self.step * self.config.batch_size / max(self._elapsed(), 1e-9)
+        return "  ".join([*parts, f"{speed:.0f} samples/s"])
 
     # -- validation -------------------------------------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class Trainer:
             "train_loss": self.loss_sum / max(self.loss_count, 1),
             **{f"val_{name}": value for name, value in scores.items()},
             "lr": float(self.optimiser.param_groups[-1]["lr"]),
-            "seconds": self.seconds + time.monotonic() - self.began,
+            "seconds": self._elapsed(),
         }
         self.loss_sum, self.loss_count = 0.0, 0
         self.rows.append(row)
@@ -258,7 +257,8 @@ class Trainer:
         self.model.train()
         name = self.objective.selection.name
         if math.isnan(scores[name]):
-            raise self._diverged(f"{name.replace('_', ' ')} of the validation is not a number")
+            what = f"{name.replace('_', ' ')} of the validation is not a number"
+            raise self._diverged(what if self.best is not None else f"{what} (are its targets all equal?)")
         return scores
 
     def _keep_best(self) -> None:
@@ -367,26 +367,25 @@ class Trainer:
         self.check_weights()
         if self.dist.rank > 0:
             return
+        self._elapsed()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         content = {
-            "step": self.step,
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
             "source": self.objective.source.get_state(),
-            "best": self.best,
-            "best_step": self.best_step,
-            "waited": self.waited,
-            "first_loss": self.first_loss,
-            "loss_sum": self.loss_sum,
-            "loss_count": self.loss_count,
-            "seconds": self.seconds + time.monotonic() - self.began,
         }
-        checkpoint.save(self.folder / "last.ckpt", content)
+        checkpoint.save(self.folder / "last.ckpt", content | {name: getattr(self, name) for name in SAVED})
+
+    def _elapsed(self) -> float:
+        """Seconds of training, those before a resume included."""
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+        return self.seconds
 
     def _restore(self) -> None:
         """Continue the random numbers of a checkpoint, or score and save a new run before its first step."""
-        self.began = self.saved = time.monotonic()
+        self.clock = self.saved = time.monotonic()
         if not self.start:
             if self.config.direct_start == "ridge" and self.objective.validate is not None:
                 self.best = self.score()[self.objective.selection.name]  # a regression may already be the best model

@@ -4,14 +4,6 @@ run.json      task, data options, model, training options, what the data are, ve
 metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
 best.ckpt     the model with the best validation score
 last.ckpt     everything needed to resume      result.json  scores of the best model on the test split
-
->>> import tempfile
->>> small, short = ModelConfig(d_model=4, n_layers=1, d_state=8), TrainConfig(batch_size=2, steps=2, device="cpu")
->>> with tempfile.TemporaryDirectory() as folder:
-...     options = {"length": 32, "d_min": 2, "d_max": 2, "cases": 8}
-...     run = train("window-copy", options, small, short, Path(folder), show=False)
-...     sorted(path.name for path in run.folder.glob("[!.]*"))
-['best.ckpt', 'curves.png', 'last.ckpt', 'metrics.csv', 'result.json', 'run.json', 'tensorboard', 'test.npy']
 """
 
 from __future__ import annotations
@@ -20,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -36,7 +29,7 @@ import torch
 
 from wavessm.data import DataOptions, get_task
 from wavessm.data.source import DataInfo, DataSet
-from wavessm.errors import DataError, MissingExtraError, OptionError
+from wavessm.errors import MissingExtraError, OptionError
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint, metrics
@@ -172,7 +165,7 @@ def train(
         raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
     dist = dist_info(config)
     if dist is None:
-        _check_machine(config)
+        pick_device(config)  # refused before any process is started
         folder = new_folder(out, task)
         try:
             launch(train, (task, options, model, config, folder, recipe_name, show), folder, config.devices)
@@ -185,7 +178,6 @@ def train(
     chosen = get_task(task).with_options(options)
     data = chosen.load(config.seed)
     as_trained(data, config)  # what does not fit is refused before anything is written
-    _check_validation(data, config)
     model = model_config(task, model, data.info, config.precision)
     torch.manual_seed(config.seed)
     network = SequenceModel(model)
@@ -210,11 +202,8 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
         RunError: the run is still running, its checkpoint is missing or damaged, or its data have changed.
     """
     run = Run.read(folder)
-    config = replace(
-        run.config,
-        devices=run.config.devices if devices is None else devices,
-        nodes=run.config.nodes if nodes is None else nodes,
-    )
+    changed: Any = {name: value for name, value in (("devices", devices), ("nodes", nodes)) if value is not None}
+    config = replace(run.config, **changed)
     run = replace(run, config=config)
     last = folder / "last.ckpt"
     for name in ("metrics.csv", "result.json"):
@@ -222,9 +211,9 @@ def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: i
             raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
     dist = dist_info(config)
     if dist is None:
-        _check_machine(config)
+        pick_device(config)  # refused before any process is started
         with held(folder):
-            pass  # refused before any process is started
+            pass  # refused if it is running
         launch(resume, (folder, show, config.devices, config.nodes), folder, config.devices)
         return run
     with held(folder) if dist.rank == 0 else nullcontext():
@@ -335,42 +324,14 @@ def matmul_precision(precision: str) -> Iterator[None]:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_validation(data: DataSet, config: TrainConfig) -> None:
-    """Refuse a validation split whose score has no value, which would select no model."""
-    kind = data.info.kind
-    if kind not in ("multilabel", "regression") or data.val.draws:
-        return
-    y = torch.cat([batch.y for batch in EvalBatches(data.val, config.eval_batch_size)])
-    if (y == (y[0] if kind == "multilabel" else y.flatten()[0])).all():
-        score = metrics.SELECTION[kind].name.replace("_", " ")
-        why = "no label has cases with it and cases without it" if kind == "multilabel" else "its targets are all equal"
-        raise DataError(
-            f"validation part: {score}, by which the best model is chosen, has no value there, since {why} "
-            f"(cases: {len(y)}); give a validation part with cases that differ, or more cases to draw it from."
-        )
-
-
-def _check_machine(config: TrainConfig) -> None:
-    """Refuse processes that cannot be started from here."""
-    if config.nodes > 1:
-        raise OptionError(
-            f"nodes is {config.nodes}: start the command on every machine, with `torchrun --nnodes {config.nodes} "
-            f"--nproc-per-node {config.devices} … -m wavessm train …` or `srun`."
-        )
-    pick_device(config)
-
-
 def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
     """Return the device a config asks for: auto is the GPU, where there is one; each of several processes has one."""
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise OptionError(f"device is {name!r}, expected auto, cpu, cuda or cuda:1.")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device is cuda, but PyTorch sees no GPU; use --device cpu.")
     if device.type == "cuda" and config.devices > 1:
