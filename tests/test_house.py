@@ -51,7 +51,6 @@ ALLOWED: dict[str, dict[str, int]] = {
     "type names": {
         "cli": 6,
         "data": 4,
-        "estimators": 2,
         "export": 2,
         "lab": 9,
         "structure": 1,
@@ -61,7 +60,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "cli": 19,
         "data": 10,
         "errors": 2,
-        "estimators": 8,
         "export": 16,
         "inspection": 1,
         "lab": 31,
@@ -72,7 +70,6 @@ ALLOWED: dict[str, dict[str, int]] = {
     "words": {
         "cli": 14,
         "data": 14,
-        "estimators": 29,
         "export": 26,
         "frames": 6,
         "inspection": 15,

@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.errors import DataError, MissingExtraError, ShapeError, real_array
+from wavessm.data.tables import import_pandas, same_step
+from wavessm.errors import DataError, ShapeError, real_array
 from wavessm.estimators.base import Scale, check_finite, column_order
 
-try:
-    import pandas as pd
-except ImportError as reason:
-    raise MissingExtraError("the estimators need pandas: pip install 'wavessm[estimators]'.") from reason
-
+pd = import_pandas()
 DAY = 86400.0
 SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
@@ -159,12 +156,16 @@ def continue_index(index: Any, steps: int) -> Any:
     return pd.Index([index[-1] + k * step for k in range(1, steps + 1)], name=index.name)
 
 
+def _seconds(index: Any) -> np.ndarray | None:
+    """Dates as seconds since 1970 (rows,) float64; None for an index without dates."""
+    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    return index.as_unit("us").asi8 / 1e6 if isinstance(index, pd.DatetimeIndex) else None
+
+
 def step_seconds(index: Any) -> float | None:
     """The median step of dates in seconds; None for an index without dates."""
-    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
-    if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
-        return None
-    return float(pd.Series(index).diff().median().total_seconds())
+    seconds = _seconds(index)
+    return None if seconds is None or len(seconds) < 2 else float(np.median(np.diff(seconds)))
 
 
 def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
@@ -173,15 +174,13 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
         columns, wanted = one.values.shape[1], first.values.shape[1]
         if columns != wanted:
             raise ShapeError(f"series {at} has {columns} columns, expected {wanted}; a series is (time, columns).")
-        here, there = step_seconds(one.index), step_seconds(first.index)
-        if here is None or there is None:
+        seconds, step = _seconds(one.index), step_seconds(first.index)
+        if seconds is None or step is None:
             continue
         zones = [getattr(index, "tz", None) for index in (one.index, first.index)]
         if (zones[0] is None) != (zones[1] is None):
             raise DataError(f"series {at} has the time zone {zones[0]}, the first of fit {zones[1]}; use tz_localize.")
-        far = abs(here - there) > 0.12 * there  # months differ by a tenth
-        if far and step_of(one.index) != step_of(first.index):  # a weekend may be among few business days
-            raise DataError(f"series {at} has a step of {here:g} s, expected {there:g} s as in fit; resample it.")
+        same_step(seconds, step, f"series {at}")
 
 
 # -- seasons and the calendar ---------------------------------------------------------------------------------------
