@@ -37,13 +37,19 @@ HEADS = {
 }  # fmt: skip
 STREAMED = ["pool", "last", "sequence", "forecast", "real marks", "marked classes", "tokens", "calendar, raw"]
 BACKBONES = ["wavessm", "lstm", "transformer"]
+NORMS = [("layer", True), ("layer", False), ("batch", True), ("batch", False), ("none", True)]
 SMALL = {"d_input": 3, "d_output": 3, "d_model": 8, "n_layers": 2, "d_state": 6, "n_heads": 2, "dt_min": 0.01}
+
+
+def small(**fields):
+    """A small config; of `SMALL`, only what the fields leave an effect."""
+    return ws.ModelConfig(head="auto", **SMALL).replace(**{"head": "pool"} | fields)
 
 
 def make(kind="pool", seed=0, **fields):
     options = HEADS["calendar"] | {"instance_norm": "none"} if kind == "calendar, raw" else HEADS[kind]
     torch.manual_seed(seed)
-    model = ws.SequenceModel(ws.ModelConfig(**(SMALL | options | fields))).double()
+    model = ws.SequenceModel(small(**options | fields)).double()
     for weight in [] if model.direct is None else model.direct.parameters():
         torch.nn.init.normal_(weight)  # it begins at zero, where it could do no wrong
     return model
@@ -246,8 +252,7 @@ def heard_so_far(model, x, marks, end):
     return model(x[:, :end], marks=None if marks is None else marks[:, : end + (model.config.horizon or 0)])
 
 
-@pytest.mark.parametrize("prenorm", [True, False])
-@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+@pytest.mark.parametrize(("norm", "prenorm"), NORMS)
 @pytest.mark.parametrize("backbone", ["wavessm", "lstm"])
 @pytest.mark.parametrize("kind", STREAMED)
 def test_chunks_and_steps_equal_the_whole(kind, backbone, norm, prenorm):
@@ -320,7 +325,8 @@ def test_every_preset_is_on_record():
 @pytest.mark.parametrize("name", SIZES)
 def test_every_preset_trains_a_step_on_every_backbone(name, backbone):
     torch.manual_seed(0)
-    model = ws.create_model(name, d_model=8, n_layers=2, d_state=8, backbone=backbone, dropout=0.0).double()
+    size = {"d_state": 8} if backbone == "wavessm" else {}
+    model = ws.create_model(name, d_model=8, n_layers=2, backbone=backbone, dropout=0.0, **size).double()
     x, marks = inputs(model)
     y = model(x, marks=marks)
     shape = {"forecast": (3, 24, 1)}.get(model.config.head, (3, model.config.d_output))
@@ -494,13 +500,13 @@ BAD = {
     "needless vocabulary": (lambda: make(vocabulary=3), ws.OptionError, "goes with encoder='embedding'"),
     "no mark sizes": (lambda: make(encoder="calendar"), ws.OptionError, "give one of them"),
     "mark sizes": (lambda: make("calendar", mark_sizes=7), ws.OptionError, "mark_sizes is 7"),
-    "horizon mask": (lambda: make(horizon_mask=True), ws.OptionError, "horizon_mask goes with"),
+    "horizon mask": (lambda: make(horizon_mask=True), ws.OptionError, "horizon_mask has no effect here, it goes with"),
     "forecast of tokens": (lambda: make("tokens", head="forecast", horizon=2), ws.OptionError, "predicts numbers"),
     "marked pair": (lambda: make("marked classes", head="pair"), ws.OptionError, "takes no marks"),
     "instance norm": (lambda: make(instance_norm="last"), ws.OptionError, "goes with head='forecast'"),
     "too many outputs": (lambda: make("forecast last", d_output=4), ws.OptionError, "last d_output columns"),
     "odd LSTM": (lambda: make(backbone="lstm", bidirectional=True, d_model=7), ws.OptionError, "even"),
-    "Transformer norm": (lambda: make(backbone="transformer", norm="batch"), ws.OptionError, "norm='layer'"),
+    "Transformer norm": (lambda: make(backbone="transformer", norm="batch"), ws.OptionError, "has layer norm"),
     "attention heads": (lambda: make(backbone="transformer", n_heads=3), ws.OptionError, "n_heads is 3"),
     "streamed both ways": (lambda: stream(bidirectional=True), ws.OptionError, "stream: a bidirectional model"),
     "streamed Transformer": (lambda: stream(backbone="transformer"), ws.OptionError, "has no state"),
@@ -531,7 +537,7 @@ def test_bad_input_gets_one_clear_line(case):
 @pytest.mark.parametrize("marks", [{"mark_sizes": (5, 3)}, {"mark_width": 2}])
 def test_a_calendar_is_the_sum_of_what_its_parts_say(marks, horizon_mask):
     fields = {"head": "forecast", "horizon": 4, "encoder": "calendar", "d_input": 2, "horizon_mask": horizon_mask}
-    encoder = ws.SequenceModel(ws.ModelConfig(**(SMALL | fields | marks))).encoder
+    encoder = ws.SequenceModel(small(**fields | marks)).encoder
     torch.manual_seed(0)
     x, ahead = torch.randn(3, 7, 2), torch.arange(7)[None, :, None] >= 5
     if "mark_sizes" in marks:
@@ -544,8 +550,7 @@ def test_a_calendar_is_the_sum_of_what_its_parts_say(marks, horizon_mask):
     torch.testing.assert_close(encoder(x, when, ahead), encoder.linear(x) + said + horizon)
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
-@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize(("norm", "prenorm"), NORMS)
 @pytest.mark.parametrize("kind", ["last", "forecast", "calendar"])
 def test_steps_that_nobody_reads_are_left_out_unnoticed(kind, norm, prenorm, monkeypatch):
     model = make(kind, norm=norm, prenorm=prenorm)
@@ -602,3 +607,85 @@ def test_numbers_of_numpy_become_plain_ones():
         assert ws.ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
         assert not any(isinstance(value, np.generic) for value in config.to_dict().values())
     assert (configs[0].dropout, configs[0].dt_min, configs[0].dt_min_first) == (0.5, 0.5, 0.25)
+
+
+# -- no option is swallowed -----------------------------------------------------------------------------------------
+
+OTHER_VALUES = {
+    "d_input": 2, "d_output": 2, "d_model": 6, "n_layers": 3, "d_state": 8, "family": "db6", "measure": "translated",
+    "structure": "dplr", "bidirectional": True, "norm": "none", "prenorm": False, "dropout": 0.2,
+    "encoder": "calendar", "vocabulary": 9, "mark_sizes": (3,), "mark_width": 3, "horizon_mask": True, "head": "last",
+    "horizon": 5, "instance_norm": "last", "direct": True, "context": 5, "backbone": "lstm", "n_heads": 1,
+    "dt_min": 0.02, "dt_max": 0.2, "dt_min_first": 0.03, "dt_max_first": 0.3, "n_ssm": 2, "b_init": "slow-modes",
+    "backend": "torch", "precision": "bf16",
+}  # fmt: skip
+BASES = {
+    "signals": {},
+    "LSTM": {"backbone": "lstm"},
+    "Transformer": {"backbone": "transformer"},
+    "tokens": {"encoder": "embedding", "vocabulary": 7, "d_input": 1},
+    "legs": {"family": "legs"},
+    "s4d": {"family": "s4d-lin"},
+    "no norm": {"norm": "none"},
+    "torch": {"backend": "torch"},
+    "forecast": {"head": "forecast", "horizon": 4},
+    "calendar": {"head": "forecast", "horizon": 4, "encoder": "calendar", "mark_width": 2},
+    "tables": {"head": "forecast", "horizon": 4, "encoder": "calendar", "mark_sizes": (5, 3)},
+    "direct": {"head": "forecast", "horizon": 4, "direct": True, "context": 7},
+}
+
+
+def contents(config):
+    """All that a config decides about a model: weights, outputs in training, backends."""
+    torch.manual_seed(0)
+    model = ws.SequenceModel(config).train()
+    x, marks = inputs(model, batch=2, length=9)
+    engines = [str(module.engine) for module in model.modules() if hasattr(module, "engine")]
+    outputs = model(x if config.encoder == "embedding" else x.float(), marks=marks)
+    return engines, outputs.tolist(), {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+def test_other_values_name_every_field():
+    assert list(OTHER_VALUES) == [field.name for field in dataclasses.fields(ws.ModelConfig)]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_field_changes_a_model_or_is_refused(base):
+    config = small(**{"d_output": 1} | BASES[base])
+    before = contents(config)
+    for name, value in OTHER_VALUES.items():
+        try:
+            changed = dataclasses.replace(config, **{name: value})
+            after = contents(changed)
+        except ws.WaveSSMError:
+            continue
+        stated = value == getattr(config, name) or (base, name) == ("legs", "structure")  # DPLR it is
+        assert stated or after != before, f"{name}={value!r} has no effect"
+
+
+def test_fields_without_effect_are_dropped_from_what_is_inherited_and_refused_where_given():
+    config = ws.create_model("wavessm-small", backbone="lstm").config
+    assert config.d_state == ws.ModelConfig.d_state, "the preset's own size went with its layer"
+    with pytest.raises(ws.OptionError, match=r"family has no effect here, it goes with backbone='wavessm'"):
+        ws.create_model("wavessm-small", backbone="lstm", family="db6")
+    assert small(b_init="slow-modes").replace(family="legs").b_init is None
+    assert small(measure="translated").replace(family="s4d-lin").measure is None
+
+
+def test_configs_of_older_files_lose_what_had_no_effect():
+    """Revision 50cf3e6 wrote every field, swallowed or not; `drive` marks its files."""
+    old = ws.ModelConfig().to_dict() | {"drive": "even"}
+    del old["b_init"]
+    lstm = ws.ModelConfig.from_dict(old | {"backbone": "lstm", "family": "db6", "d_state": 32, "drive": "slow"})
+    assert lstm == ws.ModelConfig(backbone="lstm")
+    legs = ws.ModelConfig.from_dict(old | {"family": "legs", "measure": "translated", "drive": "slow"})
+    assert legs == ws.ModelConfig(family="legs")
+    with pytest.raises(ws.OptionError, match="measure has no effect here"):
+        ws.ModelConfig.from_dict({"family": "legs", "measure": "translated"})
+
+
+def test_the_config_knows_the_measures_of_closed_forms():
+    from wavessm.nn.config import _OWN_MEASURE
+    from wavessm.operators import CLOSED_FORMS
+
+    assert {name: measure for name, (_, measure, _) in CLOSED_FORMS.items()} == _OWN_MEASURE

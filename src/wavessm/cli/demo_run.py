@@ -61,7 +61,7 @@ class Setting:
     def configs(self, family: str, seed: int) -> tuple[ModelConfig, TrainConfig]:
         """The same for every family: the recipe `best` of the task, its second layer as fast as the length wants."""
         model, config = resolve("window-copy")
-        model = replace(model, family=family, d_model=self.d_model, d_state=self.d_state)
+        model = model.replace(family=family, d_model=self.d_model, d_state=self.d_state)
         return replace(model, dt_min=0.25 / self.length, dt_max=2.5 / self.length), replace(
             config,
             lr=self.lr,

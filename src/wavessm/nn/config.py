@@ -10,14 +10,13 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from wavessm.errors import OptionError, check_int, unknown_name
 
-Config = TypeVar("Config")
 Check = tuple[Callable[[Any], bool], str]
 
 NORMS = ("layer", "batch", "none")
@@ -27,6 +26,14 @@ DATA_FIELDS = (
     "precision",
 )  # fmt: skip
 """Fields that `wavessm.training` fills in from the data and the training options."""
+
+POLYNOMIAL = ("legs", "legt", "legendre", "chebyshev")
+"""Families whose layers are DPLR at every size unless asked otherwise; small ones would still diagonalise."""
+_OWN_MEASURE = {"legs": "scaled", "legt": "translated", "fout": "translated"}
+_SSM_FIELDS = (
+    "family", "measure", "structure", "d_state", "dt_min", "dt_max", "dt_min_first", "dt_max_first", "n_ssm", "b_init",
+    "precision",
+)  # fmt: skip
 
 _OLD_NAMES = {"drive": "b_init"}
 _OLD_VALUES = {"drive": {"even": None, "slow": "slow-modes"}}  # even was the default, with the effect of None
@@ -127,20 +134,17 @@ class ModelConfig:
 
     def _problems(self) -> Iterator[str]:
         """Options that do not go together."""
+        for name, goes_with in unused_fields(vars(self)).items():
+            if getattr(self, name) != getattr(ModelConfig, name):
+                yield f"{name} goes with {goes_with} and has no effect here; leave it out"
         forecast, calendar = self.head == "forecast", self.encoder == "calendar"
         by_column = "instance_norm" if self.instance_norm != "none" else "direct" if self.direct else ""
         if self.encoder == "embedding" and self.vocabulary is None:
             yield "encoder='embedding': vocabulary is None, expected the number of tokens"
-        if self.encoder != "embedding" and self.vocabulary is not None:
-            yield f"vocabulary goes with encoder='embedding', not {self.encoder!r}"
         if calendar and bool(self.mark_sizes) == bool(self.mark_width):
             yield f"encoder='calendar': mark_sizes is {self.mark_sizes}, mark_width {self.mark_width}; give one of them"
-        if self.horizon_mask and not (calendar and forecast):
-            yield "horizon_mask goes with encoder='calendar' and head='forecast'"
         if forecast and self.horizon is None:
             yield "head='forecast' needs horizon, the number of steps to predict"
-        if not forecast and (self.horizon is not None or by_column):
-            yield f"{by_column or 'horizon'} goes with head='forecast', the head is {self.head!r}"
         if forecast and self.encoder == "embedding":
             yield "head='forecast' predicts numbers; use encoder='linear' or 'calendar'"
         if self.head == "pair" and calendar:
@@ -150,14 +154,23 @@ class ModelConfig:
                    f"{self.d_input}")  # fmt: skip
         if self.direct and self.context is None:
             yield "direct=True needs context, the number of steps it reads"
-        if not self.direct and self.context is not None:
-            yield "context goes with direct=True; other models take any length"
         if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
             yield f"d_model is {self.d_model}; a bidirectional LSTM needs an even one"
-        if self.backbone == "transformer" and self.norm != "layer":
-            yield "PyTorch's Transformer has layer norm only; use norm='layer'"
         if self.backbone == "transformer" and self.d_model % self.n_heads:
             yield f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}"
+
+    def replace(self, **changes: Any) -> ModelConfig:
+        """Return a copy with some fields changed; others that have no effect beside them go back to their defaults.
+
+        Raises:
+            OptionError, UnknownNameError: a change that is out of range or has no effect.
+
+        >>> ModelConfig(norm="batch", b_init="slow-modes", d_model=32).replace(backbone="transformer")
+        ModelConfig(..., d_model=32, ..., norm='layer', ..., b_init=None, ...)
+        """
+        check_names(ModelConfig, changes)
+        values = vars(self) | changes
+        return ModelConfig(**values | _defaults(name for name in unused_fields(values) if name not in changes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -173,21 +186,57 @@ class ModelConfig:
         Traceback (most recent call last):
         wavessm.errors.UnknownNameError: unknown field of ModelConfig 'd_modle': did you mean 'd_model'? Known: ...
         """
-        return read_fields(cls, values, _OLD_NAMES, _OLD_VALUES)
+        fields = vars(cls()) | read_fields(cls, values, _OLD_NAMES, _OLD_VALUES)
+        if "drive" in values:  # files of that time hold every field, also those without effect
+            fields |= _defaults(unused_fields(fields))
+            fields["d_state"] -= fields["d_state"] % 2 if fields["family"].startswith("s4d-") else 0
+        return cls(**fields)
+
+
+def unused_fields(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a model that have no effect beside the others, with what they go with."""
+    auto = values["head"] == "auto"  # encoder and head are not known yet
+    forecast, calendar = auto or values["head"] == "forecast", auto or values["encoder"] == "calendar"
+    family, backbone, structure = values["family"], values["backbone"], values["structure"]
+    unused = {}
+
+    def only(goes_with: str, applies: bool, *names: str) -> None:
+        unused.update(dict.fromkeys(() if applies else names, goes_with))
+
+    dplr = structure == "dplr" or (structure is None and family in POLYNOMIAL)
+    s4d = str(family).startswith("s4d-")
+    only("structure='diagonal' of a frame", not (dplr or s4d), "b_init")
+    only("families of frames", not s4d, "measure")
+    only("families of frames", not (s4d and structure == "dplr"), "structure")
+    own = _OWN_MEASURE.get(family)
+    only(f"families of frames ({family} is {own})", values["measure"] == own or own is None, "measure")
+    only("backend='auto' or 'triton'", values["backend"] in ("auto", "triton"), "precision")
+    only("backbone='wavessm'", backbone == "wavessm", *_SSM_FIELDS)
+    only("backbone='transformer'", backbone == "transformer", "n_heads")
+    only("backbone='wavessm' or 'lstm' (a Transformer has layer norm)", backbone != "transformer", "norm", "backend")
+    only("norm='layer' or 'batch'", values["norm"] != "none", "prenorm")
+    only("encoder='linear' or 'calendar'", values["encoder"] != "embedding", "d_input")
+    only("encoder='embedding'", auto or values["encoder"] == "embedding", "vocabulary")
+    only("encoder='calendar'", calendar, "mark_sizes", "mark_width")
+    only("direct=True", values["direct"], "context")
+    only("encoder='calendar' and head='forecast'", calendar and forecast, "horizon_mask")
+    only("head='forecast'", forecast, "horizon", "instance_norm", "direct", "context")
+    return unused
+
+
+def _defaults(names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(ModelConfig, name) for name in names}
 
 
 def read_fields(
-    kind: type[Config],
-    values: Mapping[str, Any],
-    old_names: Mapping[str, str],
-    old_values: Mapping[str, Mapping[Any, Any]],
-) -> Config:
-    """Return a config dataclass from plain values after translating old names; refuse unknown fields."""
+    kind: type, values: Mapping[str, Any], old_names: Mapping[str, str], old_values: Mapping[str, Mapping[Any, Any]]
+) -> dict[str, Any]:
+    """Return the fields of a config dataclass with old names translated; refuse unknown ones."""
     renamed = {}
     for name, value in values.items():
         renamed[old_names.get(name, name)] = old_values[name].get(value, value) if name in old_values else value
     check_names(kind, renamed)
-    return kind(**renamed)
+    return renamed
 
 
 def check_names(kind: type, values: Mapping[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Stage 5: `WaveSSM`, a sequence layer whose channels are state spaces started from a frame.
+"""`WaveSSM`, a sequence layer whose channels are state spaces initialised from a frame.
 
-Each channel h has a step Δ_h and a readout C_h of its own, and shares modes λ, input weights B (and P) with the other
-channels of its copy. Diagonal layers are sampled by zero-order hold, DPLR layers by the bilinear rule as S4's are. One
-layer runs in three equal ways: the whole sequence, chunks with a state in between, single steps.
+    λ (modes,)  modes, exp(Δλ) per sample      B (modes,)  input weights     P (rank, modes)  low-rank factor of DPLR
+    Δ (d_model,)  step of each channel         C (directions, d_model, modes)  readout     D (d_model,)  direct term
 
-    x (batch, length, d_model)   state (batch, d_model, slots, 2): N real numbers in pairs
+Each channel has a step Δ and a readout C of its own, and shares λ, B and P with the other channels of its copy.
+Diagonal layers are sampled by zero-order hold, DPLR layers by the bilinear rule as those of S4. One layer runs in three
+equivalent ways: the whole sequence, chunks with a state in between, single steps. Read next: `block.py`.
 """
 
 from __future__ import annotations
@@ -17,33 +18,42 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive
-from wavessm.nn.initial import Initial, initial_modes
+from wavessm.nn.initial import InitialModes, initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
 from wavessm.ops.tables import dense_kernel, diagonal_kernel
 
 
 class WaveSSM(nn.Module):
-    """A layer of state spaces, one a channel, started from a frame of waveforms.
+    """A layer of state spaces, one per channel, initialised from a frame of waveforms.
 
-    d_model        channels
-    d_state        N, the number of atoms
-    family         a name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-legs", "s4d-lin", "s4d-inv" (S4D)
-    measure        "scaled" or "translated"; closed forms have their own
-    structure      "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR
-    bidirectional  also read the sequence backwards, with a readout of its own, and add
-    dt_min, dt_max range of the initial steps, log-uniform over channels
-    b_init         diagonal frames: "equal" variance of all modes (default), or larger input weights of "slow-modes"
-    n_ssm          independent copies of (λ, B, P), shared over d_model / n_ssm channels each
-    backend        "auto", "torch", "triton" or "reference"
-    precision      arithmetic inside the triton backend: "fp32", "tf32" or "bf16"
+    Args:
+        d_model: Channels.
+        d_state: State size N, the number of atoms.
+        family: A name of `ws.families()`; "legs", "legt", "fout" (S4); "s4d-legs", "s4d-lin", "s4d-inv" (S4D).
+        measure: "scaled" (default) or "translated", for families of frames; closed forms have their own.
+        structure: "diagonal", "dplr", or None: diagonal where the operator diagonalises, else DPLR.
+        bidirectional: Also process the sequence backwards, with another readout, and add both.
+        dt_min: Smallest initial step; steps are log-uniform over channels.
+        dt_max: Largest initial step.
+        n_ssm: Independent copies of (λ, B, P), each shared by d_model / n_ssm channels.
+        backend: "auto", "torch", "triton" or "reference".
+        precision: Arithmetic of the triton kernels: "fp32", "tf32" or "bf16".
+        b_init: Input weights of diagonal frames: "equal" variance of all modes (default), or larger weights of
+            "slow-modes", for tasks that are all memory.
 
-    >>> layer = WaveSSM(d_model=4, d_state=16)
-    >>> x = torch.randn(2, 100, 4)
-    >>> y = layer(x)
-    >>> first, state = layer(x[:, :60], return_state=True)      # chunks: any split equals the whole
-    >>> rest = layer(x[:, 60:], state=state)
-    >>> torch.allclose(torch.cat([first, rest], 1), y, atol=1e-5)
-    True
+    Raises:
+        UnknownNameError: A name that is not known; offers the closest one.
+        OptionError: A value out of range, or an option that has no effect beside the others.
+        ConditionError: structure="diagonal" where the operator does not diagonalise.
+
+    Example:
+        >>> layer = WaveSSM(d_model=4, d_state=16)
+        >>> x = torch.randn(2, 100, 4)
+        >>> y = layer(x)
+        >>> first, state = layer(x[:, :60], return_state=True)      # chunks: any split equals the whole
+        >>> rest = layer(x[:, 60:], state=state)
+        >>> torch.allclose(torch.cat([first, rest], 1), y, atol=1e-5)
+        True
     """
 
     def __init__(
@@ -63,28 +73,28 @@ class WaveSSM(nn.Module):
     ) -> None:
         super().__init__()
         self.backend, self.precision = Engine(backend, precision).check()
+        if precision != "fp32" and backend in ("torch", "reference"):
+            raise OptionError(f"WaveSSM: precision goes with the triton kernels, the backend is {backend!r}.")
         d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", least=1), check_int(n_ssm, "WaveSSM: n_ssm", least=1)
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         dt_min, dt_max = check_positive(dt_min, "WaveSSM: dt_min"), check_positive(dt_max, "WaveSSM: dt_max")
         if dt_min > dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
-        if not isinstance(bidirectional, bool):
-            raise OptionError(f"WaveSSM: bidirectional is {bidirectional!r}, expected True or False.")
         d_state = check_int(d_state, "WaveSSM: d_state", least=2)
         start = initial_modes(family, measure, d_state, structure, b_init)
         self.d_model, self.d_state, self.family, self.measure, self.b_init = d_model, d_state, family, measure, b_init
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
         span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
         self.log_dt = nn.Parameter(span)
-        self._start_from(start)
+        self._set_dynamics(start)
         directions = 2 if bidirectional else 1
         C = torch.randn(directions, d_model, self.n_slots, 2) / math.sqrt(2)  # a unit complex normal
         self.C = nn.Parameter(C)
         self.D = nn.Parameter(torch.randn(d_model))
 
-    def _start_from(self, start: Initial) -> None:
-        """Parameters of the dynamics, in `n_ssm` copies; slots as in `ops.modes`."""
+    def _set_dynamics(self, start: InitialModes) -> None:
+        """Create the parameters of the dynamics, in `n_ssm` copies; slots as in `ops.modes`."""
 
         def copies(values: np.ndarray) -> nn.Parameter:
             tensor = torch.from_numpy(values.astype(np.float32))
@@ -120,17 +130,17 @@ class WaveSSM(nn.Module):
         return self._modes() if self.structure == "diagonal" else self._low_rank()
 
     def discrete(self, rate: float = 1.0) -> DiagonalSystem | DenseSystem:
-        """The layer in discrete time, without D, in float64."""
+        """Return the layer in discrete time, without D, in float64."""
         if self.structure == "diagonal":
             return modes.sample(self._modes(), _rate(rate))
         return dplr.sample(self._low_rank(), _rate(rate))
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
-        """The convolution kernels, without D. (directions, d_model, length) float64"""
+        """Return the convolution kernels without D, shape (directions, d_model, length), float64."""
         length, system = check_int(length, "WaveSSM.kernel: length", least=1), self.discrete(rate)
         return dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length)
 
-    # -- three equal ways to run ----------------------------------------------------------------------------
+    # -- three equivalent ways to run ----------------------------------------------------------------------------
 
     def forward(
         self,
@@ -140,12 +150,27 @@ class WaveSSM(nn.Module):
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, and the state after the last sample if asked for."""
+        """Process a sequence, or a chunk of one.
+
+        Args:
+            x: Input, shape (batch, length, d_model), floating point.
+            state: State after the previous chunk, shape (batch, d_model, slots, 2); zero by default.
+            return_state: Whether to return the state after the last sample as well.
+            rate: Factor on every step Δ: 2.0 processes every second sample of a signal as the layer would all of them.
+            lengths: True lengths of padded sequences, shape (batch,); outputs beyond them are zero.
+
+        Returns:
+            y with the shape of x, and the state if `return_state`.
+
+        Raises:
+            ShapeError: Input, state or lengths of another shape.
+            OptionError: A state of a bidirectional layer, lengths beside a state, or a rate that is not positive.
+        """
         self._check_input(x, state, return_state, lengths)
         mask = None if lengths is None else time_mask(whole_lengths(lengths, x, "WaveSSM"), x.shape[1])
         u = x if mask is None else x.masked_fill(~mask, 0)
         u = u.transpose(1, 2)  # (batch, d_model, length)
-        work = u if self._takes(u) else u.to(torch.promote_types(u.dtype, torch.float32))
+        work = u if self._runs_in_bfloat16(u) else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
             y, last = self._run(work, state, return_state, _rate(rate))
         y = y.transpose(1, 2).to(x.dtype)
@@ -153,21 +178,21 @@ class WaveSSM(nn.Module):
             y = y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
 
-    def _takes(self, u: Tensor) -> bool:
-        """Whether the scan reads u as it is: bfloat16, where its own arithmetic is no finer."""
+    def _runs_in_bfloat16(self, u: Tensor) -> bool:
+        """Whether the kernel reads bfloat16 input as it is, since its own arithmetic is no finer."""
         return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, self._system())
 
     def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
         return run_layer(u, self._system(), self.D, rate, state, want_state, self.engine)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One sample (batch, d_model) from a state; y (batch, d_model) and the next state."""
+        """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
         check_sample(x_t, self.d_model)
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
         return y[:, 0], state
 
     def initial_state(self, batch: int) -> Tensor:
-        """The state of a layer that has heard nothing. (batch, d_model, slots, 2)"""
+        """Return the zero state, shape (batch, d_model, slots, 2)."""
         batch = check_int(batch, "WaveSSM.initial_state: batch", least=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
@@ -182,7 +207,7 @@ class WaveSSM(nn.Module):
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
-    """Raise what is wrong with signals (batch, length, d_model) or a state (batch, d_model, slots, 2), in one line."""
+    """Raise for an input that is not (batch, length, d_model) or a state that is not (batch, d_model, slots, 2)."""
     if not isinstance(x, Tensor):
         raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
     if x.dim() != 3 or x.shape[2] != d_model or 0 in x.shape:
@@ -208,9 +233,9 @@ def check_sample(x_t: Tensor, d_model: int) -> None:
 
 
 def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
-    """True lengths of padded sequences x (batch, length, ...) as int64 (batch,) on x's device, or `ShapeError`.
+    """Return lengths (batch,) of padded sequences x (batch, length, ...) as int64 on x's device, or raise `ShapeError`.
 
-    Values are looked at on the CPU only: a GPU is not waited for, a compiled graph not broken.
+    Values are checked on the CPU only, to neither wait for a GPU nor break a compiled graph.
     """
     expected = f"{x.shape[0]} whole numbers from 1 to {x.shape[1]}"
     if not isinstance(lengths, Tensor):
@@ -222,34 +247,43 @@ def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
         )
     lengths = lengths.long()
     if can_sync(lengths) and lengths.numel():
-        least, most = int(lengths.min()), int(lengths.max())
-        if least < 1 or most > x.shape[1]:
-            raise ShapeError(f"{caller}: lengths run from {least} to {most}, expected {expected}.")
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 1 or high > x.shape[1]:
+            raise ShapeError(f"{caller}: lengths run from {low} to {high}, expected {expected}.")
     return lengths.to(x.device)
 
 
 def time_mask(lengths: Tensor, length: int) -> Tensor:
-    """True at samples that belong to the sequence. (batch,) → (batch, length, 1)"""
+    """Return True at samples that belong to the sequence, (batch,) → (batch, length, 1)."""
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
 
 
 def _rate(rate: float) -> float:
     if not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
-        raise OptionError(f"WaveSSM: rate is {rate!r}, expected a positive number; 2.0 hears every second sample.")
+        raise OptionError(f"WaveSSM: rate is {rate!r}, expected a positive number; 2.0 is for every second sample.")
     return rate
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")
-"""What S4 trains at a rate of its own and without weight decay: the dynamics, not the readout."""
+"""Parameters of the dynamics, which S4 trains with another learning rate and without weight decay."""
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float | None = None) -> list[dict]:
-    """Optimiser groups: dynamics of every `WaveSSM` at min(lr, 1e-3) or lr_ssm without decay, biases, norms and
-    embeddings without decay, everything else with it.
+    """Return optimiser groups; embeddings, biases, norms and dynamics have no weight decay.
 
-    >>> groups = param_groups(WaveSSM(4, 8), lr=0.01, weight_decay=0.05)
-    >>> [(group["name"], group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
-    [('ssm', 0.001, 0.0, 4), ('no decay', 0.01, 0.0, 1), ('decay', 0.01, 0.05, 1)]
+    Args:
+        model: Any module; the dynamics of every `WaveSSM` in it form a group of their own.
+        lr: Learning rate.
+        weight_decay: Weight decay of everything else.
+        lr_ssm: Learning rate of the dynamics; min(lr, 1e-3) by default.
+
+    Returns:
+        Groups with "name", "params", "lr" and "weight_decay", for `torch.optim`.
+
+    Example:
+        >>> groups = param_groups(WaveSSM(4, 8), lr=0.01, weight_decay=0.05)
+        >>> [(group["name"], group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
+        [('ssm', 0.001, 0.0, 4), ('no decay', 0.01, 0.0, 1), ('decay', 0.01, 0.05, 1)]
     """
     if not lr > 0 or weight_decay < 0:
         raise OptionError(

@@ -185,6 +185,8 @@ class SequenceModel(nn.Module):
         cast(LinearEncoder, self.encoder).check(x)
         if isinstance(self.encoder, CalendarEncoder):
             self.encoder.check_marks(marks, x.shape[0], x.shape[1], self.config.horizon or 0)
+        elif marks is not None:
+            raise OptionError(f"SequenceModel: marks go with encoder='calendar', this one is {self.config.encoder!r}.")
         if rate != 1 and self.config.backbone != "wavessm":
             raise OptionError(
                 f"SequenceModel: rate is {rate}, but backbone='{self.config.backbone}' has no step to rescale; use 1."

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from wavessm.errors import Registry
-from wavessm.nn.config import ModelConfig, check_names
+from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 
 _PRESETS: Registry[ModelConfig] = Registry("model")
@@ -18,7 +17,7 @@ _CLASSIFIER = ModelConfig(d_model=256, n_layers=6, d_state=64, norm="batch", bid
 
 
 def _preset(name: str, base: ModelConfig, **fields: Any) -> None:
-    _PRESETS.register(name, dataclasses.replace(base, **fields))
+    _PRESETS.register(name, base.replace(**fields))
 
 
 _preset("wavessm-small", ModelConfig(), d_output=2, d_model=32, n_layers=2, d_state=32)
@@ -47,15 +46,8 @@ def presets() -> list[str]:
 
 
 def preset_config(name: str, **overrides: Any) -> ModelConfig:
-    """The config of a preset with some fields replaced.
-
-    A Transformer gets layer norm, the only one PyTorch's has, unless `norm` is given.
-    """
-    base = _PRESETS[name]
-    check_names(ModelConfig, overrides)
-    if overrides.get("backbone") == "transformer":
-        overrides.setdefault("norm", "layer")
-    return dataclasses.replace(base, **overrides)
+    """Return the config of a preset with some fields replaced; see `ModelConfig.replace`."""
+    return _PRESETS[name].replace(**overrides)
 
 
 def create_model(name: str, **overrides: Any) -> SequenceModel:

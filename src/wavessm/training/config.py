@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from wavessm.data.task import get_task
 from wavessm.errors import OptionError
-from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields
+from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields, unused_fields
 
 _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
@@ -116,7 +116,8 @@ class TrainConfig:
         >>> TrainConfig.from_dict({"lr": 0.01, "validations": 2}).val_per_epoch
         2.0
         """
-        return read_fields(cls, {k: v for k, v in values.items() if k not in ("model", "note")}, _OLD_NAMES, {})
+        own = {name: value for name, value in values.items() if name not in ("model", "note")}
+        return cls(**read_fields(cls, own, _OLD_NAMES, {}))
 
     def plan(self, cases: int) -> Plan:
         """Return the steps of a run over `cases` training cases."""
@@ -168,8 +169,8 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
         decided["head"] = get_task(task).head
     if info.symbols:
         decided |= {"encoder": "embedding", "vocabulary": len(info.symbols)}
-    if model.backbone == "transformer":
-        decided["norm"] = "layer"
+    if "precision" in unused_fields(vars(model)):
+        del decided["precision"]
     return dataclasses.replace(model, **decided)
 
 
@@ -194,7 +195,8 @@ def changed_name(name: str, own: Choice, given: Choice) -> str:
     'best+lr=0.2+epochs=3'
     """
     before, after = ({**data, **vars(config), **vars(model)} for data, model, config in (own, given))
-    changed = [k for k in after if after[k] != before[k] and k not in _NOT_IN_NAMES]
+    hidden = _NOT_IN_NAMES | set(unused_fields(vars(given[1])))
+    changed = [k for k in after if after[k] != before[k] and k not in hidden]
     return "+".join(
         [name, *(f"{k}={after[k]:g}" if isinstance(after[k], float) else f"{k}={after[k]}" for k in changed)]
     )

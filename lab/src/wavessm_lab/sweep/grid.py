@@ -147,7 +147,7 @@ def expand(grid: Grid) -> list[Job]:
             for variant, seed in itertools.product(grid.variants, grid.seeds):
                 fields: dict[str, Any] = variant_fields(variant)
                 command = shlex.join(["wavessm", "train", *words, *_words({**fields, "seed": seed})])
-                model, config = replace(given.model, **fields), replace(given.config, seed=seed)
+                model, config = given.model.replace(**fields), replace(given.config, seed=seed)
                 jobs[command] = Job(task, given.data, given.recipe_name, model, config, command)
     return list(jobs.values())
 
