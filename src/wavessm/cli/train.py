@@ -105,9 +105,8 @@ def read(arguments: list[str]) -> TrainCommand:
         kind, start = _options(task, tuned(placed, *resolve(task.name, name)))
     given = parse(kind, words, prog, start, about)
     before, (data, model, config) = _parts(start), _parts(given)
-    model = before[1].replace(
-        **{field: value for field, value in vars(model).items() if value != getattr(before[1], field)}
-    )
+    recipe = before[1]
+    model = recipe.replace(**{field: value for field, value in vars(model).items() if value != getattr(recipe, field)})
     if task.path_option and given.where:
         data[task.path_option] = given.where
     called = changed_name(name, before, (data, model, config))
