@@ -210,6 +210,7 @@ MISTAKES = {
     "predict with other channels": ("predict {0}/a {0}/wav/beep/000.wav", "1 channels, but the model was trained on 2"),
     "predict no samples": ("predict {0}/a {0}/none.npy", "none.npy: shape (0, 64, 2), which holds no samples"),
     "predict a file at a rate": ("predict {0}/a {0}/arrays/X.npy --rate 2", "--chunk and --rate are for streams"),
+    "idle without a stream": ("predict {0}/a {0}/arrays/X.npy --idle 2", "--idle goes with --follow FILE"),
     "a picture of no kind": ("predict {0}/a {0}/arrays/X.npy --plot x.foo", "ends in .png, .pdf or .svg"),
     "rows of another step": ("predict {0}/c {0}/daily.csv", "rows are 1 day, 0:00:00 apart, but the model was trained"),
     "predictions over their file": ("predict {0}/c {0}/series.csv --out {0}/./series.csv", "it would be overwritten"),

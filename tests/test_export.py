@@ -269,7 +269,8 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
     with torch.no_grad():
         wanted = model(run.info.standardise(raw))
     for form, name in (("onnx", "model.onnx"), ("step-onnx", "model.step.onnx"), ("torch-export", "model.pt2")):
-        assert main(["export", str(trained / "run"), "--format", form, "--chunk", "1"]) == 0
+        chunk = ["--chunk", "1"] if "onnx" in form else []
+        assert main(["export", str(trained / "run"), "--format", form, *chunk]) == 0
         assert "differs from PyTorch by" in capsys.readouterr().out
         assert (trained / "run" / name).exists()
     close(session(trained / "run/model.onnx").run(["y"], {"x": raw.numpy()})[0], wanted, "raw numbers go in")
@@ -294,6 +295,8 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
         ("{0}/run --format onx", "onnx"),
         ("{0}/run --chunk 0", "chunk is 0"),
         ("{0}/run --format step-onnx --lengths", "--lengths goes with --format onnx"),
+        ("{0}/run --format torch-export --chunk 3", "--chunk goes with --format onnx or step-onnx"),
+        ("{0}/run --max-length 30", "--max-length goes with --format torch-export, got onnx"),
         ("{0}/run --out {0}", "is a folder"),
         ("{0}/run --rate -1", "rate is -1"),
     ],

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from wavessm.training import Run
 
 _SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "torch-export": "pt2", "pretrained": "pretrained"}
+_FORMATS = {
+    "rate": ("onnx", "step-onnx", "torch-export"),
+    "chunk": ("onnx", "step-onnx"),
+    "lengths": ("onnx",),
+    "max_length": ("torch-export",),
+}
+"""Formats that an option goes with; the others go with all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +55,17 @@ def main(arguments: list[str]) -> int:
     from wavessm.nn.pretrained import save_model
     from wavessm.training import Run
 
+    for field in dataclasses.fields(given):
+        formats = _FORMATS.get(field.name, (given.format,))
+        if getattr(given, field.name) != field.default and given.format not in formats:
+            option = f"--{field.name.replace('_', '-')}"
+            raise OptionError(f"{option} goes with --format {' or '.join(formats)}, got {given.format}; leave it out.")
     run = Run.read(given.run)
     model = run.load_model(given.checkpoint)
     out = given.out or given.run / f"model.{_SUFFIX[given.format]}"
     if given.format == "pretrained":
-        if given.rate != 1:
-            raise OptionError(
-                "--rate goes with the other formats; a model from a folder gets its rate when it is called."
-            )
         print(save_model(model, out, _card(run), {"info": run.info.to_dict()}))
         return 0
-    if given.lengths and given.format != "onnx":
-        raise OptionError(f"--lengths goes with --format onnx, got {given.format}; leave it out.")
     stream, notes = given.format == "step-onnx", {"task": run.task}
     if given.format == "torch-export":
         report = export_torch(model, out, given.max_length, given.rate, run.info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
         raise OptionError("give files or --follow, not both.")
     if not streams and (given.chunk, given.rate) != (None, 1.0):
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
+    if given.follow is None and given.idle != math.inf:
+        raise OptionError("--idle goes with --follow FILE; leave it out.")
     _refuse_inputs(given)
     if given.plot is not None:
         _check_plot(given.plot)
