@@ -1,14 +1,12 @@
 """Loss curves of one tiny model per kind of task, at fixed seeds on one CPU thread: the same before and after a change.
 
-    python benchmarks/same_curves.py --out results/house/curves_after.csv
+    python benchmarks/same_curves.py results/house/curves_after.csv
 
 It also runs against revision 50cf3e6 (PYTHONPATH=…/src); `cmp` then shows whether training is the same.
 """
 
-from __future__ import annotations
-
-import argparse
 import csv
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,9 +54,9 @@ def write_data(folder: Path) -> None:
         (folder / f"basic_{part}.tsv").write_text("\n".join(["Source\tTarget", *lines]) + "\n")
 
 
-def main(out: Path) -> None:
+if __name__ == "__main__":
     torch.set_num_threads(1)
-    rows = []
+    rows = [["run", "step", "train_loss", "score", "value", "lr"]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder)
@@ -78,11 +76,4 @@ def main(out: Path) -> None:
                 for row in csv.DictReader(file):
                     score = next(name for name in row if name.startswith("val_"))
                     rows.append([label, row["step"], row["train_loss"], score, row[score], row["lr"]])
-    with out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["run", "step", "train_loss", "score", "value", "lr"], *rows])
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    main(parser.parse_args().out)
+    Path(sys.argv[1]).write_text("".join(",".join(row) + "\n" for row in rows))

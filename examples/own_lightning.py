@@ -20,7 +20,7 @@ import wavessm as ws
 
 
 class Delay(lightning.LightningModule):
-    """Learns to say what it heard some steps ago."""
+    """Learns to repeat its input some steps later."""
 
     def __init__(self, d_model: int = 16) -> None:
         super().__init__()
