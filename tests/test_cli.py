@@ -23,7 +23,7 @@ import torch
 
 import miniatures
 from wavessm.cli import all_commands, main
-from wavessm.data import read_signal, tasks
+from wavessm.data import get_task, read_signal, tasks
 from wavessm.data.published import published
 from wavessm.data.windows import Series
 from wavessm.errors import OptionError
@@ -597,6 +597,15 @@ def test_bench_times_steps(capsys):
     sizes = ["--length", "32", "--channels", "2", "--batch-size", "2", "--steps", "2"]
     assert main(["bench", *sizes, "--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu"]) == 0
     assert re.fullmatch(r"[\d.]+ ms a step, \d+ samples/s\n", capsys.readouterr().out)
+
+
+def test_the_demo_draws_the_cases_of_window_copying():
+    own, general = get_task("demo").options.load(3), get_task("window-copy")
+    other = general.with_options({"length": 64, "windows": 2, "d_min": 8, "d_max": 8, "cases": 1024}).load(3)
+    for part in ("train", "val", "test"):
+        left, right = (getattr(data, part).take(torch.arange(5)) for data in (own, other))
+        assert torch.equal(left.x, right.x)
+        assert torch.equal(left.y, right.y)
 
 
 def test_demo_ends_with_table_figure_and_report(tmp_path, capsys):

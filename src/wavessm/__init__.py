@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from wavessm.nn.streaming import SampledLayer, sampled
     from wavessm.operators import Operator, make_operator
     from wavessm.structure import DPLR, Dense, Diagonal
+    from wavessm.training import TrainConfig, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DPLR", "PAPER_FAMILIES", "ConditionError", "Dense", "Diagonal", "Frame", "MissingExtraError", "ModelConfig",
     "ModelState", "NotFiniteError", "OnlineMemory", "Operator", "OptionError", "Quadrature", "RankError",
-    "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "StateFeatures", "UnknownNameError", "WaveSSM",
-    "WaveSSMClassifier", "WaveSSMError", "WaveSSMForecaster", "WaveSSMRegressor", "Wavelet", "bilinear",
-    "create_model", "families", "generalised_bilinear", "make_frame", "make_operator", "param_groups",
-    "preset_config", "presets", "register_family", "sampled", "zoh",
+    "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "StateFeatures", "TrainConfig",
+    "UnknownNameError", "WaveSSM", "WaveSSMClassifier", "WaveSSMError", "WaveSSMForecaster", "WaveSSMRegressor",
+    "Wavelet", "bilinear", "create_model", "families", "generalised_bilinear", "make_frame", "make_operator",
+    "param_groups", "preset_config", "presets", "register_family", "sampled", "train", "zoh",
 ]  # fmt: skip
 
 _HOME = {
@@ -58,8 +59,9 @@ _HOME = {
     "nn.streaming": "SampledLayer sampled",
     "operators": "Operator make_operator",
     "structure": "DPLR Dense Diagonal",
+    "training": "TrainConfig train",
 }
-_ROOMS = ("cli", "data", "export", "features", "inspection", "nn", "ops", "training", *_HOME)
+_ROOMS = ("cli", "data", "export", "features", "inspection", "nn", "ops", *_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -80,16 +80,20 @@ def check(arguments: list[str]) -> int:
 def fetch(arguments: list[str]) -> int:
     """Run `wavessm data fetch`; returns the exit status."""
     given = parse(FetchOptions, arguments, "wavessm data fetch")
-    from wavessm.cli.bar import Bar, megabytes
     from wavessm.data.fetch import fetch_set
     from wavessm.data.published import get_published
+    from wavessm.training import Progress
 
     official, root = get_published(given.name), data_root(given.root)
     print(f"{given.name}: published at {official.homepage}\nlicence: {official.licence}")
     if official.url:
         print(f"source:  {official.url}" + (f"\nnote:    {official.remark}" if official.remark else ""))
-    bar = Bar(given.name, megabytes)
-    fetched = fetch_set(root, given.name, given.timeout, given.tries, given.keep, bar)
+    with Progress(given.name) as progress:
+
+        def show(done: int, total: int) -> None:
+            progress.update(done, f"{done / 1e6:,.1f} MB of {total / 1e6:,.1f} MB", total)
+
+        fetched = fetch_set(root, given.name, given.timeout, given.tries, given.keep, show)
     if fetched.sha256 is None:
         print(f"{fetched.path} is there already; check it with: wavessm data check {given.name}")
         return 0

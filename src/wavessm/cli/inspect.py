@@ -80,18 +80,18 @@ def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency
 
 
 def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
-    """Saliency of all cases, with a bar: long signals take a while."""
+    """Saliency of all cases, with a progress bar: long signals take a while."""
     import torch
 
-    from wavessm.cli.bar import Bar
     from wavessm.inspection import Saliency, attribute
+    from wavessm.training import Progress
 
-    bar, parts = Bar("explaining", "{} cases".format), []
-    bar(0, len(x))
-    for at in range(len(x)):
-        end = None if lengths is None else lengths[at : at + 1]
-        parts.append(attribute(subject.model, x[at : at + 1], end, None, method))
-        bar(at + 1, len(x))
+    parts = []
+    with Progress("explaining", total=len(x)) as progress:
+        for at in range(len(x)):
+            end = None if lengths is None else lengths[at : at + 1]
+            parts.append(attribute(subject.model, x[at : at + 1], end, None, method))
+            progress.update(at + 1, f"{at + 1} cases")
     return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 

@@ -33,9 +33,9 @@ class GenerateOptions:
 def main(arguments: list[str]) -> int:
     """Run `wavessm data generate`; returns the exit status."""
     given = parse(GenerateOptions, arguments, "wavessm data generate")
-    from wavessm.cli.bar import Bar
     from wavessm.data import data_root
     from wavessm.data.datasets.pathfinder import COUNT
+    from wavessm.training import Progress
     from wavessm_lab.generate.listops import Sizes, generate_listops
     from wavessm_lab.generate.pathfinder import generate_pathfinder
 
@@ -43,14 +43,20 @@ def main(arguments: list[str]) -> int:
         raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")
     if given.workers < 0:
         raise OptionError(f"generate: workers is {given.workers}, expected 0 (one per core) or more.")
-    root, bar = data_root(given.root), Bar(given.name, "{:,}".format)
+    root = data_root(given.root)
     Path(root).mkdir(parents=True, exist_ok=True)
-    if given.name == "listops":
-        held = max(1, round(0.02 * given.count))
-        sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
-        lines = generate_listops(root, given.seed, sizes, given.workers, show=bar).lines()
-    else:
-        count = given.count or COUNT
-        lines = generate_pathfinder(root, given.name, count, given.seed, given.workers, bar, given.as_published).lines()
-    print("\n".join(lines))
+    with Progress(given.name) as progress:
+
+        def show(done: int, total: int) -> None:
+            progress.update(done, f"{done:,} of {total:,}", total)
+
+        if given.name == "listops":
+            held = max(1, round(0.02 * given.count))
+            sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
+            statistics = generate_listops(root, given.seed, sizes, given.workers, show=show).lines()
+        else:
+            statistics = generate_pathfinder(
+                root, given.name, given.count or COUNT, given.seed, given.workers, show, given.as_published
+            ).lines()
+    print("\n".join(statistics))
     return 0

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wavessm.data import DataOptions, Recipe, Task
+from wavessm.data.datasets.demo import EVALUATION_SEEDS, draw_windows
 from wavessm.errors import OptionError, check_int
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from wavessm.data import Batch, DataSet, Stage
 
-# The evaluation sets are the same for every seed of training, on every device.
-_EVALUATION_SEEDS = {"val": 20_250_001, "test": 20_250_002}
 _EVERY = 2
 """Of the numbers of windows, the test split has every second one."""
 
@@ -75,33 +74,8 @@ class WindowCopy:
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """`count` cases on the generator's device: x (count, length, 2), y (count, d_max)."""
-        import torch
-
-        from wavessm.data import Batch
-
-        device = generator.device
-        shape = (count, self.most)
-        number = torch.full((count, 1), self.windows, device=device)
-        if self.most > self.windows:
-            number = torch.randint(self.windows, self.most + 1, (count, 1), generator=generator, device=device)
-        there = torch.arange(self.most, device=device) < number  # (count, most): the windows that a case has
-        durations = torch.randint(self.d_min, self.d_max + 1, shape, generator=generator, device=device) * there
-        delay = torch.randint(self.length // 8, self.length // 4 + 1, (count, 1), generator=generator, device=device)
-        slack = self.length - delay - durations.sum(1, keepdim=True) - (number - 1)
-        cuts = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
-        cuts = cuts.masked_fill(~there, 1.0).sort(dim=1).values
-        before = (durations + 1).cumsum(1) - (durations + 1)  # earlier windows, each with its free sample
-        starts = ((cuts * (slack + 1)).long() + before).masked_fill(~there, 0)  # (count, most)
-
-        noise = torch.randn(count, self.length, generator=generator, device=device)
-        marker, sign = torch.zeros_like(noise), there.to(noise.dtype)
-        marker.scatter_add_(1, starts, sign)
-        marker.scatter_add_(1, (starts + durations - 1).clamp_(min=0), -sign)
-        steps = torch.arange(self.d_max, device=device)
-        rows = (starts[..., None] + steps).clamp_(max=self.length - 1)  # (count, windows, d_max)
-        values = noise.gather(1, rows.flatten(1)).view(rows.shape)
-        target = values.masked_fill(steps >= durations[..., None], 0.0).sum(1)
-        return Batch(torch.stack([noise, marker], dim=2), target)
+        windows, durations = (self.windows, self.most), (self.d_min, self.d_max)
+        return draw_windows(count, generator, self.length, windows, durations)
 
 
 Stages = tuple[tuple[int, float], ...]
@@ -165,7 +139,7 @@ def copying_set(
     check_int(cases_per_epoch, "cases_per_epoch", 1)
     check_int(cases, "cases", 1)
     numbers = range(task.windows, task.most + 1, _EVERY) if task.windows_max is not None else ()
-    generator = {part: torch.Generator().manual_seed(own) for part, own in _EVALUATION_SEEDS.items()}
+    generator = {part: torch.Generator().manual_seed(own) for part, own in EVALUATION_SEEDS.items()}
     val = task.draw(cases, generator["val"])
     tests = [replace(task, windows=number, windows_max=None) for number in numbers] or [task]
     drawn = [each.draw(cases, generator["test"]) for each in tests]

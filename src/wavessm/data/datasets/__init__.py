@@ -18,6 +18,7 @@ TASKS = {
     "image": ("image", "CIFAR-10 in grey, pixel by pixel"),
     "pathfinder": ("pathfinder", "whether two discs mark one path, 32 × 32 pixels"),
     "pathx": ("pathfinder", "whether two discs mark one path, 128 × 128 pixels"),
+    "demo": ("demo", "marked windows in noise, to be found and added; needs no data"),
     "arrays": ("arrays", "your own X.npy and y.npy in a folder"),
     "csv": ("csv", "forecast your own CSV"),
     "wav": ("wav", "your own WAV files, a folder for each class"),
