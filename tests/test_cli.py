@@ -133,6 +133,9 @@ RENAMED = {
     "train window-copy --validations 2": "--validations is now called --val-per-epoch.",
     "train window-copy --divergence 2": "--divergence is now called --max-loss-ratio.",
     "train window-copy --no-slow-down": "--no-slow-down is now called --no-stretch-timescales.",
+    "train text x --least 2": "--least is now called --min-count.",
+    "train window-copy --epoch 3": "--epoch is now called --cases-per-epoch.",
+    "train ptbxl-form x --hz 100": "--hz is now called --sampling-rate.",
     "train arrays x --drive slow": "--drive is now called --b-init (even is now equal, slow is now slow-modes).",
 }
 

@@ -14,23 +14,25 @@ from typing import Any, TypeVar
 
 import tyro
 
+from wavessm.data.task import CALENDARS
+from wavessm.data.task import RENAMED as DATA_RENAMED
 from wavessm.errors import OptionError
 
 T = TypeVar("T")
 
-RENAMED = {
+RENAMED = {old.replace("_", "-"): new.replace("_", "-") for old, new in DATA_RENAMED.items()} | {
     "data-root": "root",
     "divergence": "max-loss-ratio",
     "drive": "b-init",
-    "epoch": "cases-per-epoch",
     "every": "rate",
-    "hz": "sampling-rate",
-    "least": "min-count",
     "slow-down": "stretch-timescales",
     "validations": "val-per-epoch",
 }
 """Options of version 0.1 and what they are called now; to be deleted with version 0.3."""
-_NEW_VALUES = {"drive": "even is now equal, slow is now slow-modes"}
+_NEW_VALUES = {
+    "drive": "even is now equal, slow is now slow-modes",
+    "timeenc": ", ".join(f"{number} is now {name}" for number, name in enumerate(CALENDARS)),
+}
 
 
 def parse(
