@@ -32,7 +32,7 @@ SMALL = ["--d-model", "8", "--n-layers", "2", "--d-state", "8", "--device", "cpu
 
 
 @pytest.fixture
-def shelf(tmp_path):
+def allowed(tmp_path):
     (tmp_path / "given").mkdir()
     return AllowedFiles([tmp_path / "given"], tmp_path / "keep")
 
@@ -57,8 +57,8 @@ def unpacked(part):
     return np.frombuffer(base64.b64decode(part["bdata"]), "<f4").reshape(shape)
 
 
-def draw(shelf, state, side="left"):
-    return app.draw_side(shelf, side, app.values_of(state))
+def draw(allowed, state, side="left"):
+    return app.draw_side(allowed, side, app.values_of(state))
 
 
 def data_url(content):
@@ -156,29 +156,29 @@ def test_indices_are_read_and_bounded():
 # -- pictures and the lines that make them ------------------------------------------------------------------------
 
 
-def run_lines(state, shelf, monkeypatch):
+def run_lines(state, allowed, monkeypatch):
     """What the printed lines leave behind."""
     import plotly.graph_objects as go
 
     shown = []
     monkeypatch.setattr(go.Figure, "show", lambda self: shown.append(self))
     names = {}
-    exec(lines_of(state, shelf), names)
+    exec(lines_of(state, allowed), names)
     assert shown == names["figures"], "every figure is shown"
     assert shown
     return names
 
 
-def test_the_frame_in_pictures_numbers_and_lines(shelf, monkeypatch):
+def test_the_frame_in_pictures_numbers_and_lines(allowed, monkeypatch):
     state = State(family="gauss", n=24, low=0.5, high=8.0)
-    answer = draw(shelf, state)
+    answer = draw(allowed, state)
     assert answer["message"] == ""
     assert answer["link"] == "?family=gauss&n=24&low=0.5&high=8"
     frame = ws.make_frame("gauss", 24, f_min=0.5, f_max=8.0)
     numbers = [card.children[1].children for card in answer["numbers"]]
     assert numbers[0] == f"{frame.condition_number():.3g}"
     assert numbers[1] == "1.0000"
-    names = run_lines(state, shelf, monkeypatch)
+    names = run_lines(state, allowed, monkeypatch)
     z = unpacked(answer["coverage"]["data"][0]["z"])
     np.testing.assert_allclose(z, names["coverage"], rtol=1e-4, atol=1e-6)
     lines = answer["atoms"]["data"]
@@ -189,7 +189,7 @@ def test_the_frame_in_pictures_numbers_and_lines(shelf, monkeypatch):
     np.testing.assert_allclose(drawn / np.abs(drawn).max(), true / np.abs(true).max(), atol=1e-5)
 
 
-def test_coverage_is_one_where_everything_is_held(shelf):
+def test_coverage_is_one_where_everything_is_held(allowed):
     held = study.study(study.Choice("fourier", 64, "scaled")).coverage
     inside = held[2][(held[1] > 2) & (held[1] < 25)]
     outside = held[2][held[1] > 45]
@@ -198,11 +198,11 @@ def test_coverage_is_one_where_everything_is_held(shelf):
 
 
 @pytest.mark.parametrize("measure", ["scaled", "translated"])
-def test_the_operator_in_pictures_and_lines(shelf, monkeypatch, measure):
+def test_the_operator_in_pictures_and_lines(allowed, monkeypatch, measure):
     state = State(view="operator", family="legendre", other="db6", n=20, measure=measure)
-    names = run_lines(state, shelf, monkeypatch)  # the last frame of the lines is the right side
+    names = run_lines(state, allowed, monkeypatch)  # the last frame of the lines is the right side
     assert len(names["figures"]) == 8
-    answer = draw(shelf, state, "right")
+    answer = draw(allowed, state, "right")
     assert answer["message"] == ""
     op = ws.make_operator("db6", measure, 20)
     shown = unpacked(answer["matrix"]["data"][0]["z"])
@@ -219,11 +219,11 @@ def test_the_operator_in_pictures_and_lines(shelf, monkeypatch, measure):
 
 @pytest.mark.parametrize("measure", ["scaled", "translated"])
 @pytest.mark.parametrize("family", ["morlet", "legendre"])
-def test_the_memory_in_pictures_and_lines(shelf, monkeypatch, measure, family):
+def test_the_memory_in_pictures_and_lines(allowed, monkeypatch, measure, family):
     state = State(view="memory", family=family, n=20, measure=measure, window=0.3, time=0.6, mask=(20, 50), also="0",
                   signal="blocks")  # fmt: skip
-    names = run_lines(state, shelf, monkeypatch)
-    moving = draw(shelf, state)["moving"]
+    names = run_lines(state, allowed, monkeypatch)
+    moving = draw(allowed, state)["moving"]
     i = stream.moment_at(0.6, len(names["x"]))
     recalled = np.frombuffer(base64.b64decode(moving["recalled"]), "<f4").reshape(-1, moving["points"])
     without = np.frombuffer(base64.b64decode(moving["without"]), "<f4").reshape(-1, moving["points"])
@@ -247,11 +247,11 @@ def test_states_at_moments_are_those_of_the_whole_projection(family, length):
     np.testing.assert_allclose(stream.states_at(memory, x, heard), whole, atol=1e-10)
 
 
-def test_masking_takes_one_stretch_of_the_past_from_wavelets_and_a_bit_of_all_from_polynomials(shelf):
+def test_masking_takes_one_stretch_of_the_past_from_wavelets_and_a_bit_of_all_from_polynomials(allowed):
     lost = {}
     for family in ("morlet", "legendre"):
         found = study.study(study.Choice(family, 64, "scaled"))
-        flow = stream.stream_of(found.choice, signals.signal_of(shelf, "blocks"), 0.5)
+        flow = stream.stream_of(found.choice, signals.signal_of(allowed, "blocks"), 0.5)
         masked = stream.mask_of(State(mask=(40, 60)), found)
         assert masked.sum() in (12, 13)
         lost[family] = flow.lost(masked)
@@ -260,7 +260,7 @@ def test_masking_takes_one_stretch_of_the_past_from_wavelets_and_a_bit_of_all_fr
     assert np.ptp(lost["legendre"][20:-20]) < 0.15
 
 
-def test_errors_are_one_line_and_clear_the_pictures(shelf):
+def test_errors_are_one_line_and_clear_the_pictures(allowed):
     for state, said in (
         (State(n=64, low=0.5, high=2.0), "rank"),
         (State(family="morle"), "did you mean 'morlet'"),
@@ -268,29 +268,29 @@ def test_errors_are_one_line_and_clear_the_pictures(shelf):
         (State(view="memory", signal="file:/etc/passwd"), "outside of the folders"),
         (State(family="file:/etc/passwd"), "outside of the folders"),
     ):
-        answer = draw(shelf, state)
+        answer = draw(allowed, state)
         assert said in answer["message"]
         assert "\n" not in answer["message"]
         assert answer["atoms"]["data"] == []
         assert answer["moving"]["data"] == []
     values = {**app.values_of(State()), "n": "many"}
-    assert "n is 'many'" in app.draw_side(shelf, "left", values)["message"]
+    assert "n is 'many'" in app.draw_side(allowed, "left", values)["message"]
 
 
-def test_pictures_of_other_views_stay_as_they_are(shelf):
+def test_pictures_of_other_views_stay_as_they_are(allowed):
     from dash import no_update
 
-    answer = draw(shelf, State(n=16))
+    answer = draw(allowed, State(n=16))
     assert answer["matrix"] is no_update
     assert answer["moving"] is no_update
-    assert draw(shelf, State(n=16), "right")["atoms"] is no_update
+    assert draw(allowed, State(n=16), "right")["atoms"] is no_update
 
 
 # -- uploads ------------------------------------------------------------------------------------------------------
 
 
-def upload(shelf, name, content, kind):
-    return app.receive(shelf, {"name": name, "contents": data_url(content)}, kind)
+def upload(allowed, name, content, kind):
+    return app.receive(allowed, {"name": name, "contents": data_url(content)}, kind)
 
 
 HUGE = npy(np.zeros(4)).replace(b"(4,)", b"(1" + b"0" * 12 + b",)")
@@ -314,7 +314,7 @@ BAD_ATOMS = {
     "one.npy": (npy(np.ones(50)), "expected (n, length)"),
     "same.npy": (npy(np.ones((4, 50))), "rank"),
     "wide.npy": (npy(np.eye(300)), "at most 256 atoms"),
-    "tall.npy": (npy(np.random.default_rng(0).standard_normal((40, 20))), "dependent"),
+    "tall.npy": (npy(np.random.default_rng(0).standard_normal((40, 20))), "2 ≤ n ≤ length"),
     "nan.csv": (b"1,2,nan\n2,3,4\n", "NaN or infinity"),
     "complex.npy": (npy(np.ones((2, 9), complex)), "no array of real numbers"),
     "sound.wav": (wav(np.zeros(100)), "atoms come as .npy or .csv"),
@@ -322,25 +322,27 @@ BAD_ATOMS = {
 
 
 @pytest.mark.parametrize("kind", ["signal", "atoms"])
-def test_bad_uploads_are_refused_in_one_line_and_leave_nothing(shelf, kind):
+def test_bad_uploads_are_refused_in_one_line_and_leave_nothing(allowed, kind):
     for name, (content, said) in (BAD_SIGNALS if kind == "signal" else BAD_ATOMS).items():
-        found, message = upload(shelf, name, content, kind)
+        found, message = upload(allowed, name, content, kind)
         assert not found
         assert said in message, name
         assert message.startswith(name), message
         assert "\n" not in message
-        assert str(shelf.keep) not in message
-        assert not shelf.keep.exists() or not list(shelf.keep.iterdir()), name
+        assert str(allowed.keep) not in message
+        assert not allowed.keep.exists() or not list(allowed.keep.iterdir()), name
 
 
-def test_uploads_that_are_too_large_or_damaged_are_refused(shelf):
-    found, message = upload(shelf, "long.csv", b"1\n" * (LARGEST // 2 + 10), "signal")
+def test_uploads_that_are_too_large_or_damaged_are_refused(allowed):
+    found, message = upload(allowed, "long.csv", b"1\n" * (LARGEST // 2 + 10), "signal")
     assert (found, message) == ("", "long.csv: 16.0 MiB, expected at most 16 MiB.")
-    assert app.receive(shelf, {"name": "big.wav", "size": 3e8}, "signal")[1].startswith("big.wav: 286.1 MiB, expected")
-    assert "damaged" in app.receive(shelf, {"name": "a.csv", "contents": "data:,***"}, "signal")[1]
+    assert app.receive(allowed, {"name": "big.wav", "size": 3e8}, "signal")[1].startswith(
+        "big.wav: 286.1 MiB, expected"
+    )
+    assert "damaged" in app.receive(allowed, {"name": "a.csv", "contents": "data:,***"}, "signal")[1]
     for nothing in (None, {}, {"name": 3}):
-        assert app.receive(shelf, nothing, "signal") == ("", "upload: no file came; try again.")
-    assert not shelf.keep.exists()
+        assert app.receive(allowed, nothing, "signal") == ("", "upload: no file came; try again.")
+    assert not allowed.keep.exists()
 
 
 @pytest.mark.parametrize(
@@ -352,84 +354,99 @@ def test_uploads_that_are_too_large_or_damaged_are_refused(shelf):
         ("line.npy", npy(np.sin(np.arange(2050) / 30)), 683, None),
     ],
 )
-def test_an_uploaded_signal_is_streamed_and_its_lines_run(shelf, monkeypatch, name, content, length, seconds):
-    found, message = upload(shelf, name, content, "signal")
+def test_an_uploaded_signal_is_streamed_and_its_lines_run(allowed, monkeypatch, name, content, length, seconds):
+    found, message = upload(allowed, name, content, "signal")
     assert message == ""
     state = State(view="memory", family="db6", n=16, signal=found, channel=1 if name.endswith("csv") else 0, time=1.0)
-    heard = signals.signal_of(shelf, found, state.channel)
+    heard = signals.signal_of(allowed, found, state.channel)
     assert (len(heard.values), heard.seconds) == (length, seconds)
-    names = run_lines(state, shelf, monkeypatch)
+    names = run_lines(state, allowed, monkeypatch)
     np.testing.assert_allclose(names["x"], heard.values)
-    moving = draw(shelf, state)["moving"]
+    moving = draw(allowed, state)["moving"]
     last = np.frombuffer(base64.b64decode(moving["recalled"]), "<f4").reshape(-1, moving["points"])[-1]
     np.testing.assert_allclose(last, names["recalled"], atol=1e-5 * np.abs(last).max())
-    again = AllowedFiles([], shelf.keep)  # another server, later: the link still works
+    again = AllowedFiles([], allowed.keep)  # another server, later: the link still works
     assert draw(again, State.from_link(state.to_link())[0])["message"] == ""
 
 
 @pytest.mark.parametrize("kind", ["npy", "csv"])
-def test_uploaded_atoms_make_a_frame_and_its_lines_run(shelf, monkeypatch, kind):
+def test_uploaded_atoms_make_a_frame_and_its_lines_run(allowed, monkeypatch, kind):
     content = (
         npy(bumps()) if kind == "npy" else "\n".join(",".join(map(repr, row.tolist())) for row in bumps()).encode()
     )
-    found, message = upload(shelf, f"../my bumps.{kind}", content, "atoms")
+    found, message = upload(allowed, f"../my bumps.{kind}", content, "atoms")
     assert message == ""
     path = Path(found.removeprefix(FILE))
-    assert path.parent == shelf.keep
+    assert path.parent == allowed.keep
     assert path.name.endswith(f"-my_bumps.{kind}")
-    names = run_lines(State(family=found), shelf, monkeypatch)
+    names = run_lines(State(family=found), allowed, monkeypatch)
     assert names["frame"].n == 12
-    answer = draw(shelf, State(family=found))
+    answer = draw(allowed, State(family=found))
     np.testing.assert_allclose(unpacked(answer["coverage"]["data"][0]["z"]), names["coverage"], rtol=1e-4, atol=1e-5)
     assert "my_bumps" in answer["title"]
-    options = app.restore(shelf, State(family=found).to_link())["families"]
+    options = app.restore(allowed, State(family=found).to_link())["families"]
     assert found in [option["value"] for option in options]
 
 
-def test_only_so_many_uploads_are_kept(shelf, monkeypatch):
+def test_only_so_many_uploads_are_kept(allowed, monkeypatch):
     monkeypatch.setattr("wavessm_lab.explore.allowed.KEPT", 3)
     for k in range(5):
-        found, _ = upload(shelf, "a.npy", npy(np.arange(20.0) + k), "signal")
+        found, _ = upload(allowed, "a.npy", npy(np.arange(20.0) + k), "signal")
         os.utime(found.removeprefix(FILE), (k, k))
-    assert len(list(shelf.keep.iterdir())) == 3
+    assert len(list(allowed.keep.iterdir())) == 3
 
 
 # -- what it refuses ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_outside_the_folders_is_read(shelf, tmp_path):
+def test_nothing_outside_the_folders_is_read(allowed, tmp_path):
     secret = tmp_path / "secret"
     secret.mkdir()
     np.save(secret / "x.npy", np.zeros(100))
-    given = shelf.folders[0]
+    given = allowed.folders[0]
     np.save(given / "fine.npy", np.zeros(100))
     (given / "link.npy").symlink_to(secret / "x.npy")
     (given / "door").symlink_to(secret)
     (given / "loop").symlink_to(given / "loop")
-    assert shelf.file(given / "fine.npy")
+    assert allowed.file(given / "fine.npy")
     for path in (
         secret / "x.npy", given / ".." / "secret" / "x.npy", given / "link.npy", given / "door" / "x.npy",
         "/etc/passwd", "~/.ssh/id_rsa", "", ".", "fine.npy\0", given / "loop", tmp_path / "givenx" / "fine.npy",
     ):  # fmt: skip
         with pytest.raises(DataError, match=r"outside of the folders|no such file"):
-            shelf.file(path)
+            allowed.file(path)
         if Path(str(path).replace("\0", "")).exists():
             with pytest.raises(DataError, match="outside of the folders"):
-                shelf.file(path)
+                allowed.file(path)
     with pytest.raises(DataError, match="outside of the folders"):
-        shelf.tree(given)
-    assert [Path(path).name for path in shelf.signals()] == ["fine.npy", "link.npy"]
+        allowed.tree(given)
+    assert [Path(path).name for path in allowed.signals()] == ["fine.npy", "link.npy"]
 
 
-def test_what_is_no_plain_file_or_too_large_is_not_opened(shelf):
-    given = shelf.folders[0]
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.dat", "inner"])
+def test_a_header_names_no_file_outside_the_folders(allowed, tmp_path, name):
+    given = allowed.folders[0]
+    np.arange(100, dtype="<i2").tofile(tmp_path / "secret.dat")
+    (given / "rec.hea").write_text(f"rec 1 100 100\n{name} 16 200/mV 16 0 0 0 0 I\n")
+    (given / "inner.hea").write_text("inner 1 100 100\n../secret.dat 16 200/mV 16 0 0 0 0 I\n")
+    (given / "multi.hea").write_text("multi/2 1 100 200\ninner 100\n~ 100\n")
+    for record in ("rec.hea", "rec.dat", "multi.hea") if name == "inner" else ("rec.hea",):
+        (given / "rec.dat").touch()
+        with pytest.raises(DataError, match="outside of the folders"):
+            signals.signal_of(allowed, f"file:{given / record}")
+    with pytest.raises(DataError, match="outside of the folders"):
+        allowed.tree(given)
+
+
+def test_what_is_no_plain_file_or_too_large_is_not_opened(allowed):
+    given = allowed.folders[0]
     os.mkfifo(given / "pipe.csv")
     with pytest.raises(DataError, match="no such file"):
-        shelf.file(given / "pipe.csv")
+        allowed.file(given / "pipe.csv")
     with open(given / "large.csv", "wb") as file:
         file.truncate(LARGEST + 1)
     with pytest.raises(DataError, match=r"16\.0 MiB, expected at most 16 MiB"):
-        shelf.file(given / "large.csv")
+        allowed.file(given / "large.csv")
 
 
 def test_a_run_reaches_outside_neither_by_link_nor_by_its_data(trained, tmp_path):
@@ -456,19 +473,19 @@ def test_a_run_reaches_outside_neither_by_link_nor_by_its_data(trained, tmp_path
 
 @pytest.mark.parametrize("kind", ["multiclass", "forecast", "regression"])
 def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monkeypatch, kind):
-    shelf = AllowedFiles([trained], tmp_path / "keep")
+    allowed = AllowedFiles([trained], tmp_path / "keep")
     state = State(view="runs", run=str(trained / kind), predict="test")
-    assert {Path(path).name for path in shelf.runs()} == {"multiclass", "forecast", "regression"}
-    answer = app.draw_run(shelf, app.values_of(state))
+    assert {Path(path).name for path in allowed.runs()} == {"multiclass", "forecast", "regression"}
+    answer = app.draw_run(allowed, app.values_of(state))
     assert answer["message"] == ""
-    names = run_lines(state, shelf, monkeypatch)
+    names = run_lines(state, allowed, monkeypatch)
     np.testing.assert_allclose(unpacked(answer["loss"]["data"][0]["y"]), names["metrics"]["train_loss"], rtol=1e-5)
     np.testing.assert_allclose(unpacked(answer["score"]["data"][0]["y"]), names["metrics"][names["score"]], rtol=1e-5)
     boxes = [part for part in answer["scales"]["data"] if part["name"].startswith("1/Δ,") and part["x"] != [None]]
     for box, steps in zip(boxes, names["scales"].values(), strict=True):
         np.testing.assert_allclose(unpacked(box["y"]), steps, rtol=1e-5)
-    opened = runs.open_run(shelf, state.run)
-    said = runs.predict(shelf, opened, "test", "ecg")
+    opened = runs.open_run(allowed, state.run)
+    said = runs.predict(allowed, opened, "test", "ecg")
     output = names["output"].double()
     if kind == "multiclass":
         np.testing.assert_allclose(said.said, output.softmax(1).numpy(), rtol=1e-5)
@@ -480,22 +497,22 @@ def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monke
 
 
 def test_a_run_predicts_the_chosen_file(trained, tmp_path):
-    shelf = AllowedFiles([trained], tmp_path / "keep")
+    allowed = AllowedFiles([trained], tmp_path / "keep")
     new = np.load(trained / "arrays" / "X.npy")[:3]
     np.save(trained / "new.npy", new)
     state = State(view="runs", run=str(trained / "multiclass"), predict="signal", signal=f"file:{trained}/new.npy")
-    answer = app.draw_run(shelf, app.values_of(state))
+    answer = app.draw_run(allowed, app.values_of(state))
     assert answer["message"] == ""
     assert unpacked(answer["said"]["data"][0]["z"]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
     forecast = State(view="runs", run=str(trained / "forecast"), predict="signal", signal=f"file:{trained}/series.csv")
-    assert len(unpacked(app.draw_run(shelf, app.values_of(forecast))["said"]["data"][0]["y"])) == 6
-    built_in = app.draw_run(shelf, app.values_of(replace(state, signal="ecg")))
+    assert len(unpacked(app.draw_run(allowed, app.values_of(forecast))["said"]["data"][0]["y"])) == 6
+    built_in = app.draw_run(allowed, app.values_of(replace(state, signal="ecg")))
     assert "'ecg' is a built-in signal" in built_in["message"]
     assert built_in["loss"]["data"], "the curves stay"
 
 
 def test_damaged_runs_are_one_line(trained, tmp_path):
-    shelf = AllowedFiles([tmp_path], tmp_path / "keep")
+    allowed = AllowedFiles([tmp_path], tmp_path / "keep")
     for name, content in (("run.json", b"{"), ("metrics.csv", b"step,x\n1,one\n"), ("best.ckpt", b"junk")):
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()
@@ -503,17 +520,17 @@ def test_damaged_runs_are_one_line(trained, tmp_path):
             if (trained / "multiclass" / file).exists():
                 (folder / file).write_bytes((trained / "multiclass" / file).read_bytes())
         (folder / name).write_bytes(content)
-        message = app.draw_run(shelf, app.values_of(State(view="runs", run=str(folder))))["message"]
+        message = app.draw_run(allowed, app.values_of(State(view="runs", run=str(folder))))["message"]
         assert name in message
         assert "\n" not in message
-    assert "not a run folder" in app.draw_run(shelf, app.values_of(State(view="runs", run=str(tmp_path))))["message"]
+    assert "not a run folder" in app.draw_run(allowed, app.values_of(State(view="runs", run=str(tmp_path))))["message"]
 
 
 # -- the server ---------------------------------------------------------------------------------------------------
 
 
-def test_the_page_comes_from_this_machine_alone(shelf):
-    client = app.make_app(shelf).server.test_client()
+def test_the_page_comes_from_this_machine_alone(allowed):
+    client = app.make_app(allowed).server.test_client()
     answer = client.get("/", base_url="http://127.0.0.1:8050")
     page = answer.data.decode()
     assert answer.status_code == 200
@@ -531,8 +548,8 @@ def test_the_page_comes_from_this_machine_alone(shelf):
             assert answer.status_code != 200 or answer.data.startswith(b"<!DOCTYPE html>"), "an error, or the page"
 
 
-def test_callbacks_answer_over_http(shelf):
-    page = app.make_app(shelf)
+def test_callbacks_answer_over_http(allowed):
+    page = app.make_app(allowed)
     client = page.server.test_client()
     key = next(key for key in page.callback_map if "coverage-left" in key)
     values = app.values_of(State(n=16))

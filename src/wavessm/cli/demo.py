@@ -94,7 +94,7 @@ def _train_one(folder: Path, family: str, seed: int, steps: int) -> None:
     torch.set_num_threads(1)
     model, config = resolve("demo")
     config = replace(config, steps=steps, seed=seed, device="cpu")
-    train("demo", {}, replace(model, family=family), config, folder, "demo", show=False)
+    train("demo", {}, model.replace(family=family), config, folder, "demo", show=False)
 
 
 def _train_all(runs: Path, seeds: int, steps: int) -> list[Outcome]:

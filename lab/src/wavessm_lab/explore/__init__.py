@@ -1,7 +1,7 @@
-"""Stage 13: `wavessm explore`, a local page on which frames, operators, memories and runs can be looked at.
+"""`wavessm explore`, a local page that shows frames, operators, memories and runs.
 
-Read `state.py` (what is chosen, and its link), `shelf.py` (which files may be read), `signals.py`, `study.py` (all that
-follows from a family), `stream.py` (a signal in its memory), `runs.py`; then what is drawn (`figures.py`,
+Read `state.py` (what is chosen, and its link), `allowed.py` (which files may be read), `signals.py`, `study.py`
+(everything about a family), `stream.py` (a signal in its memory), `runs.py`; then what is drawn (`figures.py`,
 `stream_figures.py`, `run_figures.py`), the lines that make it (`lines.py`), the page (`page.py`) and its callbacks
 (`app.py`). Only the last two know Dash; figures are plain dictionaries in Plotly's format.
 """

@@ -1,7 +1,8 @@
-"""Stage 13b: the files the page may read: those under the folders it was given, and what was uploaded to it.
+"""The files that the page may read: those under the folders it was given, and what was uploaded to it.
 
-A path is followed through all links first and then has to lie under one of the folders; what is not a plain file or is
-too large is not opened. Uploads are kept under the hash of their content, so that links to them live on.
+A path is resolved first and then has to lie under one of the folders, and so do the names inside the header of a WFDB
+record; what is not a plain file or is too large is not opened. Uploads are stored under the hash of their content, so
+that links to them stay valid.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ T = TypeVar("T")
 LARGEST = 16 * 2**20
 """Bytes of a file that is read or uploaded."""
 KEPT = 64
-"""Uploads that are kept; the oldest go first."""
+"""Number of uploads that are stored; the oldest are deleted first."""
 LISTED = 200
 DEPTH, VISITED = 5, 5000
 """How deep, and how many folders, are looked through for runs and signals."""
@@ -31,19 +32,24 @@ SIGNALS = (".csv", ".wav", ".npy")
 
 
 def default_keep() -> Path:
-    """Where uploads are kept: below $WAVESSM_CACHE, or the user's cache folder."""
+    """Return the folder of uploads: below $WAVESSM_CACHE, or the user's cache folder."""
     return Path(os.environ.get("WAVESSM_CACHE") or Path.home() / ".cache" / "wavessm") / "explore"
 
 
 class AllowedFiles:
-    """folders: what may be read; keep: the folder of uploads, made when there is one."""
+    """Checks paths before anything reads them.
+
+    Args:
+        folders: Where files may be read.
+        keep: Folder of uploads, made when there is one.
+    """
 
     def __init__(self, folders: Sequence[Path], keep: Path) -> None:
         self.folders = tuple(Path(folder) for folder in folders)
         self.keep = Path(keep)
 
     def inside(self, path: str | Path) -> Path:
-        """The path itself, once it is sure to lie under one of the folders, links followed; else `DataError`."""
+        """Return the path if it lies under one of the folders, links resolved; else raise `DataError`."""
         try:
             real = Path(path).resolve()
             fine = any(real.is_relative_to(folder.resolve()) for folder in (*self.folders, self.keep))
@@ -55,33 +61,50 @@ class AllowedFiles:
         return Path(path)
 
     def file(self, path: str | Path, largest: int = LARGEST) -> Path:
-        """The same for a file that is about to be read: a plain one, and not too large."""
+        """Return the path of a file that may be read: inside, plain, and not larger than `largest` bytes."""
         found = self.inside(path)
         if not found.is_file():
             raise DataError(f"{path}: no such file.")
         size = found.stat().st_size
         if size > largest:
             raise DataError(f"{path}: {size / 2**20:.1f} MiB, expected at most {largest / 2**20:.0f} MiB; cut it.")
+        if found.suffix.lower() in (".hea", ".dat"):
+            self.record(found)
         return found
 
+    def record(self, path: str | Path) -> None:
+        """Check the names of signal files and segments inside the header of a WFDB record."""
+        header = self.inside(re.sub(r"\.(hea|dat)$", "", str(path)) + ".hea")
+        if not header.is_file():
+            return  # the reader says what is missing
+        text = header.read_text(encoding="latin-1")
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        for name in {line.split()[0] for line in lines[1:]}:
+            self.inside(header.parent / name)
+            segment = header.parent / f"{name}.hea"
+            if segment != header and segment.is_file():
+                self.record(segment)
+
     def tree(self, path: str | Path) -> Path:
-        """The same for a folder that a loader will read: no link in it may lead out of the given folders."""
+        """Return a folder that a loader may read: no link or header in it leads out of the given folders."""
         found = self.inside(path)
         for folder, below, names in os.walk(found):
             for name in (*below, *names):
                 if os.path.islink(os.path.join(folder, name)):
                     self.inside(os.path.join(folder, name))
+                if name.endswith(".hea"):
+                    self.record(os.path.join(folder, name))
         return found
 
     # -- what is there --------------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
-        """Run folders under the given ones, up to a few levels down."""
+        """Return run folders under the given ones, up to a few levels down."""
         found = (str(folder) for folder, names in self._walk() if "run.json" in names)
         return list(islice(found, LISTED))
 
     def signals(self) -> list[str]:
-        """Files that may hold a signal and are no part of a run."""
+        """Return files that may hold a signal and are not part of a run."""
         found = (
             str(folder / name)
             for folder, names in self._walk()
@@ -101,7 +124,7 @@ class AllowedFiles:
     # -- uploads --------------------------------------------------------------------------------------------
 
     def receive(self, name: str, contents: str, read: Callable[[Path], T]) -> tuple[Path, T]:
-        """Keep an upload (`contents` as a data URL) if `read` accepts it; the kept file and what was read."""
+        """Store an upload (`contents` as a data URL) if `read` accepts it; the file and what was read."""
         shown = Path(name.replace("\\", "/")).name or "upload"
         data = _bytes(contents, shown)
         if Path(shown).suffix.lower() not in SIGNALS:

@@ -72,7 +72,7 @@ def one_line(reason: BaseException) -> str:
 # -- what the callbacks answer ------------------------------------------------------------------------------------
 
 
-def draw_side(shelf: AllowedFiles, side: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def draw_side(allowed: AllowedFiles, side: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures, numbers and message of one side; what belongs to another view stays as it is."""
     answer: dict[str, Any] = dict.fromkeys((*NAMES, "moving", "numbers", "title", "message", "link"), no_update)
     try:
@@ -82,13 +82,13 @@ def draw_side(shelf: AllowedFiles, side: str, values: Mapping[str, Any]) -> dict
         family = state.family if side == "left" else state.other
         if not family or state.view == "runs":
             return {**answer, "message": ""}
-        found = study(choice_of(state, family, shelf))
+        found = study(choice_of(state, family, allowed))
         colour = figures.COLOURS[side]
         with found.lock:
             for name, draw in DRAW.get(state.view, {}).items():
                 answer[name] = draw(found, colour)
             if state.view == "memory":
-                stream = stream_of(found.choice, signal_of(shelf, state.signal, state.channel), state.window)
+                stream = stream_of(found.choice, signal_of(allowed, state.signal, state.channel), state.window)
                 answer["moving"] = stream_figures.moving(stream, mask_of(state, found), colour)
             answer["numbers"] = cards(figures.numbers(found, state.view))
         return {**answer, "title": f"{found.label}, N = {found.frame.n}, {state.measure}", "message": ""}
@@ -103,10 +103,10 @@ def draw_side(shelf: AllowedFiles, side: str, values: Mapping[str, Any]) -> dict
         }
 
 
-def show_lines(shelf: AllowedFiles, link: str) -> str:
+def show_lines(allowed: AllowedFiles, link: str) -> str:
     """The lines behind a link, or a comment that says why there are none."""
     try:
-        return lines_of(State.from_link(link)[0], shelf)
+        return lines_of(State.from_link(link)[0], allowed)
     except EXPECTED as reason:
         return f"# {one_line(reason)}"
 
@@ -116,7 +116,7 @@ def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:
     return [html.Div([html.Span(name), html.B(value)], className="number") for name, value in numbers]
 
 
-def draw_run(shelf: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
+def draw_run(allowed: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures of the chosen run."""
     names = ("loss", "score", "scales", "said")
     answer: dict[str, Any] = dict.fromkeys((*names, "numbers"), no_update)
@@ -126,12 +126,12 @@ def draw_run(shelf: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
             return {**answer, "message": ""}
         if not state.run:
             return {**dict.fromkeys(names, figures.empty("choose a run")), "numbers": [], "message": ""}
-        opened = runs.open_run(shelf, state.run)
+        opened = runs.open_run(allowed, state.run)
         answer |= {name: getattr(run_figures, name)(opened) for name in names[:3]}
         answer |= {"numbers": cards(run_figures.numbers(opened)), "said": figures.empty("nothing asked for")}
         if state.predict:
             try:
-                answer["said"] = run_figures.predictions(runs.predict(shelf, opened, state.predict, state.signal))
+                answer["said"] = run_figures.predictions(runs.predict(allowed, opened, state.predict, state.signal))
             except EXPECTED as reason:
                 return {**answer, "message": one_line(reason)}
         return {**answer, "message": ""}
@@ -139,7 +139,7 @@ def draw_run(shelf: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict.fromkeys(names, figures.empty()), "numbers": [], "message": one_line(reason)}
 
 
-def receive(shelf: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> tuple[str, str]:
+def receive(allowed: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> tuple[str, str]:
     """An upload: its name in the state and a message, one of them empty."""
     try:
         if not file or not isinstance(file.get("name"), str):
@@ -148,31 +148,31 @@ def receive(shelf: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> t
             size = float(file.get("size") or 0) / 2**20
             raise DataError(f"{file['name']}: {size:.1f} MiB, expected at most {LARGEST // 2**20} MiB; cut it.")
         read: Callable[[Path], Any] = read_atoms if kind == "atoms" else read_file
-        path, _ = shelf.receive(file["name"], file["contents"], read)
+        path, _ = allowed.receive(file["name"], file["contents"], read)
         return FILE + str(path), ""
     except EXPECTED as reason:
         return "", one_line(reason)
 
 
-def restore(shelf: AllowedFiles, search: str | None) -> dict[str, Any]:
+def restore(allowed: AllowedFiles, search: str | None) -> dict[str, Any]:
     """All controls, the names to choose from and a message, from the link of the page."""
     state, complaint = State.from_link(search)
-    runs_found = shelf.runs()
+    runs_found = allowed.runs()
     listed = list(dict.fromkeys([*runs_found, *([state.run] if state.run else [])]))
     return {
         **values_of(state),
-        "families": page.family_options(shelf, state.family, state.other),
-        "signals": page.signal_options(shelf, state.signal),
-        "channels": channels(shelf, state.signal, state.channel),
+        "families": page.family_options(allowed, state.family, state.other),
+        "signals": page.signal_options(allowed, state.signal),
+        "channels": channels(allowed, state.signal, state.channel),
         "runs": [{"label": path, "value": path} for path in listed],
         "message": complaint,
     }
 
 
-def channels(shelf: AllowedFiles, signal: str, chosen: int) -> list[dict[str, Any]]:
+def channels(allowed: AllowedFiles, signal: str, chosen: int) -> list[dict[str, Any]]:
     """The channels of a signal to choose from."""
     try:
-        names = signal_of(shelf, signal).channels or ("0",)
+        names = signal_of(allowed, signal).channels or ("0",)
     except EXPECTED:
         names = ("0",)
     listed = [{"label": name, "value": place} for place, name in enumerate(names[:200])]
@@ -182,8 +182,8 @@ def channels(shelf: AllowedFiles, signal: str, chosen: int) -> list[dict[str, An
 # -- the application ----------------------------------------------------------------------------------------------
 
 
-def make_app(shelf: AllowedFiles) -> Dash:
-    """The page over a shelf. It serves all it needs itself."""
+def make_app(allowed: AllowedFiles) -> Dash:
+    """The page over a allowed. It serves all it needs itself."""
     app = Dash(
         "wavessm.explore",
         assets_folder=str(Path(__file__).parent / "assets"),
@@ -192,10 +192,10 @@ def make_app(shelf: AllowedFiles) -> Dash:
         update_title="",
         add_log_handler=False,
     )
-    app.layout = lambda: page.layout(shelf)
+    app.layout = lambda: page.layout(allowed)
     _guard(app)
-    _connect(app, shelf)
-    _connect_uploads(app, shelf)
+    _connect(app, allowed)
+    _connect_uploads(app, allowed)
     _connect_browser(app)
     return app
 
@@ -219,7 +219,7 @@ def _inputs() -> dict[str, Input]:
     return {name: Input(name, "value") for name in (*page.CONTROLS, "auto", "range")}
 
 
-def _connect(app: Dash, shelf: AllowedFiles) -> None:
+def _connect(app: Dash, allowed: AllowedFiles) -> None:
     def connect(side: str) -> None:
         outputs = {name: Output(f"{name}-{side}", "figure") for name in NAMES}
         outputs |= {"moving": Output(f"moving-{side}", "data")}
@@ -228,7 +228,7 @@ def _connect(app: Dash, shelf: AllowedFiles) -> None:
 
         @app.callback(output=outputs, inputs={"values": _inputs()})
         def draw(values: dict[str, Any]) -> dict[str, Any]:
-            return draw_side(shelf, side, values)
+            return draw_side(allowed, side, values)
 
     for side in page.SIDES:
         connect(side)
@@ -241,11 +241,11 @@ def _connect(app: Dash, shelf: AllowedFiles) -> None:
 
     @app.callback(output=outputs, inputs={"values": {name: _inputs()[name] for name in mine}}, state={"others": others})
     def run(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-        return draw_run(shelf, {**others, **values})
+        return draw_run(allowed, {**others, **values})
 
     @app.callback(Output("lines", "children"), Input("asked", "data"), prevent_initial_call=True)
     def lines(link: str) -> str:
-        return show_lines(shelf, link)
+        return show_lines(allowed, link)
 
     controls = {name: Output(name, "value") for name in (*page.CONTROLS, "auto", "range", "time")}
     lists = {"families": Output("family", "options"), "signals": Output("signal", "options"),
@@ -255,11 +255,11 @@ def _connect(app: Dash, shelf: AllowedFiles) -> None:
                           "message": Output("message-link", "children")},
                   inputs={"search": Input("url", "search")})  # fmt: skip
     def bring_back(search: str | None) -> dict[str, Any]:
-        answer = restore(shelf, search)
+        answer = restore(allowed, search)
         return {**answer, "others": answer["families"]}
 
 
-def _connect_uploads(app: Dash, shelf: AllowedFiles) -> None:
+def _connect_uploads(app: Dash, allowed: AllowedFiles) -> None:
     @app.callback(
         Output("family", "options", allow_duplicate=True),
         Output("other", "options", allow_duplicate=True),
@@ -270,10 +270,10 @@ def _connect_uploads(app: Dash, shelf: AllowedFiles) -> None:
         prevent_initial_call=True,
     )
     def atoms(file: dict[str, Any] | None, other: str | None) -> tuple[Any, ...]:
-        name, message = receive(shelf, file, "atoms")
+        name, message = receive(allowed, file, "atoms")
         if not name:
             return no_update, no_update, no_update, message
-        options = page.family_options(shelf, name, other or "")
+        options = page.family_options(allowed, name, other or "")
         return options, options, name, ""
 
     @app.callback(
@@ -284,8 +284,8 @@ def _connect_uploads(app: Dash, shelf: AllowedFiles) -> None:
         prevent_initial_call=True,
     )
     def signal(file: dict[str, Any] | None) -> tuple[Any, ...]:
-        name, message = receive(shelf, file, "signal")
-        return (page.signal_options(shelf, name), name, "") if name else (no_update, no_update, message)
+        name, message = receive(allowed, file, "signal")
+        return (page.signal_options(allowed, name), name, "") if name else (no_update, no_update, message)
 
     @app.callback(
         Output("channel", "options", allow_duplicate=True),
@@ -295,7 +295,7 @@ def _connect_uploads(app: Dash, shelf: AllowedFiles) -> None:
         prevent_initial_call=True,
     )
     def choose_channel(name: str, chosen: int | None) -> tuple[Any, ...]:
-        options = channels(shelf, name, 0)
+        options = channels(allowed, name, 0)
         return options, chosen if chosen is not None and chosen < len(options) else 0
 
 

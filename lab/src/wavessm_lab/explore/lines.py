@@ -14,10 +14,10 @@ from wavessm_lab.explore.study import CELLS, HORIZON, LAGS, LENGTH, choice_of, i
 SHOW = "for figure in figures:\n    figure.show()"
 
 
-def lines_of(state: State, shelf: AllowedFiles) -> str:
+def lines_of(state: State, allowed: AllowedFiles) -> str:
     """The lines of the page in front."""
     make = {"frame": _frame, "operator": _operator, "memory": _memory, "runs": _run}[state.view]
-    return make(state, shelf).strip() + "\n"
+    return make(state, allowed).strip() + "\n"
 
 
 def sides(state: State) -> list[str]:
@@ -59,7 +59,7 @@ def _make(state: State, family: str) -> str:
     return f"ws.make_frame({', '.join(given)})"
 
 
-def _frame(state: State, shelf: AllowedFiles) -> str:
+def _frame(state: State, allowed: AllowedFiles) -> str:
     times, count = CELLS
     return f"""{_head(state)}
     tight = frame.tighten()
@@ -76,7 +76,7 @@ def _frame(state: State, shelf: AllowedFiles) -> str:
 {SHOW}"""
 
 
-def _operator(state: State, shelf: AllowedFiles) -> str:
+def _operator(state: State, allowed: AllowedFiles) -> str:
     window = "" if state.measure == "scaled" else f", window={LENGTH}"
     horizon = HORIZON[state.measure]
     return f"""{_head(state)}
@@ -99,12 +99,12 @@ def _operator(state: State, shelf: AllowedFiles) -> str:
 {SHOW}"""
 
 
-def _memory(state: State, shelf: AllowedFiles) -> str:
-    length = len(signal_of(shelf, state.signal, state.channel).values)
+def _memory(state: State, allowed: AllowedFiles) -> str:
+    length = len(signal_of(allowed, state.signal, state.channel).values)
     heard = int(moments(length)[moment_at(state.time, length)])
     masked = {}
     for family in sides(state):
-        found = study(choice_of(state, family, shelf))
+        found = study(choice_of(state, family, allowed))
         masked[_name(family)] = [int(k) for k in mask_of(state, found).nonzero()[0]]
     window = "" if state.measure == "scaled" else f", window={state.window!r} * len(x)"
     head = _head(state).replace("frames = {", f"{_signal(state)}\nmasked = {masked!r}\nframes = {{", 1)
@@ -142,7 +142,7 @@ def _signal(state: State) -> str:
     return f"{read}\n{average}"
 
 
-def _run(state: State, shelf: AllowedFiles) -> str:
+def _run(state: State, allowed: AllowedFiles) -> str:
     if not state.run:
         return "# choose a run first"
     said = ""

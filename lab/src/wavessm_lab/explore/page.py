@@ -85,7 +85,7 @@ LOWEST, HIGHEST = -2.0, 8.0
 """The range of frequencies as powers of two."""
 
 
-def family_options(shelf: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
+def family_options(allowed: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
     """Names to choose from: the paper's, the bases, PyWavelets', then files of atoms that are in use."""
     names = [*PAPER_FAMILIES, *BASES, *(name for name in families() if name not in (*PAPER_FAMILIES, *BASES))]
     own = [name for name in chosen if name.startswith(FILE)]
@@ -95,9 +95,9 @@ def family_options(shelf: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
     ]
 
 
-def signal_options(shelf: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
+def signal_options(allowed: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
     """The built-in signals, files in the given folders, and uploads that are in use."""
-    files = dict.fromkeys([*(FILE + path for path in shelf.signals()), *(s for s in chosen if s.startswith(FILE))])
+    files = dict.fromkeys([*(FILE + path for path in allowed.signals()), *(s for s in chosen if s.startswith(FILE))])
     return [*_options(BUILT_IN), *({"label": path.removeprefix(FILE)[-60:], "value": path} for path in files)]
 
 
@@ -105,7 +105,7 @@ def _options(names: Any) -> list[dict[str, str]]:
     return [{"label": name, "value": name} for name in names]
 
 
-def layout(shelf: AllowedFiles) -> html.Div:
+def layout(allowed: AllowedFiles) -> html.Div:
     """The whole page with the default state; the link is read by a callback."""
     usual = State()
     return html.Div(
@@ -137,7 +137,7 @@ def layout(shelf: AllowedFiles) -> html.Div:
                  dcc.Clipboard(target_id="lines", className="copy", title="copy"), html.Pre(id="lines")],
                 id="lines-box", className="lines hidden",
             ),
-            html.Main([_controls(shelf, usual), _stage()], id="main", className="view-frame one scaled"),
+            html.Main([_controls(allowed, usual), _stage()], id="main", className="view-frame one scaled"),
         ],
         id="page",
     )  # fmt: skip
@@ -165,16 +165,16 @@ def _slider(name: str, span: tuple[float, float], step: float, value: float, mar
                       tooltip={"placement": "bottom", "always_visible": False})  # fmt: skip
 
 
-def _controls(shelf: AllowedFiles, usual: State) -> html.Details:
+def _controls(allowed: AllowedFiles, usual: State) -> html.Details:
     three = ("frame", "operator", "memory")
     octaves = {k: _cycles(k) for k in range(int(LOWEST), int(HIGHEST) + 1, 2)}
-    runs = _options(shelf.runs())
+    runs = _options(allowed.runs())
     return html.Details(
         [
             html.Summary("Choose"),
-            _field("Family", dcc.Dropdown(id="family", options=family_options(shelf), value=usual.family,
+            _field("Family", dcc.Dropdown(id="family", options=family_options(allowed), value=usual.family,
                                           clearable=False), *three),
-            _field("Compare with", dcc.Dropdown(id="other", options=family_options(shelf), value=None,
+            _field("Compare with", dcc.Dropdown(id="other", options=family_options(allowed), value=None,
                                                 placeholder="nothing"), *three),
             _field("Coordinates N", _slider("n", (8, 256), 8, usual.n, {k: str(k) for k in (8, 64, 128, 192, 256)}),
                    *three),
@@ -195,7 +195,7 @@ def _controls(shelf: AllowedFiles, usual: State) -> html.Details:
                 {"label": "nothing", "value": ""}, {"label": "cases of the test split", "value": "test"},
                 {"label": "the chosen signal", "value": "signal"}]), "runs"),
             html.Hr(className=_only("memory", "runs")),
-            _field("Signal", dcc.Dropdown(id="signal", options=signal_options(shelf), value=usual.signal,
+            _field("Signal", dcc.Dropdown(id="signal", options=signal_options(allowed), value=usual.signal,
                                           clearable=False), "memory", "runs"),
             _field("Own signal", _upload("signal-upload", ".csv, .wav, .npy"), "memory", "runs"),
             _field("Channel", dcc.Dropdown(id="channel", options=[0], value=0, clearable=False), "memory"),

@@ -72,13 +72,13 @@ class Predictions:
     context: Array | None = None
 
 
-def open_run(shelf: AllowedFiles, folder: str) -> Opened:
+def open_run(allowed: AllowedFiles, folder: str) -> Opened:
     """The run of a folder; every file of it is checked before it is read."""
-    path = shelf.inside(folder)
+    path = allowed.inside(folder)
     stamps = []
     for name in FILES:
         if (path / name).exists() or (path / name).is_symlink():
-            stamps.append(shelf.file(path / name, LARGEST).stat().st_mtime_ns)
+            stamps.append(allowed.file(path / name, LARGEST).stat().st_mtime_ns)
     return _read(path, tuple(stamps))
 
 
@@ -124,28 +124,31 @@ def _scales(path: Path) -> tuple[Scales, ...]:
 # -- predictions --------------------------------------------------------------------------------------------------
 
 
-def predict(shelf: AllowedFiles, opened: Opened, what: str, signal: str) -> Predictions:
+def predict(allowed: AllowedFiles, opened: Opened, what: str, signal: str) -> Predictions:
     """For cases of the test split ("test"), or for the chosen signal ("signal")."""
     if not (opened.run.folder / "best.ckpt").exists():
         raise DataError(f"{opened.run.folder}: no best.ckpt yet; the run has had no validation.")
     stamp = (opened.run.folder / "best.ckpt").stat().st_mtime_ns
     if what == "test":
-        _check_data(shelf, opened.run)
+        _check_data(allowed, opened.run)
         return _on_test(opened.run.folder, stamp)
     if not signal.startswith(FILE):
         raise OptionError(f"predictions: {signal!r} is a built-in signal; choose or upload a file on the page Memory.")
-    return _on_file(opened.run, shelf.file(signal.removeprefix(FILE)))
+    return _on_file(opened.run, allowed.file(signal.removeprefix(FILE)))
 
 
-def _check_data(shelf: AllowedFiles, run: Run) -> None:
-    """The data of a run are read only where they lie inside the given folders."""
-    task, options = get_task(run.task), run.options
+def _check_data(allowed: AllowedFiles, run: Run) -> None:
+    """Refuse data of a run that are not inside the given folders."""
+    task, options = get_task(run.task), vars(run.options)
     if task.path_option is not None:
-        given = str(getattr(options, task.path_option))
-        shelf.tree(data_root(given) if task.path_option == "root" else given)
-    labels = getattr(options, "labels", None)
-    if task.name == "wfdb" and labels:
-        shelf.file(labels)
+        given = str(options[task.path_option])
+        allowed.tree(data_root(given) if task.path_option == "root" else given)
+    if task.name == "wfdb":
+        from wavessm.data.tables import read_table
+
+        labels = allowed.file(options["labels"] or Path(options["folder"]) / "labels.csv")
+        for record in read_table(labels, text=True)["record"]:
+            allowed.record(Path(options["folder"]) / str(record))
 
 
 @lru_cache(maxsize=8)

@@ -37,10 +37,10 @@ class Heard:
     channels: tuple[str, ...] = ()
 
 
-def signal_of(shelf: AllowedFiles, name: str, channel: int = 0) -> Heard:
+def signal_of(allowed: AllowedFiles, name: str, channel: int = 0) -> Heard:
     """A signal by its name in the state."""
     if name.startswith(FILE):
-        path = shelf.file(name.removeprefix(FILE))
+        path = allowed.file(name.removeprefix(FILE))
         return _from_file(path, channel, path.stat().st_mtime_ns)
     if name not in BUILT_IN:
         raise unknown_name("signal", name, BUILT_IN)

@@ -46,10 +46,10 @@ class Choice:
     stamp: int = 0
 
 
-def choice_of(state: State, family: str, shelf: AllowedFiles) -> Choice:
+def choice_of(state: State, family: str, allowed: AllowedFiles) -> Choice:
     """The choice of one side of the page."""
     if family.startswith(FILE):
-        path = shelf.file(family.removeprefix(FILE))
+        path = allowed.file(family.removeprefix(FILE))
         return Choice(family, 0, state.measure, stamp=path.stat().st_mtime_ns)
     if not is_tiled(family):
         return Choice(family, state.n, state.measure)
