@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.nn.block import TiedDropout, masked_batch_norm
-from wavessm.nn.initial import initial_modes
-from wavessm.nn.layer import SSM_PARAMETERS, time_mask
+from wavessm.nn import SSM_PARAMETERS, TiedDropout, initial_modes, masked_batch_norm, time_mask
 from wavessm.ops import dplr, modes
 
 KINDS = {

@@ -466,7 +466,7 @@ BAD = {
     "token type": (lambda: call("tokens", x=torch.ones(2, 4)), ws.OptionError, "tokens are torch.float32"),
     "token too large": (lambda: call("tokens", x=torch.tensor([[1, 7]])), ws.OptionError, "1 to 7, expected 0 to 6"),
     "token below zero": (lambda: call("tokens", x=torch.tensor([[1, -1]])), ws.OptionError, "run from -1"),
-    "no marks": (lambda: call("calendar", marks=None), ws.ShapeError, "no marks came"),
+    "no marks": (lambda: call("calendar", marks=None), ws.ShapeError, "marks is NoneType"),
     "mark width": (lambda: call("calendar", marks=torch.ones(2, 24, 3).long()), ws.ShapeError, r"\(2, 20 or 24, 2\)"),
     "mark length": (lambda: call("calendar", marks=torch.ones(2, 23, 2).long()), ws.ShapeError, r"\(2, 20 or 24, 2\)"),
     "mark range": (lambda: call("calendar", marks=torch.full((2, 24, 2), 3)), ws.OptionError, "column 1 run from 3"),
@@ -512,15 +512,15 @@ BAD = {
     "streamed Transformer": (lambda: stream(backbone="transformer"), ws.OptionError, "has no state"),
     "streamed pair": (lambda: make("pair").initial_state(1), ws.OptionError, "initial_state: head='pair'"),
     "streamed norm": (lambda: stream("forecast last"), ws.OptionError, "needs the whole context"),
-    "no state": (lambda: stream(), ws.ShapeError, r"a NoneType, .* model.initial_state\(batch=3\)"),
+    "no state": (lambda: stream(), ws.ShapeError, r"state has 0 streams.* model.initial_state\(batch=3\)"),
     "state of others": (
-        lambda: make().step(torch.zeros(2, 3), make().initial_state(1)), ws.ShapeError, "a state of 1 streams",
+        lambda: make().step(torch.zeros(2, 3), make().initial_state(1)), ws.ShapeError, "state has 1 streams",
     ),
     "no streams": (lambda: make().initial_state(0), ws.OptionError, "batch is 0"),
     "training step": (
         lambda: make(norm="batch").step(torch.zeros(1, 3), make().initial_state(1)), ws.OptionError, "eval",
     ),
-    "a number as a step": (lambda: make().step(1.0, make().initial_state(1)), ws.ShapeError, "x_t is a float"),
+    "a number as a step": (lambda: make().step(1.0, make().initial_state(1)), ws.ShapeError, "x is a float"),
     "step width": (lambda: make().step(torch.zeros(1, 4), make().initial_state(1)), ws.ShapeError, "d_input"),
 }  # fmt: skip
 

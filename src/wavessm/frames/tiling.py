@@ -85,25 +85,17 @@ class Wavelet:
     @property
     def frequency(self) -> float:
         """Centre frequency f_c in cycles per unit of x."""
-        return _prototype(self).frequency
+        return _measure(self)[0]
 
     @property
     def spread(self) -> float:
         """Energy-weighted standard deviation σ_0."""
-        return _prototype(self).spread
-
-
-@dataclass(frozen=True)
-class _Prototype:
-    frequency: float
-    centre: float
-    spread: float
-    voices: int
+        return _measure(self)[2]
 
 
 @lru_cache(maxsize=256)
-def _prototype(wavelet: Wavelet) -> _Prototype:
-    """Measure a mother wavelet."""
+def _measure(wavelet: Wavelet) -> tuple[float, float, float, int]:
+    """Centre frequency, energy-weighted centre and spread, and number of voices of a mother wavelet."""
     x = np.linspace(*wavelet.support, 1 << 12)
     values = wavelet.voices(x)
     energy = np.sum(values**2, axis=0)
@@ -113,9 +105,7 @@ def _prototype(wavelet: Wavelet) -> _Prototype:
     centre = float(energy @ x)
     spread = float(np.sqrt(energy @ (x - centre) ** 2))
     frequency = wavelet.centre_frequency
-    if frequency is None:
-        frequency = _spectral_peak(values, x[1] - x[0])
-    return _Prototype(frequency, centre, spread, len(values))
+    return _spectral_peak(values, x[1] - x[0]) if frequency is None else frequency, centre, spread, len(values)
 
 
 def _spectral_peak(values: Array, spacing: float) -> float:
@@ -213,21 +203,21 @@ def _place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array,
 
     Several voices share a centre; where n is not a multiple of them, the last centre lacks some.
     """
-    proto = _prototype(wavelet)
-    dilations = proto.frequency / frequencies
-    counts = allocate(frequencies, -(-n // proto.voices), least)
+    frequency, centre, spread, voices = _measure(wavelet)
+    dilations = frequency / frequencies
+    counts = allocate(frequencies, -(-n // voices), least)
     grid = quadrature.grid
     rows = []
     for s, count in zip(dilations, counts, strict=True):
         centres = np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)
-        x = (grid - centres[:, None]) / s + proto.centre  # (count, L)
-        values = wavelet.voices(x.ravel()).reshape(proto.voices, count, len(grid))
+        x = (grid - centres[:, None]) / s + centre  # (count, L)
+        values = wavelet.voices(x.ravel()).reshape(voices, count, len(grid))
         rows.append(values.swapaxes(0, 1).reshape(-1, len(grid)))
     atoms = np.concatenate(rows)[:n]
     norms = np.sqrt(atoms**2 @ quadrature.weights)
-    if dilations.min() * proto.spread * (len(grid) - 1) < 1 or norms.min() == 0:
+    if dilations.min() * spread * (len(grid) - 1) < 1 or norms.min() == 0:
         raise OptionError(
-            f"atoms at {frequencies.max():.4g} cycles are {dilations.min() * proto.spread:.1e} wide, too narrow for "
+            f"atoms at {frequencies.max():.4g} cycles are {dilations.min() * spread:.1e} wide, too narrow for "
             f"{len(grid)} grid points; lower f_max or pass a larger grid."
         )
     return atoms / norms[:, None]
@@ -241,16 +231,16 @@ def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Ar
     """
     if tiling.f_max is not None or isinstance(tiling.scales, tuple):
         return _place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
-    proto = _prototype(wavelet)
+    frequency, _, spread, voices = _measure(wavelet)
 
     def range_up_to(alpha: float) -> Array:
         # Octave scales up to f_max ask for Σ f_k / (α f_c σ_0) ≈ 2 f_max / (α f_c σ_0) centres of `voices` atoms.
-        f_max = n * alpha * proto.frequency * proto.spread / (2 * proto.voices)
+        f_max = n * alpha * frequency * spread / (2 * voices)
         return tiling.frequencies(max(2 * tiling.lowest, f_max))
 
     if tiling.alpha is not None:
         return _place(wavelet, n, quadrature, range_up_to(tiling.alpha))
-    least = 2 if proto.voices == 1 else 0
+    least = 2 if voices == 1 else 0
     best, best_condition, alpha = None, np.inf, PAPER_ALPHA
     while best is None or range_up_to(alpha)[-1] <= n:
         atoms = _place(wavelet, n, quadrature, range_up_to(alpha), least)

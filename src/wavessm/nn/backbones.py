@@ -1,8 +1,8 @@
-"""Stage 6d: backbones (batch, length, d_model) → the same: residual blocks of `WaveSSM` or LSTM, and PyTorch's
+"""Backbones, (batch, length, d_model) → (batch, length, d_model): residual blocks of `WaveSSM` or LSTM, and PyTorch's
 Transformer encoder, so that a comparison changes nothing else.
 
-Padding changes nothing in any of them and lengths stay on their device: the backward LSTM reverses each sequence
-within its length by a gather instead of packing.
+Padding has no effect in any of them, and lengths stay on their device: the backward LSTM reverses each sequence within
+its length by a gather instead of packing. Read next: `heads.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from wavessm.nn.layer import WaveSSM, time_mask
 from wavessm.ops import Engine
 
 States = tuple[Tensor, ...]
-"""One state a layer, batch on axis 0."""
+"""One state per layer, batch on axis 0."""
 
 
 def make_backbone(config: ModelConfig) -> nn.Module:
-    """The backbone a config asks for; all are called as backbone(h, lengths, rate, tail).
+    """Return the backbone of a config, called as backbone(h, lengths, rate, tail).
 
-    tail: how many of the last steps will be looked at; a backbone may leave out the others.
+    `tail` is the number of last steps that will be used; a backbone may leave out the others.
     """
     if config.backbone == "transformer":
         return Transformer(config)
@@ -36,22 +36,12 @@ def make_backbone(config: ModelConfig) -> nn.Module:
 
 
 def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
-    dt_min, dt_max = config.dt_min, config.dt_max
-    if first:
-        dt_min, dt_max = config.dt_min_first or dt_min, config.dt_max_first or dt_max
+    names = ("d_model", "d_state", "family", "measure", "structure", "bidirectional", "backend", "precision", "b_init")
     layer = WaveSSM(
-        config.d_model,
-        config.d_state,
-        family=config.family,
-        measure=config.measure,
-        structure=config.structure,
-        bidirectional=config.bidirectional,
-        dt_min=dt_min,
-        dt_max=dt_max,
+        **{name: getattr(config, name) for name in names},
+        dt_min=(first and config.dt_min_first) or config.dt_min,
+        dt_max=(first and config.dt_max_first) or config.dt_max,
         n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
-        backend=config.backend,
-        precision=config.precision,
-        b_init=config.b_init,
     )
     return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
 
@@ -66,6 +56,7 @@ class Stack(nn.Module):
         self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
+        """Process whole sequences, h (batch, length, d_model) → the same, or only the last `tail` steps."""
         *before, last = self.blocks
         for block in before:
             h = block(h, rate=rate, lengths=lengths)
@@ -76,30 +67,22 @@ class Stack(nn.Module):
         return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
 
     def initial_state(self, batch: int) -> States:
-        """The states before the first sample."""
+        """Return the states before the first sample."""
         return tuple(cast(ResidualBlock, block).initial_state(batch) for block in self.blocks)
 
     def stream(self, h: Tensor, states: States, rate: float = 1.0) -> tuple[Tensor, States]:
-        """A chunk (batch, length, d_model) that goes on from the states."""
+        """Process a chunk (batch, length, d_model) from the states; returns outputs and the states after it."""
         after = []
         for block, state in zip(self.blocks, states, strict=True):
             h, state = block(h, state=state, return_state=True, rate=rate)
             after.append(state)
         return (h if self.norm is None else self.norm(h, None, self.engine)), tuple(after)
 
-    def step(self, h_t: Tensor, states: States, rate: float = 1.0) -> tuple[Tensor, States]:
-        """One sample (batch, d_model)."""
-        after = []
-        for block, state in zip(self.blocks, states, strict=True):
-            h_t, state = cast(ResidualBlock, block).step(h_t, state, rate=rate)
-            after.append(state)
-        return (h_t if self.norm is None else self.norm(h_t[:, None], None, self.engine)[:, 0]), tuple(after)
-
 
 class LSTMBlock(nn.Module):
-    """One LSTM layer with norm, dropout and a path around it; called as `ResidualBlock` is.
+    """One LSTM layer with norm, dropout and a residual path; called like `ResidualBlock`.
 
-    Both directions have half of the features each. The state is (batch, 2, d_model): output and cell.
+    Each of two directions has half of the features. The state is (batch, 2, d_model): output and cell.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -116,34 +99,29 @@ class LSTMBlock(nn.Module):
         x: Tensor,  # (batch, length, d_model)
         state: Tensor | None = None,  # (batch, 2, d_model)
         return_state: bool = False,
-        rate: float = 1.0,  # for the common signature; the model refuses all but 1
+        rate: float = 1.0,  # of the common signature; the model refuses all but 1
         lengths: Tensor | None = None,  # (batch,)
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, and the state if asked for."""
+        """Return y with the shape of x, and the state after the last sample if `return_state`."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
         z = self.norm(x, mask) if self.prenorm else x
         before = None if state is None else tuple(part[None].contiguous() for part in state.unbind(1))
         out, after = self.ahead(z, before)
         if self.behind is not None:
-            out = torch.cat([out, reverse(self.behind(reverse(z, lengths))[0], lengths)], dim=-1)
+            out = torch.cat([out, _reverse(self.behind(_reverse(z, lengths))[0], lengths)], dim=-1)
         y = x + self.dropout(out)
         y = y if self.prenorm else self.norm(y, mask)
         return (y, torch.stack([after[0][0], after[1][0]], dim=1)) if return_state else y
 
-    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One sample (batch, d_model) from a state."""
-        y, state = self.forward(x_t[:, None], state=state, return_state=True)
-        return y[:, 0], state
-
     def initial_state(self, batch: int) -> Tensor:
-        """Zeros (batch, 2, d_model)."""
+        """Return zeros, shape (batch, 2, d_model)."""
         return next(self.parameters()).new_zeros(batch, 2, self.d_model)
 
 
-def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each sequence backwards within its length, padding left in place. (batch, length, d)
+def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each sequence (batch, length, d) backwards within its length, padding left in place.
 
-    >>> reverse(torch.tensor([[[1], [2], [3]]]), torch.tensor([2])).flatten().tolist()
+    >>> _reverse(torch.tensor([[[1], [2], [3]]]), torch.tensor([2])).flatten().tolist()
     [2, 1, 3]
     """
     if lengths is None:
@@ -170,15 +148,16 @@ class Transformer(nn.Module):
         self.causal = not config.bidirectional
 
     def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
+        """Process whole sequences, h (batch, length, d_model) → the same."""
         length = h.shape[1]
-        h = h + positions(length, h.shape[2], h.device).to(h.dtype)
+        h = h + _positions(length, h.shape[2], h.device).to(h.dtype)
         padding = None if lengths is None else ~time_mask(lengths, length)[..., 0]
         future = torch.ones(length, length, dtype=torch.bool, device=h.device).triu(1) if self.causal else None
         return self.encoder(h, mask=future, src_key_padding_mask=padding, is_causal=self.causal)
 
 
-def positions(length: int, d_model: int, device: torch.device) -> Tensor:
-    """Sines and cosines of geometric wavelengths from 2π to 20000π. (length, d_model)"""
+def _positions(length: int, d_model: int, device: torch.device) -> Tensor:
+    """Sines and cosines of geometric wavelengths from 2π to 20000π, (length, d_model)."""
     t = torch.arange(length, device=device, dtype=torch.float32)
     frequency = torch.exp(torch.arange(0, d_model, 2, device=device) * (-math.log(1e4) / d_model))
     angle = t[:, None] * frequency

@@ -1,10 +1,11 @@
-"""Stage 6a: the residual block that models stack.
+"""The residual block that models stack.
 
     z = norm(x)                                     pre-norm; post-norm normalises after the addition instead
     z = dropout(GLU(Linear(dropout(GELU(dropout(ssm(z)))))))
     y = x + z
 
-All of it streams: a causal block takes a state, chunks of any size and single steps, batch norm in eval mode included.
+All of it streams: a causal block takes a state, chunks of any size and single steps, in eval mode with batch norm too.
+Read next: `config.py`, `encoders.py`, `backbones.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 
 
 class TiedDropout(nn.Module):
-    """Dropout whose mask is one number for each sample and feature, constant over time."""
+    """Dropout whose mask has one number per case and feature, constant over time.
+
+    Args:
+        p: Probability of zero.
+    """
 
     generator: torch.Generator | None = None
     """Where masks are drawn from; None is torch's global generator."""
@@ -33,12 +38,13 @@ class TiedDropout(nn.Module):
             raise OptionError(f"TiedDropout: p is {p}, expected 0 ≤ p < 1.")
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_model)
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the dropout to x (batch, length, d_model)."""
         factors = self.factors(x)
         return x if factors is None else x * factors
 
     def factors(self, x: Tensor) -> Tensor | None:
-        """What x is multiplied by: 0 or 1/(1 − p) in shape (batch, 1, d_model), or None for nothing."""
+        """Return what x is multiplied by, 0 or 1/(1 − p), shape (batch, 1, d_model); None if there is no dropout."""
         if not self.training or self.p == 0:
             return None
         ones = torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device)
@@ -51,7 +57,12 @@ class TiedDropout(nn.Module):
 
 
 class SequenceNorm(nn.Module):
-    """Layer norm over features, batch norm over batch and time that never sees padding, or none."""
+    """Layer norm over features, batch norm over batch and time without padding, or none.
+
+    Args:
+        d_model: Features.
+        kind: "layer", "batch" or "none".
+    """
 
     def __init__(self, d_model: int, kind: str) -> None:
         super().__init__()
@@ -66,6 +77,7 @@ class SequenceNorm(nn.Module):
         mask: Tensor | None = None,  # (batch, length, 1)
         engine: Engine = Engine(),  # noqa: B008  (immutable)
     ) -> Tensor:
+        """Normalise x; samples outside the mask have no influence."""
         if self.kind == "none":
             return x
         if self.kind == "layer":
@@ -79,7 +91,7 @@ class SequenceNorm(nn.Module):
 
 
 def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
-    """What `norm` would make of the samples under the mask alone, zero elsewhere; its statistics move as they would.
+    """Return batch norm of the samples under the mask alone, zero elsewhere; running statistics are updated.
 
     No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
     """
@@ -101,25 +113,29 @@ def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """A `WaveSSM` with norm, gated projection and a path around it.
+    """A `WaveSSM` with norm, gated projection and a residual path.
 
-    layer    the sequence layer inside
-    norm     "layer", "batch" or "none"
-    prenorm  normalise before the layer (True) or after the addition (False)
-    dropout  probability of the tied dropout
+    Args:
+        layer: The sequence layer inside.
+        norm: "layer", "batch" or "none".
+        prenorm: Normalise before the layer, or after the addition; has no effect and must be True for norm="none".
+        dropout: Probability of the tied dropout.
 
-    >>> block = ResidualBlock(WaveSSM(8, 16), norm="batch").eval()
-    >>> x = torch.randn(2, 30, 8)
-    >>> state, outputs = block.initial_state(2), []
-    >>> for x_t in x.unbind(1):
-    ...     y_t, state = block.step(x_t, state)
-    ...     outputs.append(y_t)
-    >>> torch.allclose(torch.stack(outputs, 1), block(x), atol=1e-5)
-    True
+    Example:
+        >>> block = ResidualBlock(WaveSSM(8, 16), norm="batch").eval()
+        >>> x = torch.randn(2, 30, 8)
+        >>> state, outputs = block.initial_state(2), []
+        >>> for x_t in x.unbind(1):
+        ...     y_t, state = block.step(x_t, state)
+        ...     outputs.append(y_t)
+        >>> torch.allclose(torch.stack(outputs, 1), block(x), atol=1e-5)
+        True
     """
 
     def __init__(self, layer: WaveSSM, norm: str = "layer", prenorm: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
+        if norm == "none" and not prenorm:
+            raise OptionError("ResidualBlock: prenorm=False goes with norm='layer' or 'batch'; leave it out.")
         self.layer, self.prenorm = layer, prenorm
         self.norm = SequenceNorm(layer.d_model, norm)
         self.project = nn.Linear(layer.d_model, 2 * layer.d_model)
@@ -134,41 +150,29 @@ class ResidualBlock(nn.Module):
         lengths: Tensor | None = None,  # (batch,)
         tail: int | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """y like x, or its last `tail` steps, and the layer's state if asked for."""
+        """Process sequences as `WaveSSM.forward` does; with `tail`, return only the last `tail` steps."""
         if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
             raise OptionError(
                 f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, the length, and no lengths beside it."
             )
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
-        z = self.norm(x, mask, self.layer.engine) if self.prenorm else x
-        y, after = self.mix(z, state, return_state, rate, lengths, around=x, tail=tail)
-        y = y if self.prenorm else self.norm(y, mask, self.layer.engine)
-        return (y, after) if after is not None else y
-
-    def mix(
-        self,
-        z: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,
-        return_state: bool = False,
-        rate: float = 1.0,
-        lengths: Tensor | None = None,  # (batch,)
-        around: Tensor | None = None,  # (batch, length, d_model)
-        tail: int | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The block without its norm: layer, GELU and gated projection, with dropout, added to what goes around."""
+        engine = self.layer.engine
+        z = self.norm(x, mask, engine) if self.prenorm else x
         out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
-        if tail is not None:  # behind the layer every step is by itself
-            z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer gives it
-            around = None if around is None else around[:, -tail:]
-        z = activate(z, self.dropout.factors(z), self.dropout.factors(z), self.layer.engine)
-        return gate(z, self.project, self.dropout.factors(z), around, self.layer.engine), after
+        if tail is not None:  # after the layer steps are independent
+            z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer returns it
+            x = x[:, -tail:]
+        z = activate(z, self.dropout.factors(z), self.dropout.factors(z), engine)
+        y = gate(z, self.project, self.dropout.factors(z), x, engine)
+        y = y if self.prenorm else self.norm(y, mask, engine)
+        return (y, after) if after is not None else y
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One sample (batch, d_model) from a state."""
+        """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
         if self.training and self.norm.kind == "batch":
             raise OptionError(
-                "ResidualBlock.step: batch norm has no statistics of one sample; call model.eval() first."
+                "ResidualBlock.step: batch norm in training needs whole sequences; call model.eval() first."
             )
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
         return y[:, 0], state

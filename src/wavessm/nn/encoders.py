@@ -1,7 +1,7 @@
-"""Stage 6c: encoders, from what a data set holds to (batch, length, d_model), and instance normalisation.
+"""Encoders, from inputs of any kind to (batch, length, d_model), and instance normalisation.
 
-An encoder works step by step: what it makes of one sample depends on no other, so padding and streaming need no care
-here. Values are checked only on the CPU: on a GPU it would make the host wait for the device.
+The output of an encoder at one step depends on no other step, so padding and streams need no care here. Values are
+checked only on the CPU: on a GPU the host would wait for the device. Read next: `backbones.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wavessm.nn.layer import time_mask
 
 
 def make_encoder(config: ModelConfig) -> nn.Module:
-    """The encoder a config asks for; all are called as encoder(x, marks, ahead)."""
+    """Return the encoder of a config, called as encoder(x, marks, ahead)."""
     if config.encoder == "embedding":
         assert config.vocabulary is not None
         return EmbeddingEncoder(config.vocabulary, config.d_model)
@@ -27,19 +27,19 @@ def make_encoder(config: ModelConfig) -> nn.Module:
     return LinearEncoder(config.d_input, config.d_model)
 
 
-def check_range(x: Tensor, what: str, size: int, advice: str) -> None:
-    """Whole numbers of any type from 0 to size − 1, or `OptionError`; looked at on the CPU only."""
+def _check_range(x: Tensor, what: str, size: int, advice: str) -> None:
+    """Raise unless x holds whole numbers of any type from 0 to size − 1; values are read on the CPU only."""
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise OptionError(f"SequenceModel: {what} are {x.dtype}, expected whole numbers; use .long().")
     if not can_sync(x) or not x.numel():
         return
-    least, most = (int(value) for value in x.long().aminmax())  # not every integer type has a minimum
-    if least < 0 or most >= size:
-        raise OptionError(f"SequenceModel: {what} run from {least} to {most}, expected 0 to {size - 1}; {advice}.")
+    low, high = (int(value) for value in x.long().aminmax())  # not every integer type has a minimum
+    if low < 0 or high >= size:
+        raise OptionError(f"SequenceModel: {what} run from {low} to {high}, expected 0 to {size - 1}; {advice}.")
 
 
 class LinearEncoder(nn.Module):
-    """Channels of a signal through a Linear. (batch, length, d_input) → (batch, length, d_model)"""
+    """Channels of a signal through a Linear, (batch, length, d_input) → (batch, length, d_model)."""
 
     def __init__(self, d_input: int, d_model: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class LinearEncoder(nn.Module):
         self.linear = nn.Linear(d_input, d_model)
 
     def check(self, x: Tensor) -> None:
-        """Rank, width and kind of the input."""
+        """Raise for an input that is not (batch, length, d_input) of real numbers."""
         if x.dim() != 3 or x.shape[2] != self.d_input or not x.shape[0] or not x.shape[1]:
             raise ShapeError(
                 f"SequenceModel: x has shape {tuple(x.shape)}, expected (batch, length, d_input) = "
@@ -57,39 +57,34 @@ class LinearEncoder(nn.Module):
             raise OptionError(f"SequenceModel: x is {x.dtype}, expected real numbers; use x.float().")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        """Encode x; marks and ahead are those of `CalendarEncoder`."""
         return self.linear(x.to(self.linear.weight.dtype))
 
 
 class EmbeddingEncoder(nn.Module):
-    """A learned vector for each token. (batch, length) whole numbers → (batch, length, d_model)"""
+    """A learned vector for each token, (batch, length) whole numbers → (batch, length, d_model)."""
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocabulary, d_model)
 
     def check(self, x: Tensor) -> None:
-        """Rank and range of the tokens."""
+        """Raise for tokens that are not (batch, length) or not in the vocabulary."""
         if x.dim() != 2 or not x.shape[0] or not x.shape[1]:
             raise ShapeError(
                 f"SequenceModel: x has shape {tuple(x.shape)}, expected tokens (batch, length) = (≥ 1, ≥ 1)."
             )
-        check_range(x, "tokens", self.table.num_embeddings, "set vocabulary to one more than the largest token")
+        _check_range(x, "tokens", self.table.num_embeddings, "set vocabulary to one more than the largest token")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        """Encode tokens x (batch, length); marks and ahead are not used."""
         return self.table(x.long())
 
 
 class CalendarEncoder(LinearEncoder):
-    """Values through a Linear, plus marks of the calendar, plus a mark for steps of the horizon.
+    """Values through a Linear, plus marks of the calendar, plus a mark for steps of the horizon."""
 
-    x      (batch, length, d_input)
-    marks  (batch, length, k): whole numbers, one table each, summed; or real numbers through a Linear. Where they end
-           with the context, those of the horizon are zero
-    ahead  (batch or 1, length, 1) True at steps of the horizon, which have a row of their own if the config says
-           horizon_mask
-    """
-
-    starts: Tensor  # of each table among the rows of all
+    starts: Tensor  # first row of each table among the rows of all
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_input, config.d_model)
@@ -105,21 +100,29 @@ class CalendarEncoder(LinearEncoder):
             self.horizon = nn.Embedding(2, config.d_model)
 
     def check_marks(self, marks: Tensor | None, batch: int, length: int, horizon: int) -> None:
-        """Rank, width, length and range of the marks of `length` steps, with or without `horizon` more."""
+        """Raise for marks that are not (batch, length [+ horizon], k) or not in the range of their tables."""
         lengths = [length, length + horizon] if horizon else [length]
         expected = f"(batch, length, marks) = ({batch}, {' or '.join(map(str, lengths))}, {self.width})"
         if not isinstance(marks, Tensor):
-            came = "no marks came" if marks is None else f"marks is a {type(marks).__name__}"
-            raise ShapeError(f"SequenceModel: {came}; encoder='calendar' expected a tensor {expected}.")
+            raise ShapeError(f"SequenceModel: marks is {type(marks).__name__}, expected a tensor {expected}.")
         fits = marks.dim() == 3 and marks.shape[0] == batch and marks.shape[1] in lengths
         if not fits or marks.shape[2] != self.width:
             raise ShapeError(f"SequenceModel: marks have shape {tuple(marks.shape)}, expected {expected}.")
         if hasattr(self, "tables"):
             for column, table in enumerate(self.tables):
                 size = cast(nn.Embedding, table).num_embeddings
-                check_range(marks[..., column], f"marks of column {column}", size, "see mark_sizes")
+                _check_range(marks[..., column], f"marks of column {column}", size, "see mark_sizes")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
+        """Encode values with their marks.
+
+        Args:
+            x: Values, shape (batch, length, d_input).
+            marks: Whole numbers, one table each, summed; or real numbers through a Linear; shape (batch, length, k).
+                Where they end with the context, those of the horizon are zero.
+            ahead: True at steps of the horizon, shape (batch or 1, length, 1); they have a row of their own if the
+                config has horizon_mask.
+        """
         assert marks is not None
         missing = x.shape[1] - marks.shape[1]
         marks = F.pad(marks, (0, 0, 0, max(0, missing)))[:, : x.shape[1]]
@@ -152,14 +155,16 @@ class CalendarEncoder(LinearEncoder):
 
 
 class InstanceNorm(nn.Module):
-    """What a forecasting model takes off each context, column by column, and puts back on its predictions.
+    """Subtract the level of each context, column by column, and add it to the forecast.
 
-    kind  "none", "last" (value), "mean", or "mean_std" (also divides by the standard deviation, at least `FLOOR`)
+    Args:
+        kind: "none", "last" (value), "mean", or "mean_std" (also divides by the standard deviation, `FLOOR` or more).
 
-    >>> x = torch.tensor([[[1.0], [3.0]]])
-    >>> scaled, centre, scale = InstanceNorm("last")(x)
-    >>> scaled.flatten().tolist(), centre.item(), scale
-    ([-2.0, 0.0], 3.0, None)
+    Example:
+        >>> x = torch.tensor([[[1.0], [3.0]]])
+        >>> scaled, centre, scale = InstanceNorm("last")(x)
+        >>> scaled.flatten().tolist(), centre.item(), scale
+        ([-2.0, 0.0], 3.0, None)
     """
 
     FLOOR = 1e-5
@@ -173,7 +178,7 @@ class InstanceNorm(nn.Module):
         x: Tensor,  # (batch, length, columns)
         lengths: Tensor | None = None,  # (batch,)
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The contexts, zero where padded; centre and scale (batch, 1, columns), None where not used."""
+        """Return the contexts, zero where padded, and centre and scale (batch, 1, columns), None where not used."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
         centre, scale = None, None
         if self.kind == "last":
@@ -188,19 +193,19 @@ class InstanceNorm(nn.Module):
         return x if mask is None else x.masked_fill(~mask, 0), centre, scale
 
     def undo(self, y: Tensor, centre: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Predictions (batch, horizon, d_output) back at the level of the last d_output columns."""
+        """Return forecasts (batch, horizon, d_output) at the level of the last d_output columns."""
         if scale is not None:
             y = y * scale[..., -y.shape[-1] :]
         return y if centre is None else y + centre[..., -y.shape[-1] :]
 
 
 def _mean(x: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Mean over time without padding. (batch, length, columns) → (batch, 1, columns)"""
+    """Mean over time without padding, (batch, length, columns) → (batch, 1, columns)."""
     if mask is None or lengths is None:
         return x.mean(1, keepdim=True)
     return x.masked_fill(~mask, 0).sum(1, keepdim=True) / lengths[:, None, None]
 
 
 def take_steps(x: Tensor, steps: Tensor) -> Tensor:
-    """Steps of each sequence by index. (batch, length, d), (batch, k) → (batch, k, d)"""
+    """Return steps of each sequence by index, (batch, length, d) and (batch, k) → (batch, k, d)."""
     return x.gather(1, steps[..., None].expand(-1, -1, x.shape[-1]))

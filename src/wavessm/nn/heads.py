@@ -1,4 +1,4 @@
-"""Stage 6e: heads, from features (batch, length, d_model) to what a task asks for.
+"""Heads, from features (batch, length, d_model) to the output of a task.
 
 pool      (batch, d_output)           mean over the true length, then Linear
 last      (batch, d_output)           the last true step
@@ -6,7 +6,7 @@ sequence  (batch, length, d_output)   every step; zero where padded
 forecast  (batch, horizon, d_output)  the steps after the context
 pair      (batch, d_output)           two sequences, pooled to a and b; [a, b, a − b, a · b] through two Linears
 
-A forecast may have a second way to it, `DirectPath`, which goes round encoder and backbone.
+A forecast may also have a `DirectPath` beside encoder and backbone. Read next: `model.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PooledState(NamedTuple):
 
 
 def make_head(config: ModelConfig) -> nn.Module:
-    """The head a config asks for; all are called as head(h, lengths), lengths those of the context."""
+    """Return the head of a config, called as head(h, lengths) with the lengths of the contexts."""
     if config.head == "pair":
         return PairHead(config.d_model, config.d_output)
     if config.head == "forecast":
@@ -40,8 +40,8 @@ def make_head(config: ModelConfig) -> nn.Module:
     return {"pool": PoolHead, "last": LastHead, "sequence": SequenceHead}[config.head](config.d_model, config.d_output)
 
 
-def pool(h: Tensor, lengths: Tensor | None) -> Tensor:
-    """Mean over the true length, at least in float32. (batch, length, d_model) → (batch, d_model)"""
+def _pool(h: Tensor, lengths: Tensor | None) -> Tensor:
+    """Mean over the true length, at least in float32, (batch, length, d_model) → (batch, d_model)."""
     dtype = torch.promote_types(h.dtype, torch.float32)
     if lengths is None:
         return h.mean(1, dtype=dtype)
@@ -56,11 +56,12 @@ class LastHead(nn.Module):
         self.decoder = nn.Linear(d_model, d_output)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the output for features h (batch, length, d_model), lengths (batch,)."""
         last = h[:, -1] if lengths is None else take_steps(h, lengths[:, None] - 1)[:, 0]
         return self.decoder(last)
 
     def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
-        """The output of `forward` for the whole stream so far; for `sequence`, that of the new steps."""
+        """Return the output of `forward` for the whole stream so far; for `SequenceHead`, that of the new steps."""
         return self(h), pooled
 
 
@@ -76,11 +77,11 @@ class PoolHead(LastHead):
     """The mean over time through a Linear; in a stream, the mean so far."""
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.decoder(pool(h, lengths).to(self.decoder.weight.dtype))
+        return self.decoder(_pool(h, lengths).to(self.decoder.weight.dtype))
 
     def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
         steps = pooled.steps + h.shape[1]
-        mean = pooled.mean + (pool(h, None) - pooled.mean) * (h.shape[1] / steps)
+        mean = pooled.mean + (_pool(h, None) - pooled.mean) * (h.shape[1] / steps)
         return self.decoder(mean.to(self.decoder.weight.dtype)), PooledState(mean, steps)
 
 
@@ -93,6 +94,7 @@ class ForecastHead(nn.Module):
         self.decoder = nn.Linear(d_model, d_output)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return forecasts (batch, horizon, d_output) from features of context and horizon."""
         if lengths is None:
             return self.decoder(h[:, -self.horizon :])
         steps = lengths[:, None] + torch.arange(self.horizon, device=h.device)
@@ -100,12 +102,13 @@ class ForecastHead(nn.Module):
 
 
 class DirectPath(nn.Module):
-    """A forecast straight from the context: y = Wᵀ x + Uᵀ m, zero at the start.
+    """A linear forecast from the context: y = Wᵀ x + Uᵀ m, zero at the start.
 
-    x  the last `context` values of a column (nothing before the first of a shorter one), W the same for all columns
+    x  the last `context` values of a column (zero before the first of a shorter one), W the same for all columns
     m  the real-valued marks of the last step, where there are any; U has weights for every column
 
-    W is kept √context times as large, so that a step of Adam moves the forecast by about its rate for any context.
+    W is stored √context times as large, so that a step of Adam changes the forecast by about its learning rate for any
+    context.
 
     >>> config = ModelConfig(head="forecast", horizon=2, direct=True, context=3)
     >>> path = DirectPath(config).set(torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
@@ -122,7 +125,7 @@ class DirectPath(nn.Module):
 
     @torch.no_grad()
     def set(self, W: Tensor, U: Tensor | None = None) -> DirectPath:
-        """Put a map there. W: (context, horizon); U: (marks, horizon, d_output)"""
+        """Set the maps to W (context, horizon) and U (marks, horizon, d_output)."""
         self.W.copy_(W * math.sqrt(self.context))
         if self.U is not None and U is not None:
             self.U.copy_(U)
@@ -134,13 +137,13 @@ class DirectPath(nn.Module):
         marks: Tensor | None = None,  # (batch, length or more, k)
         lengths: Tensor | None = None,  # (batch,)
     ) -> Tensor:
-        """→ (batch, horizon, d_output)"""
+        """Return forecasts (batch, horizon, d_output)."""
         recent, now = self.read(x, marks, lengths)
         y = torch.einsum("bsc,sh->bhc", recent, self.W / math.sqrt(self.context))
         return y if now is None or self.U is None else y + torch.einsum("bk,khc->bhc", now, self.U)
 
     def read(self, x: Tensor, marks: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What the maps are applied to: values (batch, context, d_output), marks (batch, k) or None."""
+        """Return what the maps are applied to: values (batch, context, d_output), marks (batch, k) or None."""
         padded = F.pad(x[..., -self.d_output :], (0, 0, self.context, 0))
         if lengths is None:
             recent = padded[:, x.shape[1] :]
@@ -160,5 +163,6 @@ class PairHead(nn.Module):
         self.compare, self.decoder = nn.Linear(4 * d_model, d_model), nn.Linear(d_model, d_output)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        a, b = pool(h, lengths).to(self.decoder.weight.dtype).unflatten(0, (-1, 2)).unbind(1)
+        """Return the output (batch, d_output) from features of both partners."""
+        a, b = _pool(h, lengths).to(self.decoder.weight.dtype).unflatten(0, (-1, 2)).unbind(1)
         return self.decoder(F.gelu(self.compare(torch.cat([a, b, a - b, a * b], dim=-1))))

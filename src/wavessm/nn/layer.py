@@ -218,18 +218,18 @@ def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -
         raise OptionError(f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float().")
     expected = (x.shape[0], d_model, n_slots, 2)
     if state is not None and (not isinstance(state, Tensor) or tuple(state.shape) != expected):
-        came = f"has shape {tuple(state.shape)}" if isinstance(state, Tensor) else f"is a {type(state).__name__}"
+        given = f"has shape {tuple(state.shape)}" if isinstance(state, Tensor) else f"is a {type(state).__name__}"
         raise ShapeError(
-            f"WaveSSM: state {came}, expected (batch, d_model, slots, 2) = {expected}. "
+            f"WaveSSM: state {given}, expected (batch, d_model, slots, 2) = {expected}. "
             f"Call layer.initial_state(batch={x.shape[0]})."
         )
 
 
 def check_sample(x_t: Tensor, d_model: int) -> None:
-    """The same for one sample (batch, d_model)."""
+    """Raise for a sample that is not (batch, d_model)."""
     if not isinstance(x_t, Tensor) or x_t.dim() != 2 or x_t.shape[1] != d_model:
-        came = f"shape {tuple(x_t.shape)}" if isinstance(x_t, Tensor) else f"a {type(x_t).__name__}"
-        raise ShapeError(f"WaveSSM.step: got {came}, expected (batch, d_model) = (…, {d_model}).")
+        given = f"shape {tuple(x_t.shape)}" if isinstance(x_t, Tensor) else f"a {type(x_t).__name__}"
+        raise ShapeError(f"WaveSSM.step: got {given}, expected (batch, d_model) = (…, {d_model}).")
 
 
 def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
@@ -289,22 +289,16 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float
         raise OptionError(
             f"param_groups: lr is {lr}, weight_decay is {weight_decay}; expected lr > 0, weight_decay ≥ 0."
         )
-    dynamics = {
-        id(p)
-        for module in model.modules()
-        if isinstance(module, WaveSSM)
-        for name, p in module.named_parameters(recurse=False)
-        if name in SSM_PARAMETERS
-    }
-    trained = [p for p in model.parameters() if p.requires_grad]
-    ssm = [p for p in trained if id(p) in dynamics]
+    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
+    dynamics = {id(p) for layer in layers for name, p in layer.named_parameters() if name in SSM_PARAMETERS}
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    others = [p for p in trained if id(p) not in dynamics]
-    plain = [p for p in others if p.dim() < 2 or id(p) in tables]
-    heavy = [p for p in others if p.dim() >= 2 and id(p) not in tables]
-    groups = [
-        {"name": "ssm", "params": ssm, "lr": min(lr, 1e-3) if lr_ssm is None else lr_ssm, "weight_decay": 0.0},
-        {"name": "no decay", "params": plain, "lr": lr, "weight_decay": 0.0},
-        {"name": "decay", "params": heavy, "lr": lr, "weight_decay": weight_decay},
+    kinds: dict[str, list[nn.Parameter]] = {"ssm": [], "no decay": [], "decay": []}
+    for p in model.parameters():
+        kind = "ssm" if id(p) in dynamics else "no decay" if p.dim() < 2 or id(p) in tables else "decay"
+        kinds[kind] += [p] if p.requires_grad else []
+    rates = {"ssm": min(lr, 1e-3) if lr_ssm is None else lr_ssm}
+    return [
+        {"name": kind, "params": params, "lr": rates.get(kind, lr), "weight_decay": weight_decay * (kind == "decay")}
+        for kind, params in kinds.items()
+        if params
     ]
-    return [group for group in groups if group["params"]]

@@ -1,8 +1,6 @@
-"""Stage 6: `SequenceModel`: encoder → backbone → head, whole or as a stream.
+"""`SequenceModel`: encoder → backbone → head, on whole sequences or streams.
 
-    x (batch, length, d_input), or tokens (batch, length)   → see `heads.py` for what comes out
-
-Nothing in the forward pass waits for a GPU beyond what the layers do: shapes are checked everywhere, values on the CPU.
+The forward pass never waits for a GPU: shapes are checked everywhere, values on the CPU only.
 """
 
 from __future__ import annotations
@@ -26,23 +24,32 @@ if TYPE_CHECKING:
 
 
 class ModelState(NamedTuple):
-    """All a stream needs to continue: one state per layer, and the running mean of the pooled head."""
+    """What a stream needs to continue.
+
+    Attributes:
+        layers: One state per layer.
+        pooled: Running mean of the pooled head.
+    """
 
     layers: States
     pooled: PooledState
 
 
 class SequenceModel(nn.Module):
-    """A model of sequences, as its config says.
+    """A model of sequences: encoder, backbone and head as a config describes them.
 
-    >>> model = SequenceModel(ModelConfig(d_input=3, d_output=5, d_model=16, n_layers=2, d_state=16)).eval()
-    >>> x = torch.randn(2, 100, 3)
-    >>> y = model(x)                                      # pooled: one row a sequence
-    >>> state = model.initial_state(batch=2)
-    >>> _, state = model.stream(x[:, :70], state)         # chunks of any size
-    >>> now, state = model.stream(x[:, 70:], state)       # the output for the whole stream so far
-    >>> torch.allclose(now, y, atol=1e-5)
-    True
+    Args:
+        config: A `ModelConfig`.
+
+    Example:
+        >>> model = SequenceModel(ModelConfig(d_input=3, d_output=5, d_model=16, n_layers=2, d_state=16)).eval()
+        >>> x = torch.randn(2, 100, 3)
+        >>> y = model(x)                                      # pooled: one row per sequence
+        >>> state = model.initial_state(batch=2)
+        >>> _, state = model.stream(x[:, :70], state)         # chunks of any size
+        >>> now, state = model.stream(x[:, 70:], state)       # the output for the whole stream so far
+        >>> torch.allclose(now, y, atol=1e-5)
+        True
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -57,13 +64,22 @@ class SequenceModel(nn.Module):
         self.direct = DirectPath(config) if config.direct else None
 
     def forward(
-        self,
-        x: Tensor,  # (batch, length, d_input) or tokens (batch, length); pairs have (batch, 2, ...)
-        lengths: Tensor | None = None,  # (batch,), pairs (batch, 2): true lengths of padded sequences
-        rate: float = 1.0,
-        marks: Tensor | None = None,  # (batch, length [+ horizon], k); read by the calendar encoder only
+        self, x: Tensor, lengths: Tensor | None = None, rate: float = 1.0, marks: Tensor | None = None
     ) -> Tensor:
-        """Logits or predictions, of the shape the head gives."""
+        """Return logits or predictions for whole sequences.
+
+        Args:
+            x: Signals (batch, length, d_input) or tokens (batch, length); pairs have (batch, 2, …).
+            lengths: True lengths of padded sequences, shape (batch,), of pairs (batch, 2).
+            rate: Factor on every step Δ, for signals of another sampling rate; backbone="wavessm" only.
+            marks: Calendar marks, shape (batch, length [+ horizon], k); encoder="calendar" only.
+
+        Returns:
+            (batch, d_output), (batch, length, d_output) or (batch, horizon, d_output), by the head; see `heads.py`.
+
+        Raises:
+            ShapeError, OptionError: Input that does not fit the config.
+        """
         if self.config.head == "pair":
             x, lengths = self._unpair(x, lengths)
         self._check_input(x, marks, rate)
@@ -76,7 +92,7 @@ class SequenceModel(nn.Module):
         return self.head(self.backbone(h, lengths, rate, 1 if self.config.head == "last" else None), lengths)
 
     def _forecast(self, x: Tensor, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
-        """Context, then `horizon` zeros; padding moves behind both."""
+        """Forecast from the context followed by `horizon` zeros; padding comes after both."""
         horizon = cast(int, self.config.horizon)
         x, centre, scale = self.scale(x.to(next(self.parameters()).dtype), lengths)
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
@@ -89,7 +105,7 @@ class SequenceModel(nn.Module):
     # -- streams ------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch: int) -> ModelState:
-        """The state before the first sample of `batch` streams."""
+        """Return the state before the first sample of `batch` streams."""
         self._check_streams("initial_state")
         batch = check_int(batch, "SequenceModel.initial_state: batch", least=1)
         weight = next(self.head.parameters())
@@ -98,14 +114,17 @@ class SequenceModel(nn.Module):
         return ModelState(cast(Stack, self.backbone).initial_state(batch), PooledState(mean, steps))
 
     def stream(
-        self,
-        x: Tensor,  # (batch, length, d_input) or tokens (batch, length)
-        state: ModelState,
-        rate: float = 1.0,
-        marks: Tensor | None = None,  # (batch, length [+ horizon], k)
+        self, x: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
-        """The output of `forward` for the whole stream so far; for head="sequence", that of the new steps."""
-        self._check_running("stream")
+        """Process a chunk of a stream; arguments as in `forward`.
+
+        Returns:
+            The output of `forward` for the whole stream so far (for head="sequence", that of the new steps), and the
+            state after the chunk.
+        """
+        self._check_streams("stream")
+        if self.training and self.config.norm == "batch":
+            raise OptionError("SequenceModel.stream: batch norm in training needs whole sequences; call model.eval().")
         self._check_input(x, marks, rate)
         self._check_state(state, x)
         ahead = None
@@ -118,7 +137,7 @@ class SequenceModel(nn.Module):
         return y, ModelState(layers, pooled)
 
     def _look_ahead(self, x: Tensor, layers: States, rate: float, marks: Tensor | None) -> Tensor:
-        """The forecast from a state: `horizon` zeros run from it, and the state they lead to is dropped."""
+        """Forecast from a state with `horizon` zeros; the state after them is dropped."""
         horizon = cast(int, self.config.horizon)
         zeros = x.new_zeros(x.shape[0], horizon, x.shape[2])
         ahead = torch.ones(1, horizon, 1, dtype=torch.bool, device=x.device)
@@ -127,29 +146,16 @@ class SequenceModel(nn.Module):
         return self.head(h)
 
     def step(
-        self,
-        x_t: Tensor,  # (batch, d_input) or tokens (batch,)
-        state: ModelState,
-        rate: float = 1.0,
-        marks: Tensor | None = None,  # (batch, 1 [+ horizon], k)
+        self, x_t: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
-        """One sample; as `stream`, without the axis of time."""
-        self._check_running("step")
-        if not isinstance(x_t, Tensor):
-            raise ShapeError(f"SequenceModel.step: x_t is a {type(x_t).__name__}, expected a tensor (batch, d_input).")
-        if self.config.head == "forecast":
-            return self.stream(x_t[:, None], state, rate, marks)
-        self._check_input(x_t[:, None], marks, rate)
-        self._check_state(state, x_t)
-        h = self.encoder(x_t[:, None], marks, None)
-        h_t, layers = cast(Stack, self.backbone).step(h[:, 0], state.layers, rate)
-        y, pooled = cast(LastHead, self.head).stream(h_t[:, None], state.pooled)
-        return (y[:, 0] if self.config.head == "sequence" else y), ModelState(layers, pooled)
+        """Process one sample (batch, d_input) or token (batch,); as `stream`, without the axis of time."""
+        y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, marks)
+        return (y[:, 0] if self.config.head == "sequence" else y), state
 
     # -- folders ------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
-        """Write config, weights (safetensors) and a model card to a folder; see `hub.py`."""
+        """Write config, weights (safetensors) and a model card to a folder; see `pretrained.py`."""
         from wavessm.nn.pretrained import save_model
 
         return save_model(self, folder, card)
@@ -158,7 +164,7 @@ class SequenceModel(nn.Module):
     def from_pretrained(
         cls, source: str | Path, revision: str | None = None, local_files_only: bool = False
     ) -> SequenceModel:
-        """The model of such a folder, or of a repository "owner/name"; in evaluation mode."""
+        """Return the model of such a folder, or of a repository "owner/name" of a hub, in evaluation mode."""
         from wavessm.nn.pretrained import from_pretrained
 
         return from_pretrained(source, revision, local_files_only)
@@ -166,18 +172,15 @@ class SequenceModel(nn.Module):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def _unpair(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Pairs as a batch twice as long, partners next to each other."""
+        """Return pairs as a batch of twice the size, partners next to each other."""
         rank = 3 if self.config.encoder == "embedding" else 4
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         if not isinstance(x, Tensor) or x.dim() != rank or x.shape[1] != 2:
-            came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ShapeError(
-                f"SequenceModel: x is {came}, head='pair' expected (batch, 2, length{', d_input' * (rank == 4)})."
-            )
-        if isinstance(lengths, Tensor):
-            if lengths.shape != x.shape[:2]:
-                raise ShapeError(f"SequenceModel: lengths have shape {tuple(lengths.shape)}, expected (batch, 2).")
-            lengths = lengths.flatten()
-        return x.flatten(0, 1), lengths
+            expected = f"(batch, 2, length{', d_input' * (rank == 4)})"
+            raise ShapeError(f"SequenceModel: x is {shape}, head='pair' expected {expected}.")
+        if lengths is not None and lengths.shape != x.shape[:2]:
+            raise ShapeError(f"SequenceModel: lengths have shape {tuple(lengths.shape)}, expected (batch, 2).")
+        return x.flatten(0, 1), None if lengths is None else lengths.flatten()
 
     def _check_input(self, x: Tensor, marks: Tensor | None, rate: float) -> None:
         if not isinstance(x, Tensor):
@@ -208,20 +211,10 @@ class SequenceModel(nn.Module):
             return
         raise OptionError(f"SequenceModel.{call}: {reason}.")
 
-    def _check_running(self, call: str) -> None:
-        """As above, and that statistics are those of training, not of the chunk at hand."""
-        self._check_streams(call)
-        if self.training and self.config.norm == "batch":
-            raise OptionError(
-                f"SequenceModel.{call}: batch norm in training takes its statistics from whole sequences; "
-                "call model.eval() first."
-            )
-
     def _check_state(self, state: ModelState, x: Tensor) -> None:
-        if not isinstance(state, ModelState) or state.pooled.steps.shape[0] != x.shape[0]:
-            came = type(state).__name__
-            came = f"a state of {state.pooled.steps.shape[0]} streams" if isinstance(state, ModelState) else f"a {came}"
+        streams = len(state.pooled.steps) if isinstance(state, ModelState) else 0
+        if streams != len(x):
             raise ShapeError(
-                f"SequenceModel: state is {came}, expected one of {x.shape[0]} streams. "
-                f"Call model.initial_state(batch={x.shape[0]})."
+                f"SequenceModel: state has {streams} streams, the input has {len(x)}. "
+                f"Call model.initial_state(batch={len(x)})."
             )
