@@ -29,9 +29,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row
-from wavessm.data import load_image, load_listops, load_ptbxl, load_speech, load_text
+from wavessm.data import load
 from wavessm.data.baselines import baseline_scores
-from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
+from wavessm.data.datasets.forecast import SETS, ForecastOptions
 from wavessm.data.source import DataSet, Source, Tokens
 from wavessm.errors import DataError
 from wavessm.nn.model import SequenceModel
@@ -71,7 +71,7 @@ def forecasts(root: str, variables: list[str]) -> list[Row]:
     rows = []
     for options in pairs(variables):
         began = time.perf_counter()
-        data = load_forecast(root, options["dataset"], options["horizon"], options["variables"] == "multi")
+        data = load("forecast", root, **options)
         scores = baseline_scores(data)
         seconds = time.perf_counter() - began
         for model, score in scores.items():
@@ -104,7 +104,7 @@ def features(x: torch.Tensor) -> np.ndarray:  # (cases, length, leads) → (case
 def ecg(root: str, _: list[str]) -> list[Row]:
     rows = []
     for task in ("super-diag", "sub-diag", "diag", "form", "rhythm", "all"):
-        data = load_ptbxl(root, task)
+        data = load(f"ptbxl-{task}", root)
         began = time.perf_counter()
         model = make_pipeline(StandardScaler(), MultiOutputClassifier(LogisticRegression(max_iter=1000)))
         model.fit(features(data.train.x), data.train.y.numpy())
@@ -167,9 +167,9 @@ def bands(source: Source, n: int = 40) -> np.ndarray:
 
 def arena(root: str, _: list[str]) -> list[Row]:
     rows = []
-    for task, load in (("text", load_text), ("listops", load_listops), ("image", load_image)):
+    for task in ("text", "listops", "image"):
         try:
-            data = load(root)
+            data = load(task, root)
         except DataError as missing:
             print(missing)
             continue
@@ -180,7 +180,7 @@ def arena(root: str, _: list[str]) -> list[Row]:
 
 
 def speech(root: str, _: list[str]) -> list[Row]:
-    return classified("speech", load_speech(root, 30), bands, "the power in 40 bands", {"words": 30})
+    return classified("speech", load("speech", root, words=30), bands, "the power in 40 bands", {"words": 30})
 
 
 PARTS: dict[str, Callable[[str, list[str]], list[Row]]] = {

@@ -6,6 +6,7 @@ frequency, a series has a daily cycle.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import wave
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from PIL import Image
+
+from wavessm.data import load
 
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SUPERCLASSES = ("CD", "HYP", "MI", "NORM", "STTC")
@@ -268,3 +271,29 @@ def pathfinder(folder: Path, size: int = 32, batches: int = 2, per_batch: int = 
             lines.append(f"imgs/{batch} sample_{i}.png {i} {label} 1.0 14 4 2 0.5 1 1\n")
         (place / "metadata" / f"{batch}.npy").write_text("".join(lines))
     return Path(folder)
+
+
+# -- loaders ----------------------------------------------------------------------------------------------------------
+
+
+def load_ptbxl(root, labels="super-diag", sampling_rate=100, **options):
+    return load(f"ptbxl-{labels}", root, sampling_rate=sampling_rate, **options)
+
+
+def load_forecast(root, dataset="ETTh1", horizon=24, multivariate=False, context=None, **options):
+    variables = "multi" if multivariate else "uni"
+    return load("forecast", root, dataset=dataset, horizon=horizon, variables=variables, context=context, **options)
+
+
+def load_csv(path, target=None, calendar="table", future_calendar=False, **options):
+    return load("csv", path, target=target, calendar=calendar, future_calendar=future_calendar, **options)
+
+
+def load_wfdb(folder, labels=None, **options):
+    return load("wfdb", folder, labels=None if labels is None else str(labels), **options)
+
+
+load_arrays, load_wav_folder, load_speech, load_listops, load_text, load_retrieval, load_image, load_pathfinder = (
+    functools.partial(load, task)
+    for task in ("arrays", "wav", "speech", "listops", "text", "retrieval", "image", "pathfinder")
+)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import miniatures
+from miniatures import load_listops
 from wavessm.cli import main
-from wavessm.data import load_listops
 from wavessm.data.source import Batch, DataInfo
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 import miniatures
-from wavessm.data import Tokens, check_set, list_sets, load_image, load_retrieval, load_speech, load_text
+from miniatures import load_image, load_retrieval, load_speech, load_text
+from wavessm.data import Tokens, check_set, list_sets
 from wavessm.data.datasets.image import _grey as grey
 from wavessm.data.datasets.speech import s4_statistics
 from wavessm.errors import DataError, OptionError, ShapeError

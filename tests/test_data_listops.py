@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavessm.data import load_listops
+from miniatures import load_listops
 from wavessm.errors import DataError, OptionError
 from wavessm_lab.generate.listops import FILES, Grammar, Sizes, draw, generate_listops, stream
 

@@ -12,7 +12,7 @@ from PIL import Image
 from scipy import ndimage
 
 import miniatures
-from wavessm.data import load_pathfinder
+from miniatures import load_pathfinder
 from wavessm.errors import DataError
 from wavessm_lab.generate.pathfinder import generate_pathfinder
 from wavessm_lab.generate.snakes import draw_picture

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import miniatures
-from wavessm.data import load_ptbxl, read_record
+from miniatures import load_ptbxl
+from wavessm.data import read_record
 from wavessm.data.datasets.ptbxl import LABELS
 from wavessm.data.files import import_wfdb
-from wavessm.errors import DataError, OptionError, UnknownNameError
+from wavessm.errors import DataError, UnknownNameError
 
 wfdb = import_wfdb()
 
@@ -228,9 +229,9 @@ def test_missing_pieces_are_named_with_where_they_are_published(tmp_path):
 
 def test_bad_tables_and_options_say_what_is_wrong(tmp_path):
     folder = miniatures.ptbxl(tmp_path, records=60, seconds=1)
-    with pytest.raises(UnknownNameError, match="did you mean 'super-diag'"):
+    with pytest.raises(UnknownNameError, match="did you mean 'ptbxl-super-diag'"):
         load_ptbxl(folder, "superdiag")
-    with pytest.raises(OptionError, match="sampling_rate is 250, expected 100 or 500"):
+    with pytest.raises(UnknownNameError, match="unknown sampling_rate 250"):
         load_ptbxl(folder, sampling_rate=250)
     table = pd.read_csv(folder / "ptbxl_database.csv")
 

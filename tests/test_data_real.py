@@ -9,16 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from wavessm.data import (
-    baseline_scores,
-    check_set,
-    load_forecast,
-    load_image,
-    load_ptbxl,
-    load_speech,
-    load_text,
-    read_record,
-)
+from miniatures import load_forecast, load_image, load_ptbxl, load_speech, load_text
+from wavessm.data import baseline_scores, check_set, read_record
 from wavessm.data.datasets.forecast import SETS
 from wavessm.data.files import import_wfdb
 

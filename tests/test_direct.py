@@ -11,10 +11,11 @@ import torch
 
 import miniatures
 import wavessm as ws
+from miniatures import load_forecast
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.data.baselines import fit_linear, score
-from wavessm.data.datasets.forecast import SETS, ForecastOptions, load_forecast
+from wavessm.data.datasets.forecast import SETS, ForecastOptions
 from wavessm.data.windows import make_marks
 from wavessm.nn.heads import DirectPath
 from wavessm.training import checkpoint, start_at_ridge

@@ -10,23 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, tasks
+from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, load, tasks
 
 _PLACES = {
-    "baselines": ("LastValue", "Linear", "Score", "Seasonal", "baseline_scores", "fit_linear", "predict", "score"),
+    "baselines": ("ForecastErrors", "Linear", "Seasonal", "baseline_scores", "fit_linear", "predict", "score"),
     "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
-    "datasets.arrays": ("load_arrays",),
-    "datasets.csv": ("load_csv",),
-    "datasets.forecast": ("load_forecast",),
-    "datasets.image": ("load_image",),
-    "datasets.listops": ("load_listops",),
-    "datasets.pathfinder": ("load_pathfinder",),
-    "datasets.ptbxl": ("load_ptbxl",),
-    "datasets.retrieval": ("load_retrieval",),
-    "datasets.speech": ("load_speech",),
-    "datasets.text": ("load_text",),
-    "datasets.wav": ("load_wav_folder",),
-    "datasets.wfdb": ("load_wfdb",),
     "fetch": ("Fetched", "fetch_set"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
     "published": ("Finding", "Published", "Row", "check_set", "list_sets"),
@@ -34,7 +22,7 @@ _PLACES = {
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = ["DataOptions", "Recipe", "Task", "data_root", "get_task", "tasks", *_MODULE_OF]
+__all__ = ["DataOptions", "Recipe", "Task", "data_root", "get_task", "load", "tasks", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint, left_out
+from wavessm.data.cache import Prepared, cached
 from wavessm.data.files import Signal
 from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.errors import DataError
@@ -38,7 +38,7 @@ class Cases:
     lengths: np.ndarray  # (cases,) int64
     targets: np.ndarray  # (cases,) or (cases, k)
     part: np.ndarray  # (cases,) of "train", "val", "test"; or "" of all, where no parts are given
-    name: Callable[[int], str]  # what to call a case in a message
+    name: Callable[[Any], str]  # what to call a case in a message
     source: str
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
@@ -47,10 +47,10 @@ class Cases:
     skipped: tuple[str, ...] = ()
 
 
-def make_set(name: str, cases: Cases, seed: int) -> DataSet:
+def make_set(name: str, cases: Cases) -> DataSet:
     """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
-    _check_targets(cases, cases.kind)
-    rows = split(cases, cases.kind, seed)
+    _check_targets(cases)
+    rows = split(cases)
     targets, classes, target_scale = _encode(cases, rows)
     mean, std = _channel_scale(cases, rows["train"])
     values = (cases.values - mean) / std
@@ -89,7 +89,7 @@ def guess_kind(targets: np.ndarray) -> str:
     return "regression" if targets.dtype.kind == "f" or columns else "multiclass"
 
 
-def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
+def split(cases: Cases) -> dict[str, np.ndarray]:
     """Rows of each part. Given parts stay; missing ones are drawn from the training cases, 15 % each, by class.
 
     Every class keeps at least one case in training. Where there are parts, a case outside of them is refused.
@@ -99,7 +99,7 @@ def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
     if 0 < loose.size < len(cases.part):
         there = " and ".join(part for part in rows if rows[part].size)
         raise DataError(
-            f"{cases.name(int(loose[0]))}: in none of the parts {', '.join(rows)}, though others are in {there} "
+            f"{cases.name(loose[0])}: in none of the parts {', '.join(rows)}, though others are in {there} "
             f"({loose.size} such cases); move them into a part."
         )
     pool = loose if loose.size else rows["train"]
@@ -108,9 +108,9 @@ def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
     rows["train"] = pool
     missing = [part for part in ("val", "test") if not rows[part].size]
     if missing:
-        keys = _strata(cases.targets[pool], kind)
+        keys = _strata(cases.targets[pool], cases.kind)
         counts = {part: max(1, round(FRACTIONS[part] * pool.size)) for part in missing}
-        order = _stratified_order(keys, np.random.default_rng(seed))
+        order = _stratified_order(keys, np.random.default_rng(0))
         if order.size < sum(counts.values()) + 1:
             raise DataError(
                 f"{cases.source}: {pool.size} cases in {np.unique(keys).size} classes are too few to draw a "
@@ -123,32 +123,24 @@ def split(cases: Cases, kind: str, seed: int) -> dict[str, np.ndarray]:
     return rows
 
 
-def _check_targets(cases: Cases, kind: str) -> None:
+def _check_targets(cases: Cases) -> None:
     """Refuse targets that the kind cannot have."""
-    targets, numbers = cases.targets, cases.targets.dtype.kind in "buif"
-    if kind == "multiclass" and targets.ndim != 1:
-        raise DataError(
-            f"{cases.source}: classes of shape {targets.shape}, expected ({len(targets)},); save y[:, 0], or say with "
-            "kind that these are values (regression) or labels (multilabel)."
-        )
+    targets, kind, numbers = cases.targets, cases.kind, cases.targets.dtype.kind in "buif"
+    if targets.ndim != {"multiclass": 1, "multilabel": 2}.get(kind, targets.ndim):
+        shape = {"multiclass": f"({len(targets)},)", "multilabel": f"({len(targets)}, k), columns of 0 and 1"}[kind]
+        raise DataError(f"{cases.source}: targets of shape {targets.shape}, expected {shape} for {kind}; save y[:, 0], "
+                        "or give the kind.")  # fmt: skip
     if kind != "multiclass" and not numbers:
         raise DataError(
             f"{cases.source}: targets of {targets.dtype}, expected numbers for {kind}; text is for classes."
         )
-    if kind == "multilabel" and targets.ndim != 2:
-        raise DataError(
-            f"{cases.source}: labels of shape {targets.shape}, expected ({len(targets)}, k), a column of 0 and 1 for "
-            "each label; for one class a case, the kind is multiclass."
-        )
     if kind == "multilabel" and (odd := np.argwhere(~np.isin(targets, (0, 1)))).size:
-        case, label = (int(i) for i in odd[0])
-        raise DataError(
-            f"{cases.name(case)}: label {label} is {targets[case, label]:g}, expected 0 or 1 ({len(odd)} such labels)."
-        )
-    if kind != "multilabel" and numbers and (gaps := np.argwhere(~np.isfinite(targets))).size:
-        raise DataError(
-            f"{cases.name(int(gaps[0][0]))}: NaN in its target ({len(gaps)} in all); fill it or leave the case out."
-        )
+        case, label = odd[0]
+        raise DataError(f"{cases.name(case)}: label {label} is {targets[case, label]:g}, expected 0 or 1 ({len(odd)} "
+                        "such labels).")  # fmt: skip
+    if numbers and (gaps := np.argwhere(~np.isfinite(targets))).size:
+        raise DataError(f"{cases.name(gaps[0][0])}: NaN in its target ({len(gaps)} in all); fill it or leave the case "
+                        "out.")  # fmt: skip
 
 
 def _strata(targets: np.ndarray, kind: str) -> np.ndarray:
@@ -186,7 +178,7 @@ def _encode(
         place = np.searchsorted(known, targets).clip(max=known.size - 1)
         if (unseen := np.flatnonzero(known[place] != targets)).size:
             raise DataError(
-                f"{cases.name(int(unseen[0]))}: label {targets[unseen[0]]!s} never occurs in training "
+                f"{cases.name(unseen[0])}: label {targets[unseen[0]]!s} never occurs in training "
                 f"({unseen.size} such cases); move some to the training part or leave them out."
             )
         return place.astype(np.int64), tuple(str(label) for label in known), None
@@ -236,16 +228,14 @@ class Recordings(NamedTuple):
     classes: tuple[str, ...] = ()
 
 
-def load_recordings(
-    name: str, listed: Recordings, read: Callable[[Path], Signal], skip_bad: bool, seed: int
-) -> DataSet:
+def load_recordings(name: str, listed: Recordings, read: Callable[[Path], Signal], skip_bad: bool) -> DataSet:
     """Read recordings once, pad them to the longest, cache them and make a set of them.
 
     A file that cannot be read raises `DataError`; with `skip_bad` it is left out and listed in `info.skipped`.
     """
-    key = {"files": fingerprint([listed.folder], listed.folder), "names": listed.files, "layout": 3}
-    prepared = cached(cache_folder(listed.folder), name, key, lambda: _read_all(listed, read))
-    skipped = left_out(prepared, skip_bad, str(listed.folder))
+    folder = listed.folder
+    prepared = cached(name, folder, [folder], {"names": listed.files}, lambda: _read_all(listed, read))
+    skipped = prepared.bad_files(skip_bad, str(folder))
     good = np.array([file not in skipped for file in listed.files])
     files = [file for file in listed.files if file not in skipped]
     targets = np.asarray(listed.targets, dtype=str if listed.kind == "multiclass" else None)
@@ -254,15 +244,15 @@ def load_recordings(
         np.array(prepared.arrays["lengths"]),
         targets[good],
         np.array(listed.parts)[good],
-        lambda i: str(listed.folder / files[i]),
-        str(listed.folder),
+        lambda i: str(folder / files[i]),
+        str(folder),
         listed.kind,
         listed.classes,
         tuple(prepared.notes["channels"]),
         prepared.notes["sampling_rate"],
         skipped,
     )
-    return make_set(name, cases, seed)
+    return make_set(name, cases)
 
 
 def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:

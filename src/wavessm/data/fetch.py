@@ -13,8 +13,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
@@ -118,48 +116,39 @@ def _unpack(archive: Path, known: Published, final: Path) -> None:
     beside = final.with_name(f".{final.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    files = 0
+    found = False
     try:
-        with _members(archive) as members:
-            for name, opened in members:
-                below = _below(name, known.inside)
-                if below is None:
-                    continue
-                target = beside / below
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with opened() as source, open(target, "wb") as file:
-                    shutil.copyfileobj(source, file, 1 << 20)
-                files += 1
+        for name, source in _members(archive):
+            below = _below(name, known.inside)
+            if below is None:
+                continue
+            (beside / below).parent.mkdir(parents=True, exist_ok=True)
+            with open(beside / below, "wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+            found = True
+        if not found:
+            raise DataError(f"{archive}: no {known.inside} in it; has the publisher changed the archive?")
+        os.replace(beside, final)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
         archive.unlink()
         raise DataError(f"{archive}: damaged ({reason}); it was removed, fetch it again.") from reason
-    else:
-        if not files:
-            raise DataError(f"{archive}: no {known.inside} in it; has the publisher changed the archive?")
-        os.replace(beside, final)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-Member = tuple[str, Callable[[], IO[bytes]]]
-
-
-@contextmanager
-def _members(archive: Path) -> Iterator[Iterator[Member]]:
-    """Names of the plain files in an archive and how to open them; links and devices are passed over."""
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Names and contents of the plain files in an archive; links and devices are passed over."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
-            plain = (info for info in packed.infolist() if not info.is_dir())
-            yield ((info.filename, partial(packed.open, info)) for info in plain)
+            for info in packed.infolist():
+                if not info.is_dir():
+                    with packed.open(info) as file:
+                        yield info.filename, file
         return
     with tarfile.open(archive, "r|*") as stream:  # as a stream: an archive may have millions of members
-        yield ((info.name, partial(_tar_file, stream, info)) for info in stream if info.isfile())
-
-
-def _tar_file(stream: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = stream.extractfile(info)
-    assert file is not None  # it is a plain file
-    return file
+        for member in stream:
+            if member.isfile() and (content := stream.extractfile(member)) is not None:
+                yield member.name, content
 
 
 def _below(name: str, inside: str) -> Path | None:

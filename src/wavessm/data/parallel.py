@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,23 +17,23 @@ from itertools import islice
 from multiprocessing.connection import wait
 from typing import TypeVar
 
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
 def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Iterator[Result]:
-    """work(job) of every job, in order. workers: processes; 1 works in this one, 0 takes one a core.
+    """Yield work(job) of every job, in order. At most two jobs per process wait or run at a time.
 
-    `work` is a function of a module (it travels by name). At most two jobs a process wait or run at a time, so that
-    endless `jobs` and slow readers are fine.
+    Args:
+        work: a function of a module, since it travels by name.
+        jobs: what to do; may be endless.
+        workers: processes; 1 works in this one, 0 takes one per core.
 
     >>> list(in_order(abs, [-1, 2, -3], workers=1))
     [1, 2, 3]
     """
-    if workers < 0:
-        raise OptionError(f"workers is {workers}, expected 0 (one a core) or more.")
     workers = workers or os.cpu_count() or 1
     if workers == 1:
         yield from map(work, jobs)
@@ -56,13 +55,12 @@ def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -
 
 
 def end_with_parent() -> None:
-    """Let this process die when whoever started it is gone: one that was killed cannot say so."""
+    """End this process when the one that started it is gone: one that was killed cannot tell."""
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
 
-    def watch() -> None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
+    def watch(sentinel: int) -> None:
+        wait([sentinel])
+        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=watch, args=(parent.sentinel,), daemon=True).start()

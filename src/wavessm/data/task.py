@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wavessm.data.datasets import TASKS
 from wavessm.errors import DataError, OptionError, unknown_name
+from wavessm.nn.config import check_fields
 
 if TYPE_CHECKING:
     from wavessm.data.source import DataSet
@@ -38,7 +39,15 @@ RENAMED: dict[str, str] = {
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Options of a task's data: a frozen dataclass of plain values, each documented by a docstring below it."""
+    """Options of a task's data: a frozen dataclass of plain values, each documented by a docstring below it.
+
+    Values are checked by their annotations, whole numbers must be at least 1; `checks` has other conditions.
+    """
+
+    checks: ClassVar[dict[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.checks)
 
     def load(self, seed: int) -> DataSet:
         """Read the data.
@@ -142,6 +151,24 @@ def get_task(name: str) -> Task:
             if task.name == name:
                 return task
     raise unknown_name("task", name, tasks())
+
+
+def load(task: str, path: str | Path = "", seed: int = 0, **options: Any) -> DataSet:
+    """Load the data of a task.
+
+    Args:
+        task: its name, one of `tasks()`.
+        path: folder or file of the data; default $WAVESSM_DATA for published sets.
+        seed: seed of a run, for generated data.
+        **options: options of the data, as on the command line: `load("forecast", root, dataset="ETTh1", horizon=24)`.
+
+    Raises:
+        DataError: naming the file that is missing or wrong.
+        OptionError: naming the option.
+    """
+    chosen = get_task(task)
+    given = {chosen.path_option: os.fspath(path)} if path and chosen.path_option else {}
+    return chosen.with_options({**given, **options}).load(seed)
 
 
 def modules() -> list[ModuleType]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
+from wavessm.data.cache import Prepared, cached
 from wavessm.data.source import DataInfo, DataSet, Tokens
 from wavessm.errors import DataError
 
@@ -60,22 +60,24 @@ def _codes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-def cached_tokens(
+def token_set(
     name: str,
     folder: Path,
     files: Iterable[Path],
-    options: Mapping[str, Any],
+    options: dict[str, Any],
+    classes: tuple[str, ...],
     read: Callable[[], TokenParts],
     pairs: bool = False,
-) -> Prepared:
-    """Tokens, starts, lengths and labels of each part, from the cache where they are in it.
+) -> DataSet:
+    """Return a set of token sequences, from the cache where it is in it.
 
     Args:
-        name: of the cache file.
-        folder: of the set; the cache is beside it.
-        files: files and folders that the result depends on.
-        options: options that it depends on.
-        read: reads the parts.
+        name: of the set.
+        folder: of the set.
+        files: files and folders below it that the set depends on.
+        options: options that it depends on, "max_length" among them.
+        classes: names of the classes.
+        read: reads the parts; where "val" is not among them, it is the training part.
         pairs: whether sequences 2i and 2i + 1 belong together.
     """
 
@@ -83,12 +85,10 @@ def cached_tokens(
         parts, symbols = read()
         arrays: dict[str, np.ndarray] = {}
         for part, cases in parts.items():
-            tokens, labels = [], []
-            for sequence, label in cases:
-                tokens.append(sequence)
-                labels.append(label)
-            if not tokens:
+            listed = list(cases)
+            if not listed:
                 raise DataError(f"{folder}: the {part} part has no cases.")
+            tokens, labels = zip(*listed, strict=True)
             y, lengths = np.array(labels, np.int64), np.array([len(case) for case in tokens], np.int64)
             starts = np.cumsum(lengths) - lengths
             if pairs:
@@ -97,17 +97,12 @@ def cached_tokens(
             arrays |= {f"{field}_{part}": array for field, array in zip(_FIELDS, values, strict=True)}
         return Prepared(arrays, {"symbols": list(symbols)})
 
-    key = {"files": fingerprint(files, folder), **options, "layout": 2}
-    return cached(cache_folder(folder.parent), name, key, build)
-
-
-def token_set(name: str, prepared: Prepared, classes: tuple[str, ...], max_length: int) -> DataSet:
-    """Put a set together; where no validation part was read, it is the training part."""
-    parts = {
+    prepared = cached(name, folder, files, options, build)
+    sources = {
         part: Tokens(*(torch.from_numpy(prepared.arrays[f"{field}_{part}"]) for field in _FIELDS))
         for part in ("train", "val", "test")
         if f"flat_{part}" in prepared.arrays
     }
     symbols = tuple(prepared.notes["symbols"])
-    info = DataInfo("multiclass", 1, len(classes), max_length, classes=classes, symbols=symbols)
-    return DataSet(name, parts["train"], parts.get("val", parts["train"]), parts["test"], info)
+    info = DataInfo("multiclass", 1, len(classes), options["max_length"], classes=classes, symbols=symbols)
+    return DataSet(name, sources["train"], sources.get("val", sources["train"]), sources["test"], info)

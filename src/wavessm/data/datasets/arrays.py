@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wavessm.data.task import DataOptions, Recipe, Task, data_path
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,11 @@ log = logging.getLogger("wavessm.data")
 
 @dataclass(frozen=True)
 class ArraysOptions(DataOptions):
-    """Options of the data."""
+    """X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
+
+    X_val.npy, y_val.npy, X_test.npy, y_test.npy (and lengths_…) are used where they are there; otherwise 15 % each are
+    drawn from the training cases, by class.
+    """
 
     folder: str = ""
     """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, X_test.npy, y_test.npy if there are any."""
@@ -28,7 +32,33 @@ class ArraysOptions(DataOptions):
     """What y means; None takes whole numbers and text for classes, columns of 0 and 1 for labels."""
 
     def load(self, seed: int) -> DataSet:
-        return load_arrays(data_path(self.folder, "folder"), self.kind)
+        import numpy as np
+
+        from wavessm.data.cases import Cases, guess_kind, make_set
+
+        folder = data_path(self.folder, "folder")
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
+        read = {"train": _read_part(folder, "")}
+        for part in ("val", "test"):
+            if (folder / f"X_{part}.npy").exists() or (folder / f"y_{part}.npy").exists():
+                read[part] = _read_part(folder, f"_{part}")
+        main = read["train"]
+        for part, (X, y, _) in read.items():
+            if X.shape[1:] != main[0].shape[1:] or y.shape[1:] != main[1].shape[1:]:
+                raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]}, targets {y.shape[1:]}, "
+                                f"in X.npy and y.npy {main[0].shape[1:]} and {main[1].shape[1:]}.")  # fmt: skip
+        if main[0].shape[1] < main[0].shape[2]:
+            log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps", main[0].shape)
+        part_of = np.repeat(list(read), [len(X) for X, _, _ in read.values()])
+
+        def name(case: int) -> str:
+            suffix = "" if part_of[case] == "train" else f"_{part_of[case]}"
+            return f"{folder / f'X{suffix}.npy'}, case {case - int(np.argmax(part_of == part_of[case]))}"
+
+        X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
+        kind = self.kind or guess_kind(main[1])
+        return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder), kind))
 
     def checksum(self) -> str:
         from wavessm.data.cases import checksum
@@ -47,49 +77,6 @@ RECIPES = {
 TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder"),)
 
 
-def load_arrays(folder: str | Path, kind: str | None = None, seed: int = 0) -> DataSet:
-    """Load X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
-
-    X_val.npy, y_val.npy, X_test.npy, y_test.npy (and lengths_…) are used where they are there; otherwise 15 % each are
-    drawn from the training cases, by class.
-
-    Args:
-        folder: where the files are.
-        kind: "multiclass", "multilabel" or "regression". None: y (cases,) of whole numbers or text are classes,
-            (cases, k) of 0 and 1 labels, other numbers values to predict.
-        seed: seed of the split.
-    """
-    import numpy as np
-
-    from wavessm.data.cases import Cases, guess_kind, make_set
-
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
-    read = {"train": _read_part(folder, "")}
-    for part in ("val", "test"):
-        if (folder / f"X_{part}.npy").exists() or (folder / f"y_{part}.npy").exists():
-            read[part] = _read_part(folder, f"_{part}")
-    main = read["train"]
-    for part, (X, y, _) in read.items():
-        if X.shape[1:] != main[0].shape[1:] or y.shape[1:] != main[1].shape[1:]:
-            raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]} and targets {y.shape[1:]}, in "
-                            f"X.npy and y.npy {main[0].shape[1:]} and {main[1].shape[1:]}.")  # fmt: skip
-    kind = kind or guess_kind(main[1])
-    if kind not in ("multiclass", "multilabel", "regression"):
-        raise OptionError(f"load_arrays: kind is {kind!r}, expected multiclass, multilabel or regression.")
-    if main[0].shape[1] < main[0].shape[2]:
-        log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps", main[0].shape)
-    part_of = np.repeat(list(read), [len(X) for X, _, _ in read.values()])
-
-    def name(case: int) -> str:
-        suffix = "" if part_of[case] == "train" else f"_{part_of[case]}"
-        return f"{folder / f'X{suffix}.npy'}, case {case - int(np.argmax(part_of == part_of[case]))}"
-
-    X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
-    return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder), kind), seed)
-
-
 def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """X (cases, length, channels) float32, y and lengths of one part, checked against each other."""
     import numpy as np
@@ -100,20 +87,17 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
     X, y = read_npy(files["X"]), read_npy(files["y"])
     if X.ndim not in (2, 3) or X.dtype.kind not in "buif" or 0 in X.shape:
         raise DataError(f"{files['X']}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, channels).")
-    if y.ndim not in (1, 2) or len(y) != len(X) or 0 in y.shape:
-        raise DataError(f"{files['y']}: shape {y.shape}, expected ({len(X)},) or ({len(X)}, k), one row per case of X.")
     y = np.char.decode(y, "utf-8") if y.dtype.kind == "S" else y
-    if y.dtype.kind not in "buifU":
-        raise DataError(f"{files['y']}: {y.dtype}, expected numbers or text.")
+    if y.ndim not in (1, 2) or len(y) != len(X) or 0 in y.shape or y.dtype.kind not in "buifU":
+        raise DataError(f"{files['y']}: shape {y.shape} of {y.dtype}, expected numbers or text ({len(X)},) or "
+                        f"({len(X)}, k), one row per case of X.")  # fmt: skip
     X = X.reshape(*X.shape[:2], -1).astype(np.float32)
     lengths = np.full(len(X), X.shape[1])
     if files["lengths"].exists():
         lengths = read_npy(files["lengths"])
-        if lengths.shape != (len(X),) or lengths.dtype.kind not in "iu":
-            raise DataError(
-                f"{files['lengths']}: shape {lengths.shape} of {lengths.dtype}, expected {len(X)} whole numbers."
-            )
-        if lengths.min() < 1 or lengths.max() > X.shape[1]:
-            raise DataError(f"{files['lengths']}: from {lengths.min()} to {lengths.max()}, expected 1 to {X.shape[1]}.")
+        whole = lengths.shape == (len(X),) and lengths.dtype.kind in "iu"
+        if not whole or lengths.min() < 1 or lengths.max() > X.shape[1]:
+            raise DataError(f"{files['lengths']}: shape {lengths.shape} of {lengths.dtype}, expected {len(X)} whole "
+                            f"numbers from 1 to {X.shape[1]}.")  # fmt: skip
         X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
     return X, y, lengths.astype(np.int64)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wavessm.data.task import DataOptions, Recipe, Task, data_path
-from wavessm.errors import DataError
 
 if TYPE_CHECKING:
     from wavessm.data.source import DataSet
@@ -18,7 +17,7 @@ log = logging.getLogger("wavessm.data")
 
 @dataclass(frozen=True)
 class CsvOptions(DataOptions):
-    """Options of the data."""
+    """The first 70 % of the rows train, the next 10 % validate, the last 20 % test; see `window_sets`."""
 
     path: str = ""
     """CSV file with a row for each time step."""
@@ -29,22 +28,34 @@ class CsvOptions(DataOptions):
     context: int = 96
     """Steps the model sees."""
     date_column: str | None = None
-    """Column with dates, for the calendar; None takes one named date, datetime, timestamp or time."""
+    """Column with dates; None takes one named date, datetime, timestamp or time, or a first column of dates."""
     calendar: Literal["table", "numbers", "waves", "waves-year"] = "waves"
     """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year."""
     future_calendar: bool = True
     """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
-        return load_csv(
-            data_path(self.path, "path"),
-            target=self.target,
-            horizon=self.horizon,
-            context=self.context,
-            date_column=self.date_column,
-            calendar=self.calendar,
-            future_calendar=self.future_calendar,
-        )
+        import numpy as np
+
+        from wavessm.data.tables import guess_dates, read_table
+        from wavessm.data.windows import read_series, window_sets
+
+        path = data_path(self.path, "path")
+        columns, dates = None if self.target is None else [self.target], self.date_column
+        if dates is None:
+            table = read_table(path)
+            dates, dated = guess_dates(table)
+            others = [name for name in table.columns if name != dates]
+            if dates is not None and not dated and others:
+                log.warning("%s: column %r holds numbers, not dates; it is left out", path, dates)
+                columns, dates = columns or others, None
+        series = read_series(path, columns, dates)
+        if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
+            log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", path)
+        rows = len(series.values)
+        train, test = int(0.7 * rows), int(0.2 * rows)
+        parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
+        return window_sets("csv", series, parts, self.context, self.horizon, self.calendar, self.future_calendar)
 
     def checksum(self) -> str:
         from wavessm.data.cases import checksum
@@ -57,52 +68,3 @@ _BEST = Recipe(
     {"lr": 5e-3, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "patience": 10},
 )
 TASKS = (Task("csv", CsvOptions(), {"best": _BEST}, "path"),)
-
-
-def load_csv(
-    path: str | Path,
-    target: str | None = None,
-    horizon: int = 24,
-    context: int = 96,
-    date_column: str | None = None,
-    calendar: str = "table",
-    future_calendar: bool = False,
-) -> DataSet:
-    """Load a table of rows in time. The first 70 % of the rows train, the next 10 % validate, the last 20 % test.
-
-    Args:
-        path: the CSV file.
-        target: column to forecast; None forecasts all.
-        horizon: steps to forecast.
-        context: steps the model sees.
-        date_column: None takes a column named date, datetime, timestamp or time (in any case) where there is one; if
-            it holds numbers alone, it is left out. Without dates there is no calendar.
-        calendar: "table", "numbers", "waves" (of day and week) or "waves-year".
-        future_calendar: give the model the calendar of the horizon too.
-    """
-    import numpy as np
-
-    from wavessm.data.tables import guess_dates, read_table
-    from wavessm.data.windows import read_series, window_sets
-
-    path = Path(path)
-    columns = None if target is None else [target]
-    if date_column is None:
-        table = read_table(path)
-        date_column, dated = guess_dates(table)
-        others = [str(name) for name in table.columns if name != date_column]
-        if date_column is not None and not dated and others:
-            log.warning(
-                "%s: column %r holds numbers, not dates; it is left out and rows have no dates", path, date_column
-            )
-            columns, date_column = columns or others, None
-    series = read_series(path, columns, date_column)
-    if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
-        log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", path)
-    rows = len(series.values)
-    if rows < context + horizon:
-        raise DataError(f"{path}: {rows} rows, fewer than context {context} + horizon {horizon}; give more rows, or a "
-                        f"shorter context or horizon.")  # fmt: skip
-    train, test = int(0.7 * rows), int(0.2 * rows)
-    parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
-    return window_sets("csv", series, parts, context, horizon, calendar, future_calendar)

@@ -25,13 +25,13 @@ Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and
 class ForecastSet:
     """A published series. month_rows: rows in 30 days where the parts are months, else 0."""
 
-    files: tuple[str, ...]  # names it is published under; the first with all columns
+    file: str  # with all columns
     target: str
     columns: int
     lengths: Lengths
     published: str
     month_rows: int = 0
-    univariate_file: tuple[str, str] | None = None  # a file with one column only, and its name
+    univariate_file: tuple[str, str] = ("", "")  # a file with one column only, and its name
 
 
 _ETT = "https://github.com/zhouhaoyi/ETDataset"
@@ -39,23 +39,23 @@ _INFORMER = "https://github.com/zhouhaoyi/Informer2020 (its README links the arc
 
 SETS = {
     "ETTh1": ForecastSet(
-        ("ETTh1.csv",), "OT", 7,
+        "ETTh1.csv", "OT", 7,
         {24: (720, 48), 48: (720, 96), 168: (720, 168), 336: (720, 168), 720: (720, 336)}, _ETT, 30 * 24,
     ),
     "ETTh2": ForecastSet(
-        ("ETTh2.csv",), "OT", 7,
+        "ETTh2.csv", "OT", 7,
         {24: (48, 48), 48: (96, 96), 168: (336, 336), 336: (336, 336), 720: (336, 720)}, _ETT, 30 * 24,
     ),
     "ETTm1": ForecastSet(
-        ("ETTm1.csv",), "OT", 7,
+        "ETTm1.csv", "OT", 7,
         {24: (96, 672), 48: (96, 96), 96: (384, 384), 288: (384, 672), 672: (384, 672)}, _ETT, 30 * 24 * 4,
     ),
     "WTH": ForecastSet(
-        ("WTH.csv",), "WetBulbCelsius", 12,
+        "WTH.csv", "WetBulbCelsius", 12,
         {24: (720, 168), 48: (720, 96), 168: (168, 336), 336: (336, 720), 720: (720, 720)}, _INFORMER,
     ),
     "ECL": ForecastSet(
-        ("ECL.csv",), "MT_320", 321, {horizon: (384, 384) for horizon in (48, 168, 336, 720, 960)}, _INFORMER,
+        "ECL.csv", "MT_320", 321, {horizon: (384, 384) for horizon in (48, 168, 336, 720, 960)}, _INFORMER,
         univariate_file=("ECL_univariate.csv", "OT"),
     ),
 }  # fmt: skip
@@ -64,7 +64,7 @@ ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
 
 @dataclass(frozen=True)
 class ForecastOptions(DataOptions):
-    """Options of the data."""
+    """Windows of a published series, scaled by the training rows; MSE and MAE are reported in that scale."""
 
     root: str = ""
     """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
@@ -82,20 +82,27 @@ class ForecastOptions(DataOptions):
     """Give the model the calendar of the horizon too; it is known."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
 
     def load(self, seed: int) -> DataSet:
+        from wavessm.data.windows import window_sets
+
         if self.dataset not in SETS:
             raise unknown_name("forecasting set", self.dataset, SETS)
-        return load_forecast(
-            data_root(self.root),
-            self.dataset,
-            horizon=self.horizon,
-            multivariate=self.variables == "multi",
-            context=self.context,
-            calendar=self.calendar,
-            future_calendar=self.future_calendar,
-        )
+        known, multi, context = SETS[self.dataset], self.variables == "multi", self.context
+        if context is None and self.horizon not in known.lengths:
+            listed = ", ".join(map(str, known.lengths))
+            raise OptionError(f"{self.dataset}: no context length is published for horizon {self.horizon} (only for "
+                              f"{listed}); give context.")  # fmt: skip
+        path, target = find_series(data_root(self.root), self.dataset, multi)
+        series = _read(path)
+        if target not in series.columns:
+            raise DataError(f"{path}: column {target!r}, the target of {self.dataset}, is missing.")
+        series = series.only([name for name in series.columns if multi and name != target] + [target])
+        context = context or known.lengths[self.horizon][multi]
+        parts = _split_rows(known, series)
+        return window_sets(self.dataset, series, parts, context, self.horizon, self.calendar, self.future_calendar)
 
 
 _PAPER = Recipe(
@@ -109,65 +116,21 @@ _BEST = _PAPER.change(
 TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
-def load_forecast(
-    root: str | Path,
-    name: str = "ETTh1",
-    horizon: int = 24,
-    multivariate: bool = False,
-    context: int | None = None,
-    calendar: str = "table",
-    future_calendar: bool = False,
-) -> DataSet:
-    """Windows of a published series. root: the folder of the CSV files, or a data folder with `forecasting` in it.
-
-    context=None takes the context that Informer's scripts give for the horizon (ECL: 384). x is scaled; MSE and MAE are
-    reported in that scale.
-    """
-    from wavessm.data.windows import window_sets
-
-    name = ALIASES.get(name.lower(), name)
-    if name not in SETS:
-        raise unknown_name("forecasting set", name, SETS)
+def find_series(root: Path, name: str, multivariate: bool) -> tuple[Path, str]:
+    """Return the file of a set and the name of its target column."""
     known = SETS[name]
-    if context is None:
-        if horizon not in known.lengths:
-            listed = ", ".join(map(str, known.lengths))
-            raise OptionError(f"{name}: no context length is published for horizon {horizon} (only for {listed}); "
-                              f"give context.")  # fmt: skip
-        context = known.lengths[horizon][multivariate]
-    path, target = find_series(root, name, multivariate)
-    series = _read(path)
-    if target not in series.columns:
-        raise DataError(f"{path}: column {target!r}, the target of {name}, is missing.")
-    if multivariate:
-        series = series.only([column for column in series.columns if column != target] + [target])
-    else:
-        series = series.only([target])
-    return window_sets(name, series, split_rows(known, series), context, horizon, calendar, future_calendar)
+    for file, target in ((known.file, known.target), known.univariate_file):
+        for folder in (root, root / "forecasting", root / "ETT-small", root / "forecasting" / "ETT-small"):
+            if file and (folder / file).is_file():
+                if multivariate and file != known.file:
+                    raise DataError(f"{name}: {folder / file} has one column only; the multivariate setting needs "
+                                    f"{known.file}, published at {known.published}.")  # fmt: skip
+                return folder / file, target
+    raise DataError(f"{name}: no {known.file} in {root} or {root / 'forecasting'}; it is published at "
+                    f"{known.published}.")  # fmt: skip
 
 
-def find_series(root: str | Path, name: str, multivariate: bool) -> tuple[Path, str]:
-    """The file of a set and the name of its target column."""
-    root, known = Path(root), SETS[name]
-    folders = (root, root / "forecasting", root / "ETT-small", root / "forecasting" / "ETT-small")
-    for folder in folders:
-        for file in known.files:
-            if (folder / file).is_file():
-                return folder / file, known.target
-    for folder in folders:
-        if known.univariate_file and (folder / known.univariate_file[0]).is_file():
-            if multivariate:
-                raise DataError(
-                    f"{name}: {folder / known.univariate_file[0]} has one column only; the multivariate setting needs "
-                    f"{known.files[0]}, published at {known.published}."
-                )
-            return folder / known.univariate_file[0], known.univariate_file[1]
-    raise DataError(
-        f"{name}: no {known.files[0]} in {root} or {root / 'forecasting'}; it is published at {known.published}."
-    )
-
-
-def split_rows(known: ForecastSet, series: Series) -> Parts:
+def _split_rows(known: ForecastSet, series: Series) -> Parts:
     """Rows of train, validation and test."""
     rows = len(series.values)
     if known.month_rows:
@@ -184,7 +147,7 @@ def split_rows(known: ForecastSet, series: Series) -> Parts:
 def _read(path: Path) -> Series:
     import numpy as np
 
-    from wavessm.data.cache import Prepared, cache_folder, cached, fingerprint
+    from wavessm.data.cache import Prepared, cached
     from wavessm.data.windows import Series, read_series
 
     def build() -> Prepared:
@@ -192,10 +155,9 @@ def _read(path: Path) -> Series:
         assert series.seconds is not None
         return Prepared({"values": series.values, "seconds": series.seconds}, {"columns": series.columns})
 
-    key = {"file": fingerprint([path], path.parent), "layout": 1}
-    prepared = cached(cache_folder(path.parent), path.stem, key, build)
-    columns = tuple(prepared.notes["columns"])
-    return Series(np.array(prepared.arrays["values"]), columns, np.array(prepared.arrays["seconds"]), str(path))
+    prepared = cached(path.stem, path.parent, [path], {}, build)
+    values, seconds = (np.array(prepared.arrays[name]) for name in ("values", "seconds"))
+    return Series(values, tuple(prepared.notes["columns"]), seconds, str(path))
 
 
 # -- wavessm data list, check, fetch -----------------------------------------------------------------------------------
@@ -219,16 +181,16 @@ def _check(root: Path, name: str) -> list[Finding]:
 
     known = SETS[name]
     path, target = find_series(root, name, multivariate=False)
-    data = load_forecast(root, name, horizon=min(known.lengths))
+    data = ForecastOptions(str(root), name, min(known.lengths)).load(0)
     findings = [
         Finding("ok", f"{path}: readable, dates rise, no NaN in column {target}"),
         expect("rows", len(data.train.series), _ROWS[name]),  # type: ignore[attr-defined]
         expect("seconds between rows", data.info.step, 900.0 if name == "ETTm1" else 3600.0),
     ]
-    if path.name in known.files:
+    if path.name == known.file:
         findings.append(expect("columns beside the date", len(read_table(path).columns) - 1, known.columns))
     else:
-        findings.append(Finding("note", f"{path.name} has the target only; {known.files[0]} is needed for all columns"))
+        findings.append(Finding("note", f"{path.name} has the target only; {known.file} is needed for all columns"))
     if path.name in _MD5:
         findings.append(expect("MD5", digest(path, "md5"), _MD5[path.name]))
     return findings

@@ -32,13 +32,19 @@ _SPLIT_SEED = 42
 
 @dataclass(frozen=True)
 class ImageOptions(DataOptions):
-    """Options of the data."""
+    """x (batch, 1024, 1): grey pixels row by row; y the class of ten. A tenth of the training pictures validates."""
 
     root: str = ""
     """Folder that holds cifar-10-batches-py/ or cifar-10-batches-bin/; default $WAVESSM_DATA."""
 
     def load(self, seed: int) -> DataSet:
-        return load_image(data_root(self.root))
+        from wavessm.data.cache import cached
+        from wavessm.data.source import DataInfo, split_set
+
+        files = find_image(data_root(self.root))
+        prepared = cached("image", files[0].parent, files, {}, lambda: _read_all(files))
+        info = DataInfo("multiclass", 1, 10, 1024, classes=CLASSES, scale=((MEAN,), (STD,)))
+        return split_set("image", prepared.arrays, info, (1 / STD, -MEAN / STD))
 
 
 _PAPER = Recipe(
@@ -51,27 +57,10 @@ TASKS = (
 )
 
 
-def load_image(root: str | Path) -> DataSet:
-    """Load CIFAR-10. Nine tenths of the training pictures train, the rest validates (a permutation with seed 42).
-
-    Returns:
-        x (batch, 1024, 1): grey pixels row by row, scaled by mean and standard deviation; y the class of ten.
-    """
-    from wavessm.data.cache import cache_folder, cached, fingerprint
-    from wavessm.data.source import DataInfo, split_set
-
-    files = find_image(root)
-    folder = files[0].parent
-    key = {"files": fingerprint(files, folder), "layout": 1}
-    prepared = cached(cache_folder(folder.parent), "image", key, lambda: _read_all(files))
-    info = DataInfo("multiclass", 1, 10, 1024, classes=CLASSES, scale=((MEAN,), (STD,)))
-    return split_set("image", prepared.arrays, info, (1 / STD, -MEAN / STD))
-
-
-def find_image(root: str | Path) -> list[Path]:
+def find_image(root: Path) -> list[Path]:
     """Return five training files and the test file, of the Python or the binary version."""
     for name, suffix in (("cifar-10-batches-py", ""), ("cifar-10-batches-bin", ".bin")):
-        for folder in (Path(root) / name, Path(root)):
+        for folder in (root / name, root):
             files = [folder / f"{stem}{suffix}" for stem in _NAMES]
             if all(path.is_file() for path in files):
                 return files
@@ -157,7 +146,7 @@ PUBLISHED = {
         "none stated; cite Krizhevsky 2009",
         HOMEPAGE,
         find_image,
-        lambda root: check_cases(load_image(root), (45_000, 5_000, 10_000)),
+        lambda root: check_cases(ImageOptions(str(root)).load(0), (45_000, 5_000, 10_000)),
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "cifar-10-batches-py",
         "cifar-10-batches-py",

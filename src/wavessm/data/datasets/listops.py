@@ -2,7 +2,7 @@
 
     listops-1000/basic_{train,val,test}.tsv           a header, then expression and value
 
-`wavessm data generate listops` draws the set by its published rules; `tokens.py` holds what texts have in common.
+`wavessm data generate listops` draws the set by its published rules; `tokens.py` has what texts have in common.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wavessm.data.datasets.pathfinder import ARENA, ARENA_CODE, ARENA_PLACES, ARENA_URL
-from wavessm.data.published import Published, check_cases
+from wavessm.data.datasets.pathfinder import ARENA, arena_places, arena_published
+from wavessm.data.published import check_cases
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
-from wavessm.errors import DataError, check_int
+from wavessm.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ SYMBOLS = ("<pad>", "<unk>", "<eos>", *map(str, range(10)), *(f"[{name}" for nam
 
 @dataclass(frozen=True)
 class ListopsOptions(DataOptions):
-    """Options of the data."""
+    """x (batch, longest) of 18 symbols, y the value 0 to 9. The closing bracket is X; parentheses are left out."""
 
     root: str = ""
     """Folder that holds listops-1000/, generated or released; default $WAVESSM_DATA."""
@@ -38,7 +38,18 @@ class ListopsOptions(DataOptions):
     """Tokens of the longest sequence, its end included."""
 
     def load(self, seed: int) -> DataSet:
-        return load_listops(data_root(self.root), self.max_length)
+        from wavessm.data.tokens import token_set
+
+        folder = find_listops(data_root(self.root))
+        files = {part: folder / name for part, name in FILES.items()}
+        return token_set(
+            "listops",
+            folder,
+            files.values(),
+            {"max_length": self.max_length},
+            tuple(map(str, range(10))),
+            lambda: ({part: _read(path, self.max_length) for part, path in files.items()}, SYMBOLS),
+        )
 
 
 _PAPER = Recipe(
@@ -46,45 +57,15 @@ _PAPER = Recipe(
     {"lr": 0.01, "weight_decay": 0.05, "batch_size": 50, "epochs": 40, "eval_batch_size": 64, "dt_rate": "global",
      "precision": "tf32"},
 )  # fmt: skip
-TASKS = (
-    Task(
-        "listops",
-        ListopsOptions(),
-        {"paper": _PAPER, "best": _PAPER.change("as paper; batches hold cases of like length", buckets=8)},
-        "root",
-    ),
-)
+_BEST = _PAPER.change("as paper; batches hold cases of like length", buckets=8)
+TASKS = (Task("listops", ListopsOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
-def load_listops(root: str | Path, max_length: int = 2048) -> DataSet:
-    """Load ListOps. The closing bracket is X; parentheses are left out.
-
-    Returns:
-        x (batch, longest) of 18 symbols, y the value 0 to 9.
-    """
-    from wavessm.data.tokens import cached_tokens, token_set
-
-    check_int(max_length, "load_listops: max_length", least=2)
-    folder = find_listops(root)
-    files = {part: folder / name for part, name in FILES.items()}
-
-    def read() -> tuple[dict[str, Iterator[tuple[np.ndarray, int]]], tuple[str, ...]]:
-        return {part: _read(path, max_length) for part, path in files.items()}, SYMBOLS
-
-    prepared = cached_tokens("listops", folder, files.values(), {"max_length": max_length}, read)
-    return token_set("listops", prepared, tuple(map(str, range(10))), max_length)
-
-
-def find_listops(root: str | Path) -> Path:
+def find_listops(root: Path) -> Path:
     """Return the folder of the three files."""
-    places = [f"{place}/{below}" for place in ARENA_PLACES for below in (FOLDER, "")]
-    return find_folder(
-        root,
-        places,
-        FILES.values(),
-        f"ListOps: no {FOLDER}/{FILES['train']} in {root}; make it with `wavessm data generate listops`, or unpack the "
-        f"release of {ARENA}.",
-    )
+    made = f"make it with `wavessm data generate listops`, or unpack the release of {ARENA}."
+    missing = f"ListOps: no {FOLDER}/{FILES['train']} in {root}; {made}"
+    return find_folder(root, arena_places(FOLDER, ""), FILES.values(), missing)
 
 
 def _read(path: Path, max_length: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -108,14 +89,10 @@ def _read(path: Path, max_length: int) -> Iterator[tuple[np.ndarray, int]]:
 
 
 PUBLISHED = {
-    "listops": Published(
-        ARENA_CODE,
-        ARENA,
+    "listops": arena_published(
+        FOLDER,
         lambda root: [find_listops(root)],
-        lambda root: check_cases(load_listops(root), (96_000, 2_000, 2_000), 18),
-        ARENA_URL,
-        FOLDER,
-        FOLDER,
-        remark="or make it: wavessm data generate listops",
+        lambda root: check_cases(ListopsOptions(str(root)).load(0), (96_000, 2_000, 2_000), 18),
+        "or make it: wavessm data generate listops",
     )
 }

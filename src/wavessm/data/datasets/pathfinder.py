@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from wavessm.data.published import Published, check_cases
+from wavessm.data.published import Finding, Published, check_cases
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
-from wavessm.errors import DataError, MissingExtraError, unknown_name
+from wavessm.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from wavessm.data.source import DataSet
 
 ARENA = "https://github.com/google-research/long-range-arena"
-ARENA_URL = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
-ARENA_CODE = "Apache 2.0 (its code)"
-ARENA_PLACES = (".", "lra_release", "lra_release/lra_release")
-"""Where a set of the Long Range Arena may be: in the data folder itself, or in the unpacked release."""
-
 SIZES = {"pathfinder": 32, "pathx": 128}
 LEVEL = "curv_contour_length_14"
 COUNT = 200_000
@@ -36,13 +32,26 @@ CLASSES = ("apart", "joined")
 _SPLIT_SEED = 42
 
 
+def arena_places(*below: str) -> list[str]:
+    """Return where a set of the Long Range Arena may be: in the data folder itself, or in the unpacked release."""
+    return [f"{place}/{each}" for place in (".", "lra_release", "lra_release/lra_release") for each in below]
+
+
+def arena_published(
+    place: str, find: Callable[[Path], list[Path]], check: Callable[[Path], list[Finding]], remark: str
+) -> Published:
+    """Return the description of a set in the archive of the Long Range Arena."""
+    url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+    return Published("Apache 2.0 (its code)", ARENA, find, check, url, place, place, remark=remark)
+
+
 @dataclass(frozen=True)
 class PathfinderOptions(DataOptions):
-    """Options of the data."""
+    """x (batch, size², 1) row by row, y 1 where the discs mark one path. Split 80, 10 and 10 %, as state-spaces/s4."""
 
     root: str = ""
     """Folder that holds pathfinder32/ (pathfinder128/ for Path-X), generated or released; default $WAVESSM_DATA."""
-    name: str = "pathfinder"
+    name: Literal["pathfinder", "pathx"] = "pathfinder"
     """pathfinder or pathx."""
     center: bool = False
     """Pixels in [-1, 1] instead of [0, 1]."""
@@ -50,7 +59,18 @@ class PathfinderOptions(DataOptions):
     """Leave out pictures that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_pathfinder(data_root(self.root), self.name, self.center, self.skip_bad)
+        from wavessm.data.cache import cached
+        from wavessm.data.source import DataInfo, split_set
+
+        folder, size = find_pathfinder(data_root(self.root), self.name), SIZES[self.name]
+        # Of the pictures only the folders are looked at: hundreds of thousands of files take long to ask about.
+        folders = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(folder / "imgs"))
+        files = [folder / "metadata"]
+        prepared = cached(self.name, folder, files, {"folders": folders}, lambda: _read_all(folder, size))
+        skipped = prepared.bad_files(self.skip_bad, str(folder))
+        mean, std = (127.5, 127.5) if self.center else (0.0, 255.0)
+        info = DataInfo("multiclass", 1, 2, size**2, classes=CLASSES, scale=((mean,), (std,)), skipped=skipped)
+        return split_set(self.name, prepared.arrays, info, (1 / std, -mean / std))
 
 
 _PAPER = Recipe(
@@ -62,53 +82,23 @@ _PAPER_X = _PAPER.change(lr=0.0005, lr_ssm=0.0005, weight_decay=0.05, batch_size
 _BEST_X = _PAPER_X.change(
     "smallest step 1e-4, as in S4, instead of 1e-3, with which every frame of the paper fails", {"dt_min": 1e-4}
 )
-_RECIPES = {
-    "pathfinder": {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")},
-    "pathx": {"paper": _PAPER_X, "best": _BEST_X},
-}
-TASKS = tuple(
-    Task(name, PathfinderOptions(name=name), recipes, "root", fixed=("name",)) for name, recipes in _RECIPES.items()
+_BEST = _PAPER.change("as paper; nothing tuned yet")
+TASKS = (
+    Task("pathfinder", PathfinderOptions(), {"paper": _PAPER, "best": _BEST}, "root", fixed=("name",)),
+    Task("pathx", PathfinderOptions(name="pathx"), {"paper": _PAPER_X, "best": _BEST_X}, "root", fixed=("name",)),
 )
 
 
-def load_pathfinder(
-    root: str | Path, name: str = "pathfinder", center: bool = False, skip_bad: bool = False
-) -> DataSet:
-    """Load the pictures, split 80, 10 and 10 % at random (seed 42), as state-spaces/s4 splits them.
-
-    Returns:
-        x (batch, size², 1) row by row in [0, 1], or in [-1, 1] with `center`; y 1 where the discs mark one path.
-    """
-    from wavessm.data.cache import cache_folder, cached, fingerprint, left_out
-    from wavessm.data.source import DataInfo, split_set
-
-    if name not in SIZES:
-        raise unknown_name("set of pictures", name, SIZES)
-    folder = find_pathfinder(root, name)
-    # Of the pictures only the folders are looked at: hundreds of thousands of files take long to ask about.
-    folders = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(folder / "imgs"))
-    key = {"files": fingerprint([folder / "metadata"], folder), "folders": folders, "layout": 2}
-    prepared = cached(cache_folder(folder.parent.parent), name, key, lambda: _read_all(folder, SIZES[name]))
-    skipped = left_out(prepared, skip_bad, str(folder))
-    scale, affine = (((127.5,), (127.5,)), (1 / 127.5, -1.0)) if center else (((0.0,), (255.0,)), (1 / 255.0, 0.0))
-    info = DataInfo("multiclass", 1, 2, SIZES[name] ** 2, classes=CLASSES, scale=scale, skipped=skipped)
-    return split_set(name, prepared.arrays, info, affine)
-
-
-def find_pathfinder(root: str | Path, name: str) -> Path:
+def find_pathfinder(root: Path, name: str) -> Path:
     """Return the folder of the 14-paddle set: below `root`, or below an unpacked release in it."""
     below = f"pathfinder{SIZES[name]}/{LEVEL}"
     made = f"make it with `wavessm data generate {name}`, or unpack the release of {ARENA}."
-    return find_folder(
-        root, [f"{place}/{below}" for place in ARENA_PLACES], ["metadata"], f"{name}: no {below} in {root}; {made}"
-    )
+    return find_folder(root, arena_places(below), ["metadata"], f"{name}: no {below} in {root}; {made}")
 
 
-def read_metadata(folder: Path) -> list[tuple[str, int]]:
-    """Return file and label of every picture, batch by batch."""
+def _read_metadata(folder: Path) -> list[tuple[str, int]]:
+    """File and label of every picture, batch by batch."""
     files = sorted((folder / "metadata").glob("[0-9]*.npy"), key=lambda path: int(path.stem))
-    if not files:
-        raise DataError(f"{folder / 'metadata'}: no metadata in it; was the generator stopped before its first batch?")
     if (folder / RECORD).exists():
         started = json.loads((folder / RECORD).read_text())
         batches = -(-started["count"] // started["batch"])
@@ -132,7 +122,7 @@ def _read_all(folder: Path, size: int) -> Prepared:
     from wavessm.data.cache import Prepared
 
     Image = pillow()
-    listed = read_metadata(folder)
+    listed = _read_metadata(folder)
     pixels = np.empty((len(listed), size * size, 1), np.uint8)
     labels: list[int] = []
     bad: dict[str, str] = {}
@@ -150,13 +140,13 @@ def _read_all(folder: Path, size: int) -> Prepared:
     y = np.array(labels, np.int64)
     parts = _split_rows(len(labels))
     if {*y[parts["train"]].tolist()} != {0, 1}:
-        raise DataError(f"{folder}: the training part has pictures of one kind only; the set is too small.")
+        raise DataError(f"{folder}: the training part has not pictures of both kinds; the set is too small.")
     arrays = {f"x_{part}": pixels[rows] for part, rows in parts.items()}
     return Prepared(arrays | {f"y_{part}": y[rows] for part, rows in parts.items()}, {"bad": bad})
 
 
 def _split_rows(count: int) -> dict[str, np.ndarray]:
-    """Rows of the three parts, 80, 10 and 10 % of a permutation with seed 42.
+    """Rows of the three parts.
 
     >>> [len(rows) for rows in _split_rows(200_000).values()]
     [160000, 20000, 20000]
@@ -178,18 +168,16 @@ def pillow() -> Any:
     return Image
 
 
-def _published(name: str) -> Published:
-    place = f"pathfinder{SIZES[name]}/{LEVEL}"
-    return Published(
-        ARENA_CODE,
-        ARENA,
-        lambda root: [find_pathfinder(root, name)],
-        lambda root: check_cases(load_pathfinder(root, name, skip_bad=True), (160_000, 20_000, 20_000)),
-        ARENA_URL,
-        place,
-        place,
-        remark=f"or make it: wavessm data generate {name}",
+def _check(root: Path, name: Any) -> list[Finding]:
+    return check_cases(PathfinderOptions(str(root), name, skip_bad=True).load(0), (160_000, 20_000, 20_000))
+
+
+PUBLISHED = {
+    name: arena_published(
+        f"pathfinder{size}/{LEVEL}",
+        lambda root, name=name: [find_pathfinder(root, name)],  # type: ignore[misc]
+        lambda root, name=name: _check(root, name),  # type: ignore[misc]
+        f"or make it: wavessm data generate {name}",
     )
-
-
-PUBLISHED = {name: _published(name) for name in SIZES}
+    for name, size in SIZES.items()
+}

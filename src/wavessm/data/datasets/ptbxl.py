@@ -11,11 +11,11 @@ import ast
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wavessm.data.published import Finding, Published, digest, expect
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
-from wavessm.errors import DataError, OptionError, unknown_name
+from wavessm.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from wavessm.data.cache import Prepared
     from wavessm.data.source import DataSet
 
-LABELS = ("super-diag", "sub-diag", "diag", "all", "form", "rhythm")
+Labels = Literal["super-diag", "sub-diag", "diag", "all", "form", "rhythm"]
+LABELS: tuple[Labels, ...] = get_args(Labels)
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 HOMEPAGE = "https://physionet.org/content/ptb-xl/1.0.3/"
 SUFFIX = {100: "lr", 500: "hr"}
@@ -33,19 +34,39 @@ FOLDS = {"train": range(1, 9), "val": range(9, 10), "test": range(10, 11)}
 
 @dataclass(frozen=True)
 class PtbxlOptions(DataOptions):
-    """Options of the data."""
+    """x (batch, 1000, 12) at 100 Hz, (batch, 5000, 12) at 500 Hz; y (batch, classes) of 0 and 1."""
 
     root: str = ""
     """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
-    labels: str = "super-diag"
-    """Label set: all, diag, sub-diag, super-diag, form or rhythm."""
+    labels: Labels = "super-diag"
+    """Label set."""
     sampling_rate: Literal[100, 500] = 100
     """Sampling rate of the records in hertz."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_ptbxl(data_root(self.root), self.labels, self.sampling_rate, self.skip_bad)
+        import numpy as np
+
+        labels, sampling_rate = self.labels, self.sampling_rate
+        folder = find_ptbxl(data_root(self.root))
+        table = read_database(folder)
+        names = table[f"filename_{SUFFIX[sampling_rate]}"].tolist()
+        prepared = _signals(folder, names, sampling_rate)
+        skipped = prepared.bad_files(self.skip_bad, "PTB-XL")
+        present, classes = read_labels(folder, table, labels)
+        good = np.array([name not in skipped for name in names])
+        place = np.cumsum(good) - 1  # row of a record among the signals
+        parts = {}
+        for part, folds in FOLDS.items():
+            rows = np.flatnonzero(present.any(axis=1) & good & table["strat_fold"].isin(list(folds)).to_numpy())
+            if not rows.size:
+                raise DataError(f"PTB-XL {labels}: no record in the {part} part (folds {list(folds)}) of {folder}.")
+            parts[part] = place[rows], present[rows].astype(np.float32)
+        if (unseen := np.flatnonzero(~parts["train"][1].any(axis=0))).size:
+            raise DataError(f"PTB-XL {labels}: label {classes[unseen[0]]} is never positive in training; "
+                            f"the release is incomplete, see {HOMEPAGE}.")  # fmt: skip
+        return _assemble(f"ptbxl-{labels}", prepared, parts, classes, sampling_rate, skipped)
 
 
 _PAPER = Recipe(
@@ -76,51 +97,6 @@ TASKS = tuple(
     Task(f"ptbxl-{name}", PtbxlOptions(labels=name), _RECIPES.get(name, _MANY), "root", fixed=("labels",))
     for name in LABELS
 )
-
-
-def load_ptbxl(
-    root: str | Path, labels: str = "super-diag", sampling_rate: int = 100, skip_bad: bool = False
-) -> DataSet:
-    """Load one of the six tasks.
-
-    Args:
-        root: the release, or a data folder with `ptbxl` (or the unzipped release) in it.
-        labels: all, diag, sub-diag, super-diag, form or rhythm.
-        sampling_rate: 100 or 500 Hz.
-        skip_bad: leave out damaged records; `info.skipped` lists them.
-
-    Returns:
-        x (batch, 1000, 12) at 100 Hz, (batch, 5000, 12) at 500 Hz; y (batch, classes) of 0 and 1.
-
-    Raises:
-        DataError: for missing or damaged files.
-    """
-    import numpy as np
-
-    from wavessm.data.cache import left_out
-
-    if labels not in LABELS:
-        raise unknown_name("label set of PTB-XL", labels, LABELS)
-    if sampling_rate not in SUFFIX:
-        raise OptionError(f"load_ptbxl: sampling_rate is {sampling_rate!r}, expected 100 or 500 (Hz).")
-    folder = find_ptbxl(root)
-    table = read_database(folder)
-    names = table[f"filename_{SUFFIX[sampling_rate]}"].tolist()
-    prepared = _signals(folder, names, sampling_rate)
-    skipped = left_out(prepared, skip_bad, "PTB-XL")
-    present, classes = read_labels(folder, table, labels)
-    good = np.array([name not in skipped for name in names])
-    place = np.cumsum(good) - 1  # row of a record among the signals
-    parts = {}
-    for part, folds in FOLDS.items():
-        rows = np.flatnonzero(present.any(axis=1) & good & table["strat_fold"].isin(list(folds)).to_numpy())
-        if not rows.size:
-            raise DataError(f"PTB-XL {labels}: no record in the {part} part (folds {list(folds)}) of {folder}.")
-        parts[part] = place[rows], present[rows].astype(np.float32)
-    if (unseen := np.flatnonzero(~parts["train"][1].any(axis=0))).size:
-        raise DataError(f"PTB-XL {labels}: label {classes[unseen[0]]} is never positive in training (folds 1 to 8); "
-                        f"the release is incomplete, see {HOMEPAGE}.")  # fmt: skip
-    return _assemble(f"ptbxl-{labels}", prepared, parts, classes, sampling_rate, skipped)
 
 
 def _assemble(
@@ -155,10 +131,10 @@ def _assemble(
     return split_set(name, arrays, info, (1 / std, -mean / std))
 
 
-def find_ptbxl(root: str | Path) -> Path:
+def find_ptbxl(root: Path) -> Path:
     """Return the folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
-    places = [".", "ptbxl", *sorted(path.name for path in Path(root).glob("ptb-xl*"))]
-    missing = f"PTB-XL: no ptbxl_database.csv in {root} or {Path(root) / 'ptbxl'}; it is published at {HOMEPAGE}."
+    places = [".", "ptbxl", *sorted(path.name for path in root.glob("ptb-xl*"))]
+    missing = f"PTB-XL: no ptbxl_database.csv in {root} or {root / 'ptbxl'}; it is published at {HOMEPAGE}."
     return find_folder(root, places, ["ptbxl_database.csv"], missing)
 
 
@@ -210,13 +186,13 @@ def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndar
 
 def _signals(folder: Path, names: list[str], rate: int) -> Prepared:
     """All sound records as one array, from the cache where it is sound: signals, sums and squares of each record."""
-    from wavessm.data.cache import cache_folder, cached, fingerprint
+    from wavessm.data.cache import cached
 
     records = folder / f"records{rate}"
     if not records.is_dir():
         raise DataError(f"PTB-XL: the folder {records} is missing; it is published at {HOMEPAGE}.")
-    key = {"files": fingerprint([records, folder / "ptbxl_database.csv"], folder), "rate": rate, "layout": 1}
-    return cached(cache_folder(folder), f"ptbxl-{rate}", key, lambda: _read_signals(folder, names, rate))
+    files = [records, folder / "ptbxl_database.csv"]
+    return cached(f"ptbxl-{rate}", folder, files, {}, lambda: _read_signals(folder, names, rate))
 
 
 def _read(path: str, rate: int) -> tuple[np.ndarray, float]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wavessm.data.published import Published, check_cases
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
-from wavessm.errors import DataError, OptionError, unknown_name
+from wavessm.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,6 @@ WORDS: dict[int, tuple[str, ...]] = {
 WORDS[35] = tuple(sorted((*WORDS[30], *LATER_WORDS)))
 FOLDERS = {35: "speech_commands_v0.02", 30: "speech_commands_v0.01"}
 LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
-SCALINGS = ("global", "s4-compat")
 RATE = LENGTH = 16_000
 _FULL = 32_768.0
 _CHUNK = 2048
@@ -46,7 +45,7 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class SpeechOptions(DataOptions):
-    """Options of the data."""
+    """x (batch, 16000, 1), y the word."""
 
     root: str = ""
     """Folder that holds speech_commands_v0.02/ (v0.01 for 30 words); default $WAVESSM_DATA."""
@@ -58,7 +57,12 @@ class SpeechOptions(DataOptions):
     """Leave out clips that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_speech(data_root(self.root), self.words, self.scaling, self.skip_bad)
+        from wavessm.data.cache import cached
+
+        folder, words = find_speech(data_root(self.root), self.words), self.words
+        files = [*(folder / word for word in WORDS[words]), *(folder / name for name in LISTS.values())]
+        prepared = cached(f"speech-{words}", folder, files, {}, lambda: _read_all(folder, words))
+        return _assemble(prepared.arrays, words, self.scaling, prepared.bad_files(self.skip_bad, "Speech Commands"))
 
 
 _PAPER = Recipe(
@@ -71,32 +75,7 @@ TASKS = (
 )
 
 
-def load_speech(root: str | Path, words: int = 35, scaling: str = "global", skip_bad: bool = False) -> DataSet:
-    """Load Speech Commands.
-
-    Args:
-        root: folder that holds the release.
-        words: 35 (version 0.02) or 30 (0.01).
-        scaling: "global" or "s4-compat".
-        skip_bad: leave out clips that cannot be read; `info.skipped` lists them.
-
-    Returns:
-        x (batch, 16000, 1), y the word.
-    """
-    from wavessm.data.cache import cache_folder, cached, fingerprint, left_out
-
-    if words not in WORDS:
-        raise OptionError(f"load_speech: words is {words!r}, expected 35 (version 0.02) or 30 (0.01).")
-    if scaling not in SCALINGS:
-        raise unknown_name("scaling", scaling, SCALINGS)
-    folder = find_speech(root, words)
-    places = [*(folder / word for word in WORDS[words]), *(folder / name for name in LISTS.values())]
-    key = {"files": fingerprint(places, folder), "words": words, "layout": 1}
-    prepared = cached(cache_folder(folder.parent), f"speech-{words}", key, lambda: _read_all(folder, words))
-    return _assemble(prepared.arrays, words, scaling, left_out(prepared, skip_bad, "Speech Commands"))
-
-
-def find_speech(root: str | Path, words: int) -> Path:
+def find_speech(root: Path, words: int) -> Path:
     """Return the folder with the word folders and lists: `root`, or one below it named as the archive."""
     name = FOLDERS[words]
     folder = find_folder(
@@ -204,12 +183,12 @@ def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np
     return np.array([float(f"{v:.8g}") for v in offset]), np.array([float(f"{v:.8g}") for v in divisor])
 
 
-def _published(words: int, cases: tuple[int, int, int], sha256: str) -> Published:
+def _published(words: Any, cases: tuple[int, int, int], sha256: str) -> Published:
     return Published(
         "CC BY 4.0",
         HOMEPAGE,
         lambda root: [find_speech(root, words)],
-        lambda root: check_cases(load_speech(root, words, skip_bad=True), cases),
+        lambda root: check_cases(SpeechOptions(str(root), words, skip_bad=True).load(0), cases),
         f"https://storage.googleapis.com/download.tensorflow.org/data/{FOLDERS[words]}.tar.gz",
         FOLDERS[words],
         sha256=sha256,

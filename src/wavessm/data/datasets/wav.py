@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WavOptions(DataOptions):
-    """Options of the data."""
+    """folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav; missing parts are drawn from the training files.
+
+    Files may differ in length (batches carry the true ones), not in sampling rate or channels.
+    """
 
     folder: str = ""
     """Folder with one folder of WAV files for each class."""
@@ -24,7 +27,22 @@ class WavOptions(DataOptions):
     """Leave out files that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_wav_folder(data_path(self.folder, "folder"), skip_bad=self.skip_bad)
+        from wavessm.data.cases import PARTS, Recordings, load_recordings
+        from wavessm.data.files import read_wav
+
+        folder = data_path(self.folder, "folder")
+        expected = f"expected {folder.name}/<class>/*.wav, with train, val or test above the class or nothing."
+        files, labels, parts = [], [], []
+        for path in _files(folder):
+            *above, label, _ = ("", *path.relative_to(folder).parts)
+            if not label or label in PARTS or len(above) > 2 or (len(above) == 2 and above[1].lower() not in PARTS):
+                raise DataError(f"{path}: a WAV file outside of a class folder; {expected}")
+            files.append(str(path.relative_to(folder)))
+            labels.append(label)
+            parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
+        if not files:
+            raise DataError(f"{folder}: no WAV file in it; {expected}")
+        return load_recordings("wav", Recordings(folder, files, labels, parts, "multiclass"), read_wav, self.skip_bad)
 
     def checksum(self) -> str:
         from wavessm.data.cases import checksum
@@ -39,32 +57,3 @@ def _files(folder: Path) -> list[Path]:
     """WAV files below a folder, hidden ones left out."""
     found = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".wav")
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
-def load_wav_folder(folder: str | Path, skip_bad: bool = False, seed: int = 0) -> DataSet:
-    """Load WAV files by class: folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav where parts are given.
-
-    Files may differ in length (batches carry the true ones), not in sampling rate or channels. Missing parts are
-    drawn from the training files with `seed`. With `skip_bad` files that cannot be read are left out and listed in
-    `info.skipped`.
-    """
-    from wavessm.data.cases import PARTS, Recordings, load_recordings
-    from wavessm.data.files import read_wav
-
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected {folder.name}/<class>/*.wav.")
-    files, labels, parts = [], [], []
-    for path in _files(folder):
-        *above, label, _ = ("", *path.relative_to(folder).parts)
-        if not label or label in PARTS or len(above) > 2 or (len(above) == 2 and above[1].lower() not in PARTS):
-            raise DataError(
-                f"{path}: a WAV file outside of a class folder; expected {folder.name}/<class>/*.wav, with train, val "
-                "or test above the class or nothing."
-            )
-        files.append(str(path.relative_to(folder)))
-        labels.append(label)
-        parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
-    if not files:
-        raise DataError(f"{folder}: no WAV file in it; expected {folder.name}/<class>/*.wav.")
-    return load_recordings("wav", Recordings(folder, files, labels, parts, "multiclass"), read_wav, skip_bad, seed)

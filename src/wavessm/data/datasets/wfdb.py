@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WfdbOptions(DataOptions):
-    """Options of the data."""
+    """A table with a column `record` (path below the folder, without suffix), and either one column of classes or
+    several of 0 and 1 (labels); an optional column `split` holds train, val or test. Records and classes are text as it
+    is written (04015, NA).
+    """
 
     folder: str = ""
     """Folder with WFDB records."""
@@ -26,7 +29,32 @@ class WfdbOptions(DataOptions):
     """Leave out records that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        return load_wfdb(data_path(self.folder, "folder"), self.labels, skip_bad=self.skip_bad)
+        from wavessm.data.cases import PARTS, Recordings, load_recordings
+        from wavessm.data.files import read_record
+        from wavessm.data.tables import need_columns, numbers, read_table
+
+        folder = data_path(self.folder, "folder")
+        path = Path(self.labels or folder / "labels.csv")
+        table = read_table(path, text=True)
+        need_columns(table, ["record"], path)
+        names = [name for name in table.columns if name not in ("record", "split")]
+        if len(table) == 0 or not names:
+            raise DataError(f"{path}: no rows, or no column of labels; expected one of classes, or several of 0 and 1.")
+        for column in ("record", names[0]):
+            for line in table.index[table[column].isna()]:
+                raise DataError(f"{path}: nothing in column {column!r}, line {line}; fill it or drop the row.")
+        parts = [""] * len(table)
+        if "split" in table.columns:
+            split = table["split"].astype(str).str.lower()
+            for line in split.index[~split.isin(list(PARTS))]:
+                raise DataError(f"{path}: split is {split[line]!r} in line {line}, expected train, val or test.")
+            parts = [PARTS[part] for part in split]
+        files = table["record"].tolist()
+        if len(names) == 1:
+            listed = Recordings(folder, files, table[names[0]], parts, "multiclass")
+        else:
+            listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names))
+        return load_recordings("wfdb", listed, read_record, self.skip_bad)
 
     def checksum(self) -> str:  # headers hold the checksums of their signals
         from wavessm.data.cases import checksum
@@ -34,51 +62,7 @@ class WfdbOptions(DataOptions):
 
         folder = Path(self.folder)
         labels = Path(self.labels or folder / "labels.csv")
-        records = read_table(labels)["record"]
-        return checksum(folder, [labels, *(folder / f"{record}.hea" for record in records)])
+        return checksum(folder, [labels, *(folder / f"{name}.hea" for name in read_table(labels)["record"])])
 
 
 TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder"),)
-
-
-def load_wfdb(
-    folder: str | Path, labels_csv: str | Path | None = None, skip_bad: bool = False, seed: int = 0
-) -> DataSet:
-    """Load WFDB records with a table: columns `record` (path below the folder, without suffix), and either one column
-    of classes or several of 0 and 1 (labels); an optional column `split` holds train, val or test. Records and classes
-    are text as it is written (04015, NA).
-
-    Args:
-        folder: where the records are.
-        labels_csv: the table; None takes labels.csv in the folder.
-        skip_bad: leave out records that cannot be read; `info.skipped` lists them.
-        seed: seed of the split, where none is given.
-    """
-    from wavessm.data.cases import PARTS, Recordings, load_recordings
-    from wavessm.data.files import read_record
-    from wavessm.data.tables import need_columns, numbers, read_table
-
-    folder = Path(folder)
-    path = folder / "labels.csv" if labels_csv is None else Path(labels_csv)
-    table = read_table(path, text=True)
-    need_columns(table, ["record"], path)
-    names = [str(name) for name in table.columns if name not in ("record", "split")]
-    if len(table) == 0 or not names:
-        raise DataError(f"{path}: no rows, or no column of labels; expected one of classes, or several of 0 and 1.")
-    for column in ("record", names[0]):
-        for line in table.index[table[column].isna()]:
-            raise DataError(f"{path}: nothing in column {column!r}, line {line}; fill it or drop the row.")
-    parts = table["split"].astype(str).str.lower() if "split" in table.columns else None
-    if parts is not None and (odd := parts[~parts.isin(list(PARTS))]).size:
-        raise DataError(f"{path}: split is {odd.iloc[0]!r} in line {odd.index[0]}, expected train, val or test.")
-    kind = "multiclass" if len(names) == 1 else "multilabel"
-    targets = table[names[0]] if kind == "multiclass" else numbers(table, names, path)
-    recordings = Recordings(
-        folder,
-        table["record"].astype(str).tolist(),
-        targets,
-        [""] * len(table) if parts is None else [PARTS[part] for part in parts],
-        kind,
-        tuple(names) if kind == "multilabel" else (),
-    )
-    return load_recordings("wfdb", recordings, read_record, skip_bad, seed)
