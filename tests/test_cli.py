@@ -195,7 +195,7 @@ MISTAKES = {
     "no data": ("train arrays", "where are the data"),
     "no such folder": ("train arrays {0}/nowhere", "nowhere"),
     "missing column": ("train csv {0}/series.csv --target price", "column 'price' is missing"),
-    "series too short": ("train csv {0}/series.csv --context 300", "fewer than context 300"),
+    "series too short": ("train csv {0}/series.csv --context 300", "too few for context 300"),
     "a folder for a task without": ("train window-copy somewhere", "did not expect somewhere"),
     "no task": ("train --lr 3", "name of a task comes first"),
     "graphs without a gpu": ("train window-copy --device cpu --cuda-graphs", "cuda_graphs needs a GPU"),
