@@ -488,12 +488,12 @@ def test_a_run_shows_curves_time_scales_and_predictions(trained, tmp_path, monke
     said = runs.predict(allowed, opened, "test", "ecg")
     output = names["output"].double()
     if kind == "multiclass":
-        np.testing.assert_allclose(said.said, output.softmax(1).numpy(), rtol=1e-5)
+        np.testing.assert_allclose(said.predicted, output.softmax(1).numpy(), rtol=1e-5)
         np.testing.assert_array_equal(said.true.argmax(1), names["batch"].y.numpy())
     else:
         first = opened.run.info.restore(output[0] if kind == "forecast" else output)
-        np.testing.assert_allclose(said.said, first.numpy(), rtol=1e-5, atol=1e-6)
-    json.dumps({name: answer[name] for name in ("loss", "score", "scales", "said")})
+        np.testing.assert_allclose(said.predicted, first.numpy(), rtol=1e-5, atol=1e-6)
+    json.dumps({name: answer[name] for name in ("loss", "score", "scales", "predicted")})
 
 
 def test_a_run_predicts_the_chosen_file(trained, tmp_path):
@@ -503,9 +503,9 @@ def test_a_run_predicts_the_chosen_file(trained, tmp_path):
     state = State(view="runs", run=str(trained / "multiclass"), predict="signal", signal=f"file:{trained}/new.npy")
     answer = app.draw_run(allowed, app.values_of(state))
     assert answer["message"] == ""
-    assert unpacked(answer["said"]["data"][0]["z"]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    assert unpacked(answer["predicted"]["data"][0]["z"]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
     forecast = State(view="runs", run=str(trained / "forecast"), predict="signal", signal=f"file:{trained}/series.csv")
-    assert len(unpacked(app.draw_run(allowed, app.values_of(forecast))["said"]["data"][0]["y"])) == 6
+    assert len(unpacked(app.draw_run(allowed, app.values_of(forecast))["predicted"]["data"][0]["y"])) == 6
     built_in = app.draw_run(allowed, app.values_of(replace(state, signal="ecg")))
     assert "'ecg' is a built-in signal" in built_in["message"]
     assert built_in["loss"]["data"], "the curves stay"

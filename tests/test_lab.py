@@ -1,22 +1,12 @@
-"""The demonstration and the studies, end to end at small sizes."""
+"""The studies, end to end at small sizes."""
 
 import csv
 
 import numpy as np
 import pytest
 
-from wavessm_lab.studies import conditioning, memory, stream_demo
+from wavessm_lab.studies import conditioning, memory
 from wavessm_lab.studies.signals import classical, ecg, near_jumps
-
-
-def test_stream_demo_prints_errors_by_region_and_draws(tmp_path, capsys):
-    stream_demo.main(["--out", str(tmp_path)])
-    printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if "everywhere" in line)
-    morlet, legendre = (float(value) for value in row.split()[-2:])
-    assert 0.3 < morlet < 0.7, "64 numbers hold most of the ECG"
-    assert 0.3 < legendre < 0.7
-    assert (tmp_path / "ecg_memory.png").stat().st_size > 20_000
 
 
 def test_conditioning_study_writes_its_table(tmp_path):

@@ -1,4 +1,4 @@
-"""Stage 13l: the callbacks of the page, and the server that runs it on this machine alone.
+"""The callbacks of the page, and the application that serves it on this machine alone.
 
 Every change of a control sends the values of all controls; they become a `State`, and each side answers with the
 pictures of the view in front. A mistake is one line above the pictures.
@@ -118,7 +118,7 @@ def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:
 
 def draw_run(allowed: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures of the chosen run."""
-    names = ("loss", "score", "scales", "said")
+    names = ("loss", "score", "scales", "predicted")
     answer: dict[str, Any] = dict.fromkeys((*names, "numbers"), no_update)
     try:
         state = state_of(values)
@@ -128,10 +128,12 @@ def draw_run(allowed: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]
             return {**dict.fromkeys(names, figures.empty("choose a run")), "numbers": [], "message": ""}
         opened = runs.open_run(allowed, state.run)
         answer |= {name: getattr(run_figures, name)(opened) for name in names[:3]}
-        answer |= {"numbers": cards(run_figures.numbers(opened)), "said": figures.empty("nothing asked for")}
+        answer |= {"numbers": cards(run_figures.numbers(opened)), "predicted": figures.empty("nothing asked for")}
         if state.predict:
             try:
-                answer["said"] = run_figures.predictions(runs.predict(allowed, opened, state.predict, state.signal))
+                answer["predicted"] = run_figures.predictions(
+                    runs.predict(allowed, opened, state.predict, state.signal)
+                )
             except EXPECTED as reason:
                 return {**answer, "message": one_line(reason)}
         return {**answer, "message": ""}
@@ -183,7 +185,7 @@ def channels(allowed: AllowedFiles, signal: str, chosen: int) -> list[dict[str, 
 
 
 def make_app(allowed: AllowedFiles) -> Dash:
-    """The page over a allowed. It serves all it needs itself."""
+    """Return the application. It serves everything it needs itself."""
     app = Dash(
         "wavessm.explore",
         assets_folder=str(Path(__file__).parent / "assets"),

@@ -1,4 +1,4 @@
-"""Stage 13g: pictures of a frame and its operator, as plain dictionaries in Plotly's format.
+"""Pictures of a frame and its operator, as plain dictionaries in Plotly's format.
 
 Arrays travel as packed float32, so that a picture is made and sent in a few milliseconds.
 """
@@ -79,7 +79,7 @@ def figure(data: list[Figure], x: Figure, y: Figure, **layout: Any) -> Figure:
 
 
 def empty(text: str = "") -> Figure:
-    """No picture, and why."""
+    """Return a figure without data and the reason as text."""
     note = {"text": text, "showarrow": False, "font": {"color": GREY}, "xref": "paper", "yref": "paper"}
     return figure([], {"visible": False}, {"visible": False}, annotations=[{**note, "x": 0.5, "y": 0.5}])
 
@@ -166,7 +166,7 @@ def kernel(study: Study, colour: str) -> Figure:
 
 
 def jacobian(study: Study, colour: str) -> Figure:
-    """What each coordinate hears of the past, row by row in units of its largest entry."""
+    """Weight of the past in each coordinate, row by row in units of its largest entry."""
     J = study.jacobian[study.order]
     share = np.abs(J) / np.maximum(np.abs(J).max(axis=1, keepdims=True), 1e-300)
     heat = {"type": "heatmap", "z": packed(share), "x": packed((np.arange(J.shape[1]) + 0.5) / J.shape[1]),
@@ -177,7 +177,7 @@ def jacobian(study: Study, colour: str) -> Figure:
 
 
 def numbers(study: Study, view: str) -> list[tuple[str, str]]:
-    """What is worth a number: (name, value) pairs."""
+    """Return numbers for the cards of a view: (name, value) pairs."""
     frame, tight = study.frame, study.tight
     lower, upper = frame.bounds()
     if view == "frame":

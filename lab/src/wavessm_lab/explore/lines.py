@@ -1,4 +1,4 @@
-"""Stage 13j: the Python lines that make what the page shows. They use the public names alone, and they run."""
+"""The Python lines that draw what the page shows. They use public names only, and tests run them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SHOW = "for figure in figures:\n    figure.show()"
 
 
 def lines_of(state: State, allowed: AllowedFiles) -> str:
-    """The lines of the page in front."""
+    """Return the lines of the view that is shown."""
     make = {"frame": _frame, "operator": _operator, "memory": _memory, "runs": _run}[state.view]
     return make(state, allowed).strip() + "\n"
 
 
 def sides(state: State) -> list[str]:
-    """The one or two families of a state."""
+    """Return the one or two families of a state."""
     return [family for family in (state.family, state.other) if family]
 
 
@@ -101,7 +101,7 @@ def _operator(state: State, allowed: AllowedFiles) -> str:
 
 def _memory(state: State, allowed: AllowedFiles) -> str:
     length = len(signal_of(allowed, state.signal, state.channel).values)
-    heard = int(moments(length)[moment_at(state.time, length)])
+    count = int(moments(length)[moment_at(state.time, length)])
     masked = {}
     for family in sides(state):
         found = study(choice_of(state, family, allowed))
@@ -110,14 +110,14 @@ def _memory(state: State, allowed: AllowedFiles) -> str:
     head = _head(state).replace("frames = {", f"{_signal(state)}\nmasked = {masked!r}\nframes = {{", 1)
     return f"""{head}
     memory = ws.OnlineMemory(ws.make_operator(frame.tighten(), measure={state.measure!r}){window})
-    memory.push(x[:{heard}])
+    memory.push(x[:{count}])
     h = memory.state.numpy()
     recalled = memory.reconstruct(h, grid={POINTS}).numpy()
     left = h.copy()
     left[masked[name]] = 0
     without = memory.reconstruct(left, grid={POINTS}).numpy()
-    span = {heard} if memory.window is None else memory.window
-    t = {heard} - span + span * (np.arange({POINTS}) + 0.5) / {POINTS}
+    span = {count} if memory.window is None else memory.window
+    t = {count} - span + span * (np.arange({POINTS}) + 0.5) / {POINTS}
     curves = [go.Scatter(y=x, name="signal"), go.Scatter(x=t, y=recalled, name="held by the memory")]
     figures.append(go.Figure([*curves, go.Scatter(x=t, y=without, name="without the masked")]))
     figures.append(go.Figure(go.Bar(y=np.abs(h))))
@@ -145,12 +145,12 @@ def _signal(state: State) -> str:
 def _run(state: State, allowed: AllowedFiles) -> str:
     if not state.run:
         return "# choose a run first"
-    said = ""
+    predicted = ""
     if state.predict == "signal" and state.signal.startswith(FILE):
         path = state.signal.removeprefix(FILE)
-        said = f"\nfrom wavessm.training import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
+        predicted = f"\nfrom wavessm.training import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
     elif state.predict == "test":
-        said = f"""
+        predicted = f"""
 import torch
 
 source = run.options.load(run.config.seed).test
@@ -172,7 +172,7 @@ metrics = pd.read_csv(run.folder / "metrics.csv")
 score = "val_" + SELECTION[run.info.kind].name
 weights = checkpoint.load(run.folder / "best.ckpt")["model"]
 scales = {{name: np.exp(-weights[name].double().numpy()) for name in weights if name.endswith("log_dt")}}  # 1/Δ
-{said}
+{predicted}
 figures = [
     go.Figure(go.Scatter(x=metrics["step"], y=metrics["train_loss"])),
     go.Figure(go.Scatter(x=metrics["step"], y=metrics[score])),

@@ -1,4 +1,4 @@
-"""Stage 13k: the page: controls on the left, pictures on the right, one or two families beside each other."""
+"""The page: controls on the left, pictures on the right, one or two families beside each other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "jacobian": (
             "Jacobian ∂h/∂x",
-            "What each coordinate hears of the past. A narrow diagonal: every coordinate has its own stretch. A full "
+            "Weight of the past in each coordinate. A narrow diagonal: every coordinate has its own part of it. A full "
             "square: everything is mixed into everything.",
         ),
     },
@@ -73,10 +73,10 @@ RUN_PANELS = {
         "A blue dot is the window 1/Δ of a channel, a box how long modes remember, 1/(Δ·decay). The band is where Δ "
         "started: what left it was learned.",
     ),
-    "said": (
+    "predicted": (
         "Predictions",
         "Cases of the test split, or the chosen signal. Of a forecast, grey is what was and came, colour what was "
-        "said; of classes, dark is likely and circles are true.",
+        "predicted; of classes, dark is likely and circles are true.",
     ),
 }
 CONTROLS = ("view", "family", "other", "n", "measure", "signal", "channel", "window", "mask", "also", "run", "predict")

@@ -1,4 +1,4 @@
-"""Stage 13i: pictures of a run."""
+"""Pictures of a run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def predictions(found: Predictions) -> Figure:
         return _forecast(found)
     if found.kind == "regression":
         return _regression(found)
-    heat = {"type": "heatmap", "z": packed(found.said), "x": list(found.names), "zmin": 0, "zmax": 1,
+    heat = {"type": "heatmap", "z": packed(found.predicted), "x": list(found.names), "zmin": 0, "zmax": 1,
             "colorscale": HEAT, "colorbar": bar("probability"),
             "hovertemplate": "case %{y}<br>%{x}: %{z:.2f}<extra></extra>"}  # fmt: skip
     traces = [heat]
@@ -81,12 +81,12 @@ def predictions(found: Predictions) -> Figure:
         traces.append({"x": [found.names[k] for k in label], "y": case.tolist(), "mode": "markers", "name": "true",
                        "marker": {"symbol": "circle-open", "size": 9, "color": ORANGE, "line": {"width": 2}},
                        "hoverinfo": "skip"})  # fmt: skip
-    y = axis("case", autorange="reversed", showgrid=False, dtick=max(1, len(found.said) // 12))
+    y = axis("case", autorange="reversed", showgrid=False, dtick=max(1, len(found.predicted) // 12))
     return figure(traces, axis("class", type="category", showgrid=False), y)
 
 
 def _forecast(found: Predictions) -> Figure:
-    steps = np.arange(1, len(found.said) + 1)
+    steps = np.arange(1, len(found.predicted) + 1)
     traces = []
     for k, name in enumerate(found.names[:3]):
         line = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
@@ -97,7 +97,7 @@ def _forecast(found: Predictions) -> Figure:
         if found.true is not None:
             traces.append({"x": packed(steps), "y": packed(found.true[:, k]), **line,
                            "line": {"color": GREY, "width": 1.6}})  # fmt: skip
-        traces.append({"x": packed(steps), "y": packed(found.said[:, k]), **line, "name": name,
+        traces.append({"x": packed(steps), "y": packed(found.predicted[:, k]), **line, "name": name,
                        "showlegend": True,
                        "line": {"color": (BLUE, ORANGE, "#2a7d4f")[k], "width": 2}})  # fmt: skip
     return figure(traces, axis("steps from now"), axis("value"), showlegend=True, legend=INSIDE)
@@ -106,8 +106,8 @@ def _forecast(found: Predictions) -> Figure:
 def _regression(found: Predictions) -> Figure:
     traces = []
     for k, name in enumerate(found.names[:6]):
-        x = np.arange(len(found.said)) if found.true is None else found.true[:, k]
-        traces.append({"x": packed(x), "y": packed(found.said[:, k]), "mode": "markers", "name": name,
+        x = np.arange(len(found.predicted)) if found.true is None else found.true[:, k]
+        traces.append({"x": packed(x), "y": packed(found.predicted[:, k]), "mode": "markers", "name": name,
                        "marker": {"size": 7, "opacity": 0.75}})  # fmt: skip
     title = "case" if found.true is None else "true"
     shapes = []

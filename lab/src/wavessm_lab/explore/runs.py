@@ -1,4 +1,4 @@
-"""Stage 13f: what a run folder has to show: its curves, the time scales it learned, what it predicts.
+"""What a run folder has to show: its curves, the time scales it learned, what it predicts.
 
 Only files inside the folders of the command are read, the data of a run included.
 """
@@ -60,14 +60,14 @@ class Predictions:
     """What a model says beside what is true.
 
     kind     as in `DataInfo`; names: classes or columns
-    said     (cases, classes) chances, (cases, columns) numbers, or (horizon, columns) of one forecast
+    predicted     (cases, classes) chances, (cases, columns) numbers, or (horizon, columns) of one forecast
     true     the same of the truth, None where it is not known
     context  (steps, columns) before a forecast, else None
     """
 
     kind: str
     names: tuple[str, ...]
-    said: Array
+    predicted: Array
     true: Array | None
     context: Array | None = None
 
@@ -165,12 +165,12 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
         columns = _columns(run)
         context = batch.x[0][:, columns] if max(columns) < batch.x.shape[-1] else None
         before = None if context is None else info.restore(context).double().numpy()
-        said, true = info.restore(output[0]), info.restore(batch.y[0])
-        return Predictions(info.kind, info.columns, said.double().numpy(), true.double().numpy(), before)
+        predicted, true = info.restore(output[0]), info.restore(batch.y[0])
+        return Predictions(info.kind, info.columns, predicted.double().numpy(), true.double().numpy(), before)
     if info.kind == "regression":
         names = info.columns or tuple(f"y{k}" for k in range(output.shape[1]))
-        said, true = info.restore(output), info.restore(batch.y)
-        return Predictions(info.kind, names, said.double().numpy(), true.double().numpy())
+        predicted, true = info.restore(output), info.restore(batch.y)
+        return Predictions(info.kind, names, predicted.double().numpy(), true.double().numpy())
     return Predictions(info.kind, info.classes, _chances(info.kind, output), _truth(info.kind, batch.y, output))
 
 
@@ -179,8 +179,8 @@ def _on_file(run: Run, path: Path) -> Predictions:
     info = run.info
     names = info.columns if info.kind == "forecast" else info.classes
     names = names or tuple(name for name in rows[0] if name not in ("file", "case", "prediction"))
-    said = np.array([[row[name] for name in names] for row in rows])
-    return Predictions(info.kind, tuple(names), said, None)
+    predicted = np.array([[row[name] for name in names] for row in rows])
+    return Predictions(info.kind, tuple(names), predicted, None)
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,7 @@
-"""Stage 13c: the signals and atoms a page works with: built in, uploaded, or from a given folder.
+"""The signals and atoms of the page: built in, uploaded, or from a given folder.
 
 A memory of N numbers holds a few hundred features at most, so a signal longer than `LONGEST` is averaged over blocks
-first; the page says so, and the lines it prints do the same.
+first; the page shows this, and the lines it prints do the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MOST_POINTS = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """values (length,); block samples were averaged into one; seconds between values, None if not known."""
+class InputSignal:
+    """A signal as the memory gets it: values (length,), each the mean of `block` samples, `seconds` apart if known."""
 
     name: str
     values: Array
@@ -37,8 +37,8 @@ class Heard:
     channels: tuple[str, ...] = ()
 
 
-def signal_of(allowed: AllowedFiles, name: str, channel: int = 0) -> Heard:
-    """A signal by its name in the state."""
+def signal_of(allowed: AllowedFiles, name: str, channel: int = 0) -> InputSignal:
+    """Return a signal by its name in the state."""
     if name.startswith(FILE):
         path = allowed.file(name.removeprefix(FILE))
         return _from_file(path, channel, path.stat().st_mtime_ns)
@@ -48,19 +48,21 @@ def signal_of(allowed: AllowedFiles, name: str, channel: int = 0) -> Heard:
 
 
 @lru_cache(maxsize=16)
-def _built_in(name: str) -> Heard:
+def _built_in(name: str) -> InputSignal:
     """The electrocardiogram of PyWavelets, or a classical test signal: 1,024 samples."""
-    return Heard(name, ecg().values if name == "ecg" else next(s.values for s in classical(LONGEST) if s.name == name))
+    return InputSignal(
+        name, ecg().values if name == "ecg" else next(s.values for s in classical(LONGEST) if s.name == name)
+    )
 
 
 @lru_cache(maxsize=16)
-def _from_file(path: Path, channel: int, time: int) -> Heard:
+def _from_file(path: Path, channel: int, time: int) -> InputSignal:
     values, rate, names = read_file(path)
     if channel >= values.shape[1]:
         raise DataError(f"{path}: channel is {channel}, expected 0 to {values.shape[1] - 1}.")
     block = -(-len(values) // LONGEST)
     kept = values[: len(values) // block * block, channel].reshape(-1, block).mean(axis=1)
-    return Heard(path.name, kept, block, None if rate is None else block / rate, names)
+    return InputSignal(path.name, kept, block, None if rate is None else block / rate, names)
 
 
 def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Stage 13a: everything that is chosen on the page, as one value, and the link that brings it back.
+"""Everything that is chosen on the page, as one value, and the link that brings it back.
 
 A link is a query string that holds what differs from the defaults: `?view=memory&family=db6&n=96`.
 """
@@ -30,7 +30,7 @@ class State:
     low, high      f_min and f_max in cycles per window; None leaves them to the library
     signal         a built-in one or file:PATH; channel counts from 0
     window         of a translated memory, as a share of the signal
-    time           how much of the signal has been heard, 0 to 1
+    time           share of the signal that has been processed, 0 to 1
     mask           share of the coordinates, in the order of the page, that is masked: from, to in percent
     also           further coordinates to mask, as in "3, 17-20"
     predict        "", "test" (cases of the run's test split) or "signal" (the chosen signal)
@@ -53,7 +53,7 @@ class State:
     predict: str = ""
 
     def check(self) -> State:
-        """Itself, or `OptionError` about the first thing that is out of range."""
+        """Return the state itself, or raise `OptionError` about the first value that is out of range."""
         for what, value, known in (
             ("view", self.view, VIEWS),
             ("measure", self.measure, MEASURES),
@@ -74,7 +74,7 @@ class State:
         return self
 
     def to_link(self) -> str:
-        """The query string, without what is as usual.
+        """Return the query string of what differs from the defaults.
 
         >>> State(view="memory", n=96, mask=(10, 30)).to_link()
         '?view=memory&n=96&mask=10-30'
@@ -88,14 +88,14 @@ class State:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> State:
-        """From the controls of the page; a control that is empty stands for its default."""
+        """Return the state of the page's controls; an empty control stands for its default."""
         usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
         given = {name: _like(name, value, usual[name]) for name, value in values.items() if value is not None}
         return cls(**{**usual, **given}).check()
 
     @classmethod
     def from_link(cls, search: str | None) -> tuple[State, str]:
-        """The state of a link, and one line about what in it could not be used, "" if all of it could.
+        """Return the state of a link, and one line about a part that could not be used, or "".
 
         >>> State.from_link("?n=32&measure=scald")
         (State(view='frame', ..., n=32, measure='scaled', ...), "link: unknown measure 'scald': did you mean...")
@@ -140,13 +140,13 @@ def _like(name: str, value: Any, usual: Any) -> Any:
         raise OptionError(f"{name} is {value!r}, expected {kind}.") from None
 
 
-def _between(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise OptionError(f"{name} is {value:g}, expected {least:g} to {most:g}.")
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise OptionError(f"{name} is {value:g}, expected {low:g} to {high:g}.")
 
 
 def coordinates(text: str) -> list[int]:
-    """Indices in a list such as "3, 17-20".
+    """Return the indices of a list such as "3, 17-20".
 
     >>> coordinates("3, 17-20")
     [3, 17, 18, 19, 20]

@@ -1,4 +1,4 @@
-"""Stage 13e: a signal in its memory: the state and the reconstruction at so many moments, with coordinates masked.
+"""A signal in its memory: the state and the reconstruction at several moments, with coordinates masked.
 
 F  moments, P  points of a reconstruction, N  coordinates
 """
@@ -14,7 +14,7 @@ import torch
 
 from wavessm.frames import Array
 from wavessm.memory import DenseFlow, OnlineMemory
-from wavessm_lab.explore.signals import Heard
+from wavessm_lab.explore.signals import InputSignal
 from wavessm_lab.explore.state import State, coordinates
 from wavessm_lab.explore.study import Choice, Study, study
 
@@ -22,26 +22,26 @@ MOMENTS, POINTS = 64, 256
 
 
 def moments(length: int) -> npt.NDArray[np.intp]:
-    """(F,) numbers of samples heard, evenly from a few to all of them."""
+    """(F,) numbers of processed samples, evenly from a few to all of them."""
     return np.unique(np.rint(np.linspace(length / MOMENTS, length, MOMENTS)).astype(int).clip(2))
 
 
 def moment_at(time: float, length: int) -> int:
-    """Which of the moments a share of the time stands for."""
+    """Return the index of the moment at a share `time` of the signal."""
     return int(np.floor(time * (len(moments(length)) - 1) + 0.5))
 
 
-def states_at(memory: OnlineMemory, x: Array, heard: npt.NDArray[np.intp]) -> Array:
-    """The state after each of `heard` samples of x. (F, N)
+def states_at(memory: OnlineMemory, x: Array, counts: npt.NDArray[np.intp]) -> Array:
+    """Return the state after each of `counts` samples of x. (F, N)
 
-    As `memory.project(x)[heard − 1]`, without the states in between where those are dear: a scaled memory that runs by
-    matrices advances from moment to moment, and what it heard since the last one comes from the response to a step.
+    As `memory.project(x)[counts − 1]`, without the states in between where those are expensive: a scaled memory that
+    runs by matrices advances from moment to moment; the samples since the last one enter through the step response.
     """
     if memory.window is not None or not isinstance(memory.flow, DenseFlow):
-        return memory.project(x)[heard - 1].numpy()
+        return memory.project(x)[counts - 1].numpy()
     flow, signal = memory.flow, torch.from_numpy(x)
     # sample k is held over [log k, log(k + 1)): seen from the next moment T, from age log(T / k) to log(T / (k + 1))
-    stretches = list(zip([0, *heard[:-1]], heard, strict=True))
+    stretches = list(zip([0, *counts[:-1]], counts, strict=True))
     with np.errstate(divide="ignore"):
         ages = np.concatenate([np.log(stop / np.arange(start, stop + 1)) for start, stop in stretches])
     responses = flow.response(ages).split([stop - start + 1 for start, stop in stretches])
@@ -56,11 +56,11 @@ def states_at(memory: OnlineMemory, x: Array, heard: npt.NDArray[np.intp]) -> Ar
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """heard (F,) samples; states (F, N); atoms (N, P) that a state is read back with; begin (F,) where that starts."""
+    """counts (F,) processed samples; states (F, N); atoms (N, P) of the reconstruction, which starts at begin (F,)."""
 
     study: Study
-    signal: Heard
-    heard: npt.NDArray[np.intp]
+    signal: InputSignal
+    counts: npt.NDArray[np.intp]
     states: Array
     atoms: Array
     begin: Array
@@ -73,7 +73,7 @@ class Stream:
     @cached_property
     def true(self) -> Array:
         """The signal itself at the same places. (F, P)"""
-        places = self.begin[:, None] + (self.heard - self.begin)[:, None] * (np.arange(POINTS) + 0.5) / POINTS
+        places = self.begin[:, None] + (self.counts - self.begin)[:, None] * (np.arange(POINTS) + 0.5) / POINTS
         padded = np.concatenate([[0.0], self.signal.values])  # before its first sample a signal is zero
         return padded[np.clip(np.floor(places).astype(int) + 1, 0, len(self.signal.values))]
 
@@ -87,31 +87,31 @@ class Stream:
         return np.sqrt(np.mean((recalled - self.true) ** 2, axis=1)) / np.where(size > 0, size, 1.0)
 
     def lost(self, masked: npt.NDArray[np.bool_]) -> Array:
-        """How much of what is held about each place of the window lies in masked coordinates, 0 to 1. (P,)"""
+        """Share of what is held about each place of the window that masked coordinates hold, 0 to 1. (P,)"""
         held = np.sum(self.atoms**2, axis=0)
         return np.sum(self.atoms[masked] ** 2, axis=0) / np.where(held > 0, held, 1.0)
 
 
-def stream_of(choice: Choice, signal: Heard, window: float) -> Stream:
-    """A signal streamed through the memory of a choice; `window` is a share of the signal."""
+def stream_of(choice: Choice, signal: InputSignal, window: float) -> Stream:
+    """Stream a signal through the memory of a choice; `window` is a share of the signal."""
     return _stream(choice, signal, 1.0 if choice.measure == "scaled" else window)
 
 
 @lru_cache(maxsize=16)
-def _stream(choice: Choice, signal: Heard, window: float) -> Stream:
+def _stream(choice: Choice, signal: InputSignal, window: float) -> Stream:
     found = study(choice)
     length = len(signal.values)
-    heard = moments(length)
+    counts = moments(length)
     with found.lock:
         memory = found.memory(window * length)
-        states = states_at(memory, signal.values, heard)
+        states = states_at(memory, signal.values, counts)
         atoms = memory.reconstruct(np.eye(found.operator.n), grid=POINTS).numpy()
-    begin = (heard - (heard if memory.window is None else memory.window)).astype(float)
-    return Stream(found, signal, heard, states, atoms, begin)
+    begin = (counts - (counts if memory.window is None else memory.window)).astype(float)
+    return Stream(found, signal, counts, states, atoms, begin)
 
 
 def mask_of(state: State, found: Study) -> npt.NDArray[np.bool_]:
-    """Which coordinates are masked. (N,)"""
+    """Return which coordinates are masked. (N,)"""
     n = found.frame.n
     first, last = (round(share / 100 * n) for share in state.mask)
     masked = np.zeros(n, bool)

@@ -1,4 +1,4 @@
-"""Stage 13h: pictures of a signal in its memory.
+"""Pictures of a signal in its memory.
 
 The server makes them once for all moments, with the numbers of every moment beside them; `assets/page.js` moves from
 moment to moment by itself, so that dragging through time needs no request.
@@ -23,7 +23,7 @@ def unit_of(stream: Stream) -> tuple[float, str]:
     return (seconds, "time (seconds)") if seconds is not None else (float(block), "time (samples)")
 
 
-def heard_and_held(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -> Figure:
+def signal_and_memory(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -> Figure:
     """The signal, what the memory holds of it, and what is left of that without the masked coordinates."""
     step, title = unit_of(stream)
     values = stream.signal.values
@@ -61,7 +61,7 @@ def history(stream: Stream) -> Figure:
     """The size of every coordinate over time, in the order of their places."""
     step, title = unit_of(stream)
     size = np.sqrt(np.abs(stream.states[:, stream.study.order].T))
-    heat = {"type": "heatmap", "x": packed(stream.heard * step), "z": packed(size / (size.max() or 1.0)),
+    heat = {"type": "heatmap", "x": packed(stream.counts * step), "z": packed(size / (size.max() or 1.0)),
             "zmin": 0, "zmax": 1, "colorscale": HEAT, "colorbar": bar("√(|h| / largest)"),
             "hovertemplate": "after %{x:.4g}<extra></extra>"}  # fmt: skip
     y = axis("coordinate, in order of place", autorange="reversed", showgrid=False)
@@ -75,15 +75,15 @@ def moving(stream: Stream, masked: npt.NDArray[np.bool_], colour: str) -> dict[s
     left = stream.without(masked) if masked.any() else None
     return {
         "figures": {
-            "held": heard_and_held(stream, masked, colour),
+            "held": signal_and_memory(stream, masked, colour),
             "lights": lights(stream, masked),
             "history": history(stream),
         },
         "points": POINTS,
         "n": len(masked),
-        "moments": [int(count) for count in stream.heard],
+        "moments": [int(count) for count in stream.counts],
         "block": stream.signal.block,
-        "end": (stream.heard * step).tolist(),
+        "end": (stream.counts * step).tolist(),
         "begin": (stream.begin * step).tolist(),
         "recalled": packed(stream.recalled)["bdata"],
         "without": None if left is None else packed(left)["bdata"],

@@ -1,6 +1,6 @@
-"""Stage 13d: all that follows from a family, a size and a measure: frame, operator, modes, kernel, Jacobian.
+"""Everything about a family, a size and a measure: frame, operator, modes, kernel, Jacobian.
 
-Nothing is computed before it is asked for, and nothing twice: `study` returns the same `Study` for the same choice.
+Values are computed when they are first used and then cached; `study` returns the same `Study` for the same choice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wavessm_lab.explore.signals import read_atoms
 from wavessm_lab.explore.state import FILE, State
 
 HORIZON = {"scaled": 4.0, "translated": 1.5}
-"""How far kernels are drawn, in the operator's own time: a translated one lets go at 1."""
+"""How far kernels are drawn, in the operator's own time: a translated one ends at 1."""
 LAGS = 300
 LENGTH = 256
 """Samples of the Jacobian, and of the window there."""
@@ -47,7 +47,7 @@ class Choice:
 
 
 def choice_of(state: State, family: str, allowed: AllowedFiles) -> Choice:
-    """The choice of one side of the page."""
+    """Return the choice of one side of the page."""
     if family.startswith(FILE):
         path = allowed.file(family.removeprefix(FILE))
         return Choice(family, 0, state.measure, stamp=path.stat().st_mtime_ns)
@@ -57,13 +57,13 @@ def choice_of(state: State, family: str, allowed: AllowedFiles) -> Choice:
 
 
 def is_tiled(family: str) -> bool:
-    """Whether a range of frequencies can be chosen for a family."""
+    """Return whether a range of frequencies can be chosen for a family."""
     return family not in BASES and not family.startswith(FILE)
 
 
 @lru_cache(maxsize=32)
 def study(choice: Choice) -> Study:
-    """The study of a choice."""
+    """Return the study of a choice."""
     return Study(choice)
 
 
@@ -72,7 +72,7 @@ class Study:
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
-        self.lock = threading.RLock()  # a memory keeps tables between calls and serves one thread at a time
+        self.lock = threading.RLock()  # a memory keeps tables between calls and is not thread-safe
 
     @property
     def label(self) -> str:
@@ -129,7 +129,7 @@ class Study:
     def coverage(self) -> tuple[Array, Array, Array]:
         """s (T,), f (F,) in cycles per window and c (F, T) = Σ_n φ_n(s)² |φ̂_n(f)|² of the tight atoms.
 
-        Where every detail of a signal is held, c is 1: so many numbers for so much time and frequency.
+        Where every detail of a signal is held, c is 1: one number per unit of time and frequency.
         """
         f, power = self._spectra
         s = (np.arange(CELLS[0]) + 0.5) / CELLS[0]
@@ -168,5 +168,5 @@ class Study:
 
     @cached_property
     def spread(self) -> float:
-        """Median spread of what the coordinates hear, in units of the window; 0.29 if they hear all of it alike."""
+        """Median spread of the past in a coordinate, in units of the window; 0.29 if it is uniform."""
         return float(np.median(localisation(self.jacobian)[1]))

@@ -47,6 +47,7 @@ def group(cell: Cell) -> Group:
 
 
 def column(cell: Cell) -> str:
+    """Return the heading of a cell's column: horizon, data set or task."""
     return cell.horizon or cell.dataset or cell.task.removeprefix("ptbxl-")
 
 

@@ -4,10 +4,10 @@
 
 The file holds `labels` (cases, classes) and for every run its outputs (cases, classes), under a name that ends in its
 seed: legs-s0. `pack` makes it from run folders, each of which has the rows of its test cases in test.npy. A resample
-draws cases, the same for all models, and for each model as many of its seeds as it has, with replacement. The interval
+draws cases, the same for all models, and for each model its number of seeds, with replacement. The interval
 then leaves out what the choice of cases does to both models alike, and holds what the seed does to each. A class
 that a resample has no case of counts for none of the models. `--cases 10` leaves out the classes with fewer test cases,
-on which a mean over classes may hang.
+on which a mean over classes may depend.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
 def frequent(
     outputs: dict[str, np.ndarray], labels: np.ndarray, cases: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Outputs and labels of the classes with at least so many cases.
+    """Return outputs and labels of the classes with at least `cases` cases.
 
     >>> _, labels = frequent({"legs-s0": np.zeros((3, 2))}, np.array([[1, 0], [1, 1], [0, 0]], bool), 2)
     >>> labels.shape
@@ -105,6 +105,7 @@ def differences(
 
 
 def main() -> None:
+    """Compare all models with one, into paired.csv."""
     from wavessm.training.record import write_csv
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -62,6 +62,7 @@ class Result:
 
     @property
     def mean(self) -> float:
+        """Mean over the seeds."""
         return sum(self.values) / len(self.values)
 
     @property

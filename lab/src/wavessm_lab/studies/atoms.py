@@ -45,8 +45,8 @@ def legendre_against_morlet(n: int = 64, points: int = 600) -> Drawing:
         axes[0].set_yticks(-np.arange(4), [f"degree {degree}" for degree in degrees])
         labels = [f"{frame.frequencies[i]:.0f} cycles\nat {frame.centres[i]:.2f}" for i in chosen]
         axes[1].set_yticks(-np.arange(4), labels)
-        axes[0].set_title("Legendre: every coordinate hears the whole past")
-        axes[1].set_title("Morlet: every coordinate hears its own stretch")
+        axes[0].set_title("Legendre: every coordinate holds the whole past")
+        axes[1].set_title("Morlet: every coordinate holds its own part")
     spreads, least = frame.spreads[chosen], make_frame("legendre", n).spreads[list(degrees)].min()
     caption = (
         f"Legendre polynomials against Morlet atoms of a frame of {n}: the spread of energy falls from "

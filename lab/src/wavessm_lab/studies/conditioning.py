@@ -30,6 +30,7 @@ def ranges(family: str) -> tuple[str, ...]:
 
 
 def measure(family: str, n: int, span: str) -> dict[str, Any]:
+    """Return the row of one frame: its condition numbers and those of its operators."""
     frame = frame_for(family, n, span)
     tight = frame.tighten()
     row: dict[str, Any] = {
@@ -48,6 +49,7 @@ def measure(family: str, n: int, span: str) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw condition numbers over N."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.5))
     for index, family in enumerate((*PAPER_FAMILIES, "legendre", "fourier")):
@@ -67,6 +69,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Write the table, the figure and PROVENANCE.md."""
     parser = argparse.ArgumentParser(description="Condition numbers of frames and operators against N.")
     parser.add_argument("--out", type=Path, default=Path("results/frames"))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))

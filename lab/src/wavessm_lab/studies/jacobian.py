@@ -1,4 +1,4 @@
-"""What each number of the state hears: the Jacobian ∂h_T/∂x_t, drawn, and measured as localisation.
+"""What each number of the state holds of the past: the Jacobian ∂h_T/∂x_t, drawn, and measured as localisation.
 
 J        (N, T) row n is the weight of every past sample in coordinate n
 centre   energy-weighted mean of t/T along a row;   spread   its standard deviation (1/√12 = 0.29 if uniform)
@@ -21,7 +21,7 @@ from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
 
 UNIFORM = 1 / np.sqrt(12)
-"""Spread of a coordinate that hears all of the window alike."""
+"""Spread of a coordinate in which all of the window has the same weight."""
 
 
 @lru_cache(maxsize=16)
@@ -31,7 +31,7 @@ def jacobian(family: str, n: int, length: int) -> Array:
 
 
 def window_energy(J: Array, windows: int) -> Array:
-    """Energy of each coordinate that comes from each of so many equal windows. (N, T) → (windows, N)"""
+    """Return the energy of each coordinate that comes from each of equal windows. (N, T) → (windows, N)"""
     return np.stack([np.sum(part**2, axis=1) for part in np.array_split(J, windows, axis=1)])
 
 
@@ -51,7 +51,7 @@ def _picture(axis: Any, J: Array, title: str) -> None:
 def jacobian_of_morlet(n: int = 100, length: int = 400, horizon: float = 4.0) -> Drawing:
     """Morlet under the scaled measure: in the frame's order, by centre, and as a layer runs the same A.
 
-    horizon  T·Δ of the layer's constant step: it then hears samples up to e^−horizon of the window's age
+    horizon  T·Δ of the layer's constant step: it then reaches samples up to e^−horizon of the window's age
     """
     J = jacobian("morlet", n, length)
     centre, spread = localisation(J)

@@ -3,7 +3,7 @@
     python -m wavessm_lab.studies.memory --out results/memory
 
 Scaled memories are asked for the whole signal; translated ones have a window of half its length and are asked for the
-newer half, after hearing all of it. Errors are root mean squares in units of the signal's own (1 = a silent memory):
+newer half, after all of it was processed. Errors are root mean squares in units of the signal's own (1 = no memory):
 everywhere, around jumps (`signals.near_jumps`; nan where the stretch has none) and elsewhere. `projection` is the error
 of the best reconstruction in the frame's span: what the online dynamics could at most reach. Two naive rows: the
 signal's mean, and N block means.
@@ -41,6 +41,7 @@ def errors(signal: Signal, reconstruction: np.ndarray) -> dict[str, float]:
 
 
 def asked_for(signal: Signal, measure: str) -> np.ndarray:
+    """Return the part of the signal that a memory must reconstruct."""
     return signal.values if measure == "scaled" else signal.values[len(signal.values) // 2 :]
 
 
@@ -69,6 +70,7 @@ def remember(family: str, span: str, measure: str, n: int, signals: list[Signal]
 
 
 def naive(signal: Signal, measure: str, n: int) -> Iterator[dict[str, Any]]:
+    """Rows of the two naive memories: the mean, and n block means."""
     truth = asked_for(signal, measure)
     blocks = np.concatenate([np.full(len(part), part.mean()) for part in np.array_split(truth, n)])
     for family, values in (("(mean)", np.full(len(truth), truth.mean())), ("(block means)", blocks)):
@@ -77,6 +79,7 @@ def naive(signal: Signal, measure: str, n: int) -> Iterator[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw errors over N, a panel for each signal and measure."""
     plt = pyplot()
     names = list(dict.fromkeys(row["signal"] for row in rows))
     figure, axes = plt.subplots(2, len(names), figsize=(2.6 * len(names), 6), sharex=True)
@@ -101,13 +104,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axis.tick_params(axis="y", which="both", labelsize=6)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(families), fontsize=8)
     for axis in axes[:, 0]:
-        axis.set_ylabel("error (silent memory = 1)")
+        axis.set_ylabel("error (no memory = 1)")
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Write the table, the figure and PROVENANCE.md."""
     parser = argparse.ArgumentParser(description="Reconstruction error of every family as an online memory.")
     parser.add_argument("--out", type=Path, default=Path("results/memory"))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))

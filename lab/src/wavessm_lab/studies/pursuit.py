@@ -92,7 +92,7 @@ class Panel:
 
 @lru_cache(maxsize=8)
 def _polynomials(samples: int) -> Array:
-    """Orthonormal polynomials on so many even steps, as many as DEGREES asks for. (degrees, samples)"""
+    """Orthonormal polynomials on `samples` even steps, up to the largest of DEGREES. (degrees, samples)"""
     x = np.linspace(-1, 1, samples)
     return np.linalg.qr(np.polynomial.chebyshev.chebvander(x, min(max(DEGREES), samples) - 1))[0].T.copy()
 

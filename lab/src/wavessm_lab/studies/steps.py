@@ -149,7 +149,7 @@ MOTHERS: dict[str, tuple[Callable[[Array], Array], float]] = {
 
 @dataclass(frozen=True)
 class Atoms:
-    """A dictionary over a grid: so many geometric scales from `finest` grid steps to `coarsest`, and uniform shifts."""
+    """A dictionary over a grid: geometric scales from `finest` grid steps to `coarsest`, and uniform shifts."""
 
     wavelet: str
     length: int = 2048

@@ -57,8 +57,8 @@
 
   function sentence(data, i) {
     const all = data.moments[data.moments.length - 1] * data.block;
-    const heard = data.moments[i] * data.block;
-    let text = `after ${heard} of ${all} samples: error ${percent(data.errors[i])}`;
+    const count = data.moments[i] * data.block;
+    let text = `after ${count} of ${all} samples: error ${percent(data.errors[i])}`;
     if (data.block > 1) text += `, signal averaged over blocks of ${data.block}`;
     if (data.errors_without) text += `; without the masked coordinates ${percent(data.errors_without[i])}`;
     return text;
