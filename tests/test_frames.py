@@ -269,7 +269,7 @@ def test_a_support_that_does_not_increase_gets_one_line(support):
 
 
 def test_a_basis_of_the_wrong_shape_gets_one_line():
-    with pytest.raises(ws.ShapeError, match=r"atoms of shape \(5, 2049\), expected \(n, points\) = \(4, 2049\)"):
+    with pytest.raises(ws.ShapeError, match=r"has shape \(5, 2049\), expected \(n, points\) = \(4, 2049\)"):
         ws.make_frame(Basis(lambda n, s: s ** np.arange(n + 1)[:, None]), 4)
-    with pytest.raises(ws.ShapeError, match=r"atoms of shape \(2049,\)"):
+    with pytest.raises(ws.ShapeError, match=r"has shape \(2049,\)"):
         ws.make_frame(Basis(lambda n, s: s), 4)

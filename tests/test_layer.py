@@ -343,7 +343,7 @@ def test_a_layer_learns_to_recall():
 
 
 BAD = {
-    "rank": (lambda: make()(signal(5, 3)), ws.ShapeError, r"expected \(batch, length, d_model\)"),
+    "rank": (lambda: make()(signal(5, 3)), ws.ShapeError, r"\(batch, length, d_model\)"),
     "width": (lambda: make()(signal(1, 5, 4)), ws.ShapeError, r"d_model\) = \(≥ 1, ≥ 1, 3\)"),
     "no samples": (lambda: make()(signal(1, 0, 3)), ws.ShapeError, "≥ 1"),
     "no sequences": (lambda: make()(signal(0, 5, 3)), ws.ShapeError, "≥ 1"),
@@ -387,12 +387,10 @@ BAD = {
     "endless dt": (lambda: ws.WaveSSM(4, 8, dt_max=float("inf")), ws.OptionError, "dt_max is inf"),
     "backend": (lambda: ws.WaveSSM(4, 8, backend="cuda"), ws.UnknownNameError, "backend"),
     "kernel": (lambda: make().kernel(0), ws.OptionError, "at least 1"),
-    "dropout": (lambda: TiedDropout(1.0), ws.OptionError, "p is 1.0"),
     "norm": (lambda: ws.ResidualBlock(make(), norm="bacth"), ws.UnknownNameError, "did you mean 'batch'"),
     "training step": (
         lambda: ws.ResidualBlock(make(), "batch").step(signal(1, 3), make().initial_state(1)), ws.OptionError, "eval",
     ),
-    "learning rate": (lambda: ws.param_groups(make(), lr=0.0, weight_decay=0.0), ws.OptionError, "lr is 0.0"),
 }  # fmt: skip
 
 
@@ -442,7 +440,7 @@ def test_the_tail_of_a_block_is_the_end_of_all_of_it():
     for tail in (0, -1, 21):
         with pytest.raises(ws.OptionError, match=f"tail is {tail}, expected 1 to 20"):
             block(x, tail=tail)
-    with pytest.raises(ws.OptionError, match="no lengths beside it"):
+    with pytest.raises(ws.OptionError, match="without lengths"):
         block(x, tail=3, lengths=torch.tensor([20, 4]))
 
 

@@ -75,6 +75,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     return UnknownNameError(f"unknown {kind} {name!r}{hint} Known: {listed}.")
 
 
+def shape_error(name: str, value: Any, expected: str) -> ShapeError:
+    """Return the error for a value that is not an array of the expected shape, such as "(batch, length)"."""
+    given = f"has shape {tuple(value.shape)}" if hasattr(value, "shape") else f"is a {type(value).__name__}"
+    return ShapeError(f"{name} {given}, expected {expected}.")
+
+
 class Registry(Generic[T]):
     """An ordered mapping from names to values of one kind; an unknown name raises `UnknownNameError`.
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pywt
 from scipy import interpolate, signal, special
 
-from wavessm.errors import OptionError, Registry, ShapeError, check_int, is_int, real_array
+from wavessm.errors import OptionError, Registry, check_int, is_int, real_array, shape_error
 from wavessm.frames.frame import Frame
 from wavessm.frames.quadrature import Array, Quadrature
 from wavessm.frames.tiling import Tiling, Wavelet, allocate, tile
@@ -372,9 +372,7 @@ def _build(
             raise OptionError(f"make_frame: family '{name}' is not tiled from a wavelet and takes no {unused[0]}.")
         atoms = real_array(record.atoms(n, quadrature.grid), f"make_frame: family '{name}'")
         if atoms.shape != (n, points):
-            raise ShapeError(
-                f"make_frame: family '{name}' gave atoms of shape {atoms.shape}, expected (n, points) = {(n, points)}."
-            )
+            raise shape_error(f"make_frame: the output of family '{name}'", atoms, f"(n, points) = {(n, points)}")
         atoms = atoms / np.sqrt(atoms**2 @ quadrature.weights)[:, None]
     frame = Frame(atoms, quadrature, name=name)
     frame.require_full_rank()

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.errors import NotFiniteError, OptionError, RankError, ShapeError, real_array
+from wavessm.errors import NotFiniteError, OptionError, RankError, ShapeError, real_array, shape_error
 from wavessm.frames.quadrature import Array, Quadrature, frozen
 
 TIGHT_TOLERANCE = 1e-9
@@ -56,10 +56,8 @@ class Frame:
         self.atoms = frozen(real_array(atoms, "Frame: atoms"))
         self.name = name
         if self.atoms.ndim != 2 or not 2 <= self.atoms.shape[0] <= self.atoms.shape[1]:
-            raise ShapeError(
-                f"Frame: atoms have shape {self.atoms.shape}, expected (n, length) with one atom per row and "
-                "2 ≤ n ≤ length; sample on a finer grid if there are more atoms than points."
-            )
+            expected = "(n, length) with one atom per row and 2 ≤ n ≤ length; more atoms need a finer grid"
+            raise shape_error("Frame: atoms", self.atoms, expected)
         n, length = self.atoms.shape
         broken = np.flatnonzero(~np.isfinite(self.atoms).all(axis=1))
         if len(broken):
@@ -169,7 +167,7 @@ class Frame:
     def _last_axis(self, values: npt.ArrayLike, size: int, call: str) -> Array:
         array = real_array(values, f"Frame.{call}")
         if array.ndim == 0 or array.shape[-1] != size:
-            raise ShapeError(f"Frame.{call}: got shape {array.shape}, expected (..., {size}).")
+            raise shape_error(f"Frame.{call}: the argument", array, f"(..., {size})")
         return array
 
     def evaluate(self, points: npt.ArrayLike) -> Array:

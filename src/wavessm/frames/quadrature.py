@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse, special
 
-from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, is_int, real_array
+from wavessm.errors import OptionError, check_int, is_int, real_array, shape_error
 
 Array = npt.NDArray[np.float64]
 
@@ -116,17 +116,15 @@ class Quadrature:
             weights: Positive weights that sum to 1, shape (L,); the trapezoid rule by default.
 
         Raises:
-            ShapeError, NotFiniteError, OptionError: Points or weights that cannot integrate over [0, 1].
+            ShapeError, OptionError: Points or weights that cannot integrate over [0, 1].
         """
         points = real_array(grid, "Quadrature: grid")
-        if not np.all(np.isfinite(points)):
-            raise NotFiniteError("Quadrature: the grid holds NaN or infinity; give increasing points from 0 to 1.")
         quad = Quadrature.panels(points, order=1)
         if weights is None:
             return quad
         given = real_array(weights, "Quadrature: weights")
         if given.shape != points.shape:
-            raise ShapeError(f"Quadrature: weights have shape {given.shape}, expected {points.shape} as the grid.")
+            raise shape_error("Quadrature: weights", given, f"{points.shape} as the grid")
         if not np.all(given > 0) or abs(given.sum() - 1) > 1e-3:
             raise OptionError(
                 f"Quadrature: weights sum to {given.sum():g} (smallest {given.min():g}); they integrate over "

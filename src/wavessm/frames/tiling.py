@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_int, check_positive
+from wavessm.errors import NotFiniteError, OptionError, check_int, check_positive, shape_error
 from wavessm.frames.quadrature import Array, Quadrature
 
 MAX_CONDITION = 1e12
@@ -71,10 +71,8 @@ class Wavelet:
         """Return ψ at x as real waveforms, zero outside the support, (M,) → (voices, M)."""
         values = np.atleast_2d(np.asarray(self.function(x)))
         if values.ndim != 2 or values.shape[1] != len(x):
-            raise ShapeError(
-                f"Wavelet: the function gave shape {values.shape} for {len(x)} points, expected ({len(x)},) "
-                f"or (voices, {len(x)}). Write it with numpy operations on arrays."
-            )
+            expected = f"({len(x)},) or (voices, {len(x)}); write it with numpy operations on arrays"
+            raise shape_error(f"Wavelet: the output of the function for {len(x)} points", values, expected)
         if np.iscomplexobj(values):
             values = np.concatenate([values.real, values.imag])
         inside = (x >= self.support[0]) & (x <= self.support[1])

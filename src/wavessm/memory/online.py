@@ -26,11 +26,11 @@ from wavessm.discretize import bilinear, zoh
 from wavessm.errors import (
     NotFiniteError,
     OptionError,
-    ShapeError,
     check_int,
     check_positive,
     is_int,
     real_array,
+    shape_error,
     unknown_name,
 )
 from wavessm.frames import Array
@@ -109,10 +109,8 @@ class OnlineMemory:
         signal = self._signal(x, "push")
         batch = signal.shape[:-1]
         if self._state is not None and self._state.shape[:-1] != batch:
-            raise ShapeError(
-                f"OnlineMemory: this memory has signals of batch shape {tuple(self._state.shape[:-1])}, "
-                f"got {tuple(batch)}; call reset() before another batch."
-            )
+            expected = f"{(*self._state.shape[:-1], 'length')}; call reset() before another batch"
+            raise shape_error("OnlineMemory: signal", signal, expected)
         for _, states in self._chunks(signal, self._state, self.samples):
             self._state = states[..., -1, :]
         self.samples += signal.shape[-1]
@@ -138,7 +136,7 @@ class OnlineMemory:
         """
         h = self._real(state, "reconstruct")
         if h.dim() == 0 or h.shape[-1] != self.operator.n:
-            raise ShapeError(f"reconstruct: state has shape {tuple(h.shape)}, expected (..., {self.operator.n}).")
+            raise shape_error("reconstruct: state", h, f"(..., {self.operator.n})")
         frame = self.operator.frame
         dual = frame if frame.is_tight else frame.dual()
         if grid is None:
@@ -172,7 +170,7 @@ class OnlineMemory:
     def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
         signal = self._real(x, call)
         if call != "step" and (signal.dim() == 0 or signal.shape[-1] == 0):
-            raise ShapeError(f"OnlineMemory.{call}: got shape {tuple(signal.shape)}, expected (..., length ≥ 1).")
+            raise shape_error(f"OnlineMemory.{call}: signal", signal, "(..., length ≥ 1)")
         broken = int((~torch.isfinite(signal)).sum())
         if broken:
             raise NotFiniteError(

@@ -34,8 +34,6 @@ class TiedDropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise OptionError(f"TiedDropout: p is {p}, expected 0 ≤ p < 1.")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,9 +150,7 @@ class ResidualBlock(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Process sequences as `WaveSSM.forward` does; with `tail`, return only the last `tail` steps."""
         if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
-            raise OptionError(
-                f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, the length, and no lengths beside it."
-            )
+            raise OptionError(f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, without lengths.")
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         engine = self.layer.engine
         z = self.norm(x, mask, engine) if self.prenorm else x
@@ -171,9 +167,7 @@ class ResidualBlock(nn.Module):
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
         if self.training and self.norm.kind == "batch":
-            raise OptionError(
-                "ResidualBlock.step: batch norm in training needs whole sequences; call model.eval() first."
-            )
+            raise OptionError("ResidualBlock.step: batch norm in training needs whole sequences; call model.eval().")
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
         return y[:, 0], state
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.errors import OptionError, ShapeError, can_sync
+from wavessm.errors import OptionError, can_sync, shape_error
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.layer import time_mask
 
@@ -48,11 +48,9 @@ class LinearEncoder(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Raise for an input that is not (batch, length, d_input) of real numbers."""
-        if x.dim() != 3 or x.shape[2] != self.d_input or not x.shape[0] or not x.shape[1]:
-            raise ShapeError(
-                f"SequenceModel: x has shape {tuple(x.shape)}, expected (batch, length, d_input) = "
-                f"(≥ 1, ≥ 1, {self.d_input})."
-            )
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_input or 0 in x.shape:
+            expected = f"a tensor (batch, length, d_input) = (≥ 1, ≥ 1, {self.d_input})"
+            raise shape_error("SequenceModel: x", x, expected)
         if not x.is_floating_point():
             raise OptionError(f"SequenceModel: x is {x.dtype}, expected real numbers; use x.float().")
 
@@ -70,10 +68,8 @@ class EmbeddingEncoder(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Raise for tokens that are not (batch, length) or not in the vocabulary."""
-        if x.dim() != 2 or not x.shape[0] or not x.shape[1]:
-            raise ShapeError(
-                f"SequenceModel: x has shape {tuple(x.shape)}, expected tokens (batch, length) = (≥ 1, ≥ 1)."
-            )
+        if not isinstance(x, Tensor) or x.dim() != 2 or 0 in x.shape:
+            raise shape_error("SequenceModel: x", x, "tokens, a tensor (batch, length) = (≥ 1, ≥ 1)")
         _check_range(x, "tokens", self.table.num_embeddings, "set vocabulary to one more than the largest token")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
@@ -103,11 +99,8 @@ class CalendarEncoder(LinearEncoder):
         """Raise for marks that are not (batch, length [+ horizon], k) or not in the range of their tables."""
         lengths = [length, length + horizon] if horizon else [length]
         expected = f"(batch, length, marks) = ({batch}, {' or '.join(map(str, lengths))}, {self.width})"
-        if not isinstance(marks, Tensor):
-            raise ShapeError(f"SequenceModel: marks is {type(marks).__name__}, expected a tensor {expected}.")
-        fits = marks.dim() == 3 and marks.shape[0] == batch and marks.shape[1] in lengths
-        if not fits or marks.shape[2] != self.width:
-            raise ShapeError(f"SequenceModel: marks have shape {tuple(marks.shape)}, expected {expected}.")
+        if not isinstance(marks, Tensor) or tuple(marks.shape) not in [(batch, each, self.width) for each in lengths]:
+            raise shape_error("SequenceModel: marks", marks, f"a tensor {expected}")
         if hasattr(self, "tables"):
             for column, table in enumerate(self.tables):
                 size = cast(nn.Embedding, table).num_embeddings

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive
+from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
 from wavessm.nn.initial import InitialModes, initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
 from wavessm.ops.tables import dense_kernel, diagonal_kernel
@@ -199,37 +199,27 @@ class WaveSSM(nn.Module):
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
         check_signals(x, state, self.d_model, self.n_slots)
         if self.bidirectional and (state is not None or return_state):
-            raise OptionError(
-                "WaveSSM: a bidirectional layer reads the future and has no state; use bidirectional=False."
-            )
+            raise OptionError("WaveSSM: a bidirectional layer reads the future, has no state; use bidirectional=False.")
         if lengths is not None and (state is not None or return_state):
             raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
     """Raise for an input that is not (batch, length, d_model) or a state that is not (batch, d_model, slots, 2)."""
-    if not isinstance(x, Tensor):
-        raise ShapeError(f"WaveSSM: x is a {type(x).__name__}, expected a tensor (batch, length, d_model).")
-    if x.dim() != 3 or x.shape[2] != d_model or 0 in x.shape:
-        raise ShapeError(
-            f"WaveSSM: x has shape {tuple(x.shape)}, expected (batch, length, d_model) = (≥ 1, ≥ 1, {d_model})."
-        )
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != d_model or 0 in x.shape:
+        raise shape_error("WaveSSM: x", x, f"a tensor (batch, length, d_model) = (≥ 1, ≥ 1, {d_model})")
     if not x.dtype.is_floating_point:
         raise OptionError(f"WaveSSM: x has dtype {x.dtype}, expected a floating-point type; convert with x.float().")
     expected = (x.shape[0], d_model, n_slots, 2)
     if state is not None and (not isinstance(state, Tensor) or tuple(state.shape) != expected):
-        given = f"has shape {tuple(state.shape)}" if isinstance(state, Tensor) else f"is a {type(state).__name__}"
-        raise ShapeError(
-            f"WaveSSM: state {given}, expected (batch, d_model, slots, 2) = {expected}. "
-            f"Call layer.initial_state(batch={x.shape[0]})."
-        )
+        advice = f"call layer.initial_state(batch={x.shape[0]})"
+        raise shape_error("WaveSSM: state", state, f"(batch, d_model, slots, 2) = {expected}; {advice}")
 
 
 def check_sample(x_t: Tensor, d_model: int) -> None:
     """Raise for a sample that is not (batch, d_model)."""
     if not isinstance(x_t, Tensor) or x_t.dim() != 2 or x_t.shape[1] != d_model:
-        given = f"shape {tuple(x_t.shape)}" if isinstance(x_t, Tensor) else f"a {type(x_t).__name__}"
-        raise ShapeError(f"WaveSSM.step: got {given}, expected (batch, d_model) = (…, {d_model}).")
+        raise shape_error("WaveSSM.step: x_t", x_t, f"a tensor (batch, d_model) = (…, {d_model})")
 
 
 def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
@@ -238,19 +228,18 @@ def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
     Values are checked on the CPU only, to neither wait for a GPU nor break a compiled graph.
     """
     expected = f"{x.shape[0]} whole numbers from 1 to {x.shape[1]}"
-    if not isinstance(lengths, Tensor):
-        raise ShapeError(f"{caller}: lengths is a {type(lengths).__name__}, expected a tensor of {expected}.")
-    counts = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
-    if lengths.shape != x.shape[:1] or not counts:
-        raise ShapeError(
-            f"{caller}: lengths have shape {tuple(lengths.shape)} and {lengths.dtype}, expected {expected}."
-        )
+    if not isinstance(lengths, Tensor) or lengths.shape != x.shape[:1] or lengths.dtype not in _INTEGERS:
+        dtype = f" of {lengths.dtype}" if isinstance(lengths, Tensor) else ""
+        raise shape_error(f"{caller}: lengths{dtype}", lengths, f"a tensor of {expected}")
     lengths = lengths.long()
     if can_sync(lengths) and lengths.numel():
         low, high = int(lengths.min()), int(lengths.max())
         if low < 1 or high > x.shape[1]:
             raise ShapeError(f"{caller}: lengths run from {low} to {high}, expected {expected}.")
     return lengths.to(x.device)
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def time_mask(lengths: Tensor, length: int) -> Tensor:
@@ -285,10 +274,6 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float
         >>> [(group["name"], group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
         [('ssm', 0.001, 0.0, 4), ('no decay', 0.01, 0.0, 1), ('decay', 0.01, 0.05, 1)]
     """
-    if not lr > 0 or weight_decay < 0:
-        raise OptionError(
-            f"param_groups: lr is {lr}, weight_decay is {weight_decay}; expected lr > 0, weight_decay ≥ 0."
-        )
     layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
     dynamics = {id(p) for layer in layers for name, p in layer.named_parameters() if name in SSM_PARAMETERS}
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}

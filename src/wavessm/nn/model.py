@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.errors import OptionError, ShapeError, check_int
+from wavessm.errors import OptionError, ShapeError, check_int, shape_error
 from wavessm.nn.backbones import Stack, States, make_backbone
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, make_encoder
@@ -174,17 +174,15 @@ class SequenceModel(nn.Module):
     def _unpair(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return pairs as a batch of twice the size, partners next to each other."""
         rank = 3 if self.config.encoder == "embedding" else 4
-        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         if not isinstance(x, Tensor) or x.dim() != rank or x.shape[1] != 2:
-            expected = f"(batch, 2, length{', d_input' * (rank == 4)})"
-            raise ShapeError(f"SequenceModel: x is {shape}, head='pair' expected {expected}.")
-        if lengths is not None and lengths.shape != x.shape[:2]:
-            raise ShapeError(f"SequenceModel: lengths have shape {tuple(lengths.shape)}, expected (batch, 2).")
-        return x.flatten(0, 1), None if lengths is None else lengths.flatten()
+            raise shape_error("SequenceModel: x", x, f"pairs (batch, 2, length{', d_input' * (rank == 4)})")
+        if isinstance(lengths, Tensor) and lengths.shape == x.shape[:2]:
+            lengths = lengths.flatten()
+        elif lengths is not None:
+            raise shape_error("SequenceModel: lengths", lengths, "(batch, 2)")
+        return x.flatten(0, 1), lengths
 
     def _check_input(self, x: Tensor, marks: Tensor | None, rate: float) -> None:
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"SequenceModel: x is a {type(x).__name__}, expected a tensor (batch, length, d_input).")
         cast(LinearEncoder, self.encoder).check(x)
         if isinstance(self.encoder, CalendarEncoder):
             self.encoder.check_marks(marks, x.shape[0], x.shape[1], self.config.horizon or 0)
