@@ -5,8 +5,8 @@
 It also runs against revision 50cf3e6 (PYTHONPATH=…/src); `cmp` then shows whether training is the same.
 """
 
+import argparse
 import csv
-import sys
 import tempfile
 from pathlib import Path
 
@@ -55,6 +55,9 @@ def write_data(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    out = parser.parse_args().out
     torch.set_num_threads(1)
     rows = [["run", "step", "train_loss", "score", "value", "lr"]]
     with tempfile.TemporaryDirectory() as name:
@@ -76,4 +79,4 @@ if __name__ == "__main__":
                 for row in csv.DictReader(file):
                     score = next(name for name in row if name.startswith("val_"))
                     rows.append([label, row["step"], row["train_loss"], score, row[score], row["lr"]])
-    Path(sys.argv[1]).write_text("".join(",".join(row) + "\n" for row in rows))
+    out.write_text("".join(",".join(row) + "\n" for row in rows))

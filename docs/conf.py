@@ -20,6 +20,7 @@ version = release = wavessm.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "commands",
     "docstrings",
@@ -53,7 +54,9 @@ add_module_names = False
 # With -n every dotted name in a signature has to lead somewhere. Other libraries' names cannot, without their
 # inventories; `word` in a docstring is a link where it can be one.
 OTHERS = r"(torch|numpy|np|npt|nn|collections|pathlib|typing|sklearn|pandas|lightning|tyro|argparse|types|scipy)\..*"
-nitpick_ignore_regex = [("py:obj", ".*"), ("py:(class|data|exc|attr)", OTHERS), ("py:(class|data)", r"\w+")]
+nitpick_ignore_regex = [("py:obj", ".*"), ("py:(class|data|exc|attr)", OTHERS), ("py:(class|data|exc)", r"\w+"),
+                        ("py:class", r"wavessm(_lab)?\..*|dict\[str")]  # fmt: skip
+suppress_warnings = ["ref.python"]  # letters of formulas that several classes have
 
 smartquotes = False  # names in quotes and options with two hyphens stay as they are typed
 

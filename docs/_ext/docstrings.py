@@ -106,6 +106,12 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     lines[:] = to_rst(text.splitlines())
 
 
+def keep_colons(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon takes words before a colon for the type of an attribute; ours are sentences."""
+    if what in ("attribute", "data", "property") and lines:
+        lines[:] = [line.replace(":", " –") if ": " in line else line.replace(":", "∶") for line in lines]
+
+
 def shorten(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
     """NumPy spells its aliases out when a signature is evaluated; their names say more."""
     return tuple(
@@ -114,6 +120,7 @@ def shorten(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", process)
     app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True}

@@ -227,7 +227,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
             X: As in `fit`, of any length.
 
         Returns:
-            (cases, classes or labels); (cases,) where there are two classes: above zero means `classes_[1]`.
+            (cases, classes or labels), or (cases,) of two classes, above zero where `classes_[1]` is predicted.
         """
         check_is_fitted(self, "fitted_")
         logits = self.fitted_.decision_function(read_signals(self, X, reset=False))
