@@ -30,6 +30,7 @@ import scan
 import wavessm as ws
 from common import SHAPES, Row, Shape, arguments, find_device, kernel_ms, machine, median_ms, report
 from peers import Attention, Block, FirstOutput, official_s4
+from wavessm.ops import activate, gate
 from wavessm.training.record import write_csv
 
 NOT_MEASURED = dict.fromkeys(("step_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib"), float("nan"))
@@ -46,7 +47,9 @@ class OurBlock(nn.Module):
         self.block = ws.ResidualBlock(layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.block.mix(x)[0]
+        engine, no_dropout = self.block.layer.engine, self.block.dropout.factors(x)
+        z = activate(self.block.layer(x), no_dropout, no_dropout, engine)
+        return gate(z, self.block.project, no_dropout, None, engine)
 
 
 def our_block(shape: Shape, device: torch.device, family: str, precision: str) -> nn.Module:
