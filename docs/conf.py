@@ -37,6 +37,8 @@ myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3
 myst_update_mathjax = False  # formulas are MathML
 
+napoleon_use_ivar = True  # attributes in a list, without targets of their own
+
 # The reference: docstrings in the order of the source, names as short as they are unambiguous.
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
