@@ -1,50 +1,35 @@
-"""`wavessm bench`: training steps a second of a model on this machine, data on the device."""
+"""`wavessm bench`: training speed of a model on this machine, data on the device."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields
 
 from wavessm.cli.parse import parse, without
 from wavessm.errors import check_int
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
 from wavessm.training.config import TrainConfig
 
-if TYPE_CHECKING:
-    import torch
+_SHOWN = ("batch_size", "precision", "compile", "cuda_graphs", "device")
+_MODEL = without(ModelConfig(norm="batch", bidirectional=True, head="auto"), DATA_FIELDS)
+_TRAINING = without(TrainConfig(batch_size=64), [each.name for each in fields(TrainConfig) if each.name not in _SHOWN])
+_WARM_UP = 5
 
 
-_DEFAULT = ModelConfig(norm="batch", bidirectional=True, head="auto")
-_Model = without(_DEFAULT, DATA_FIELDS)
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BenchOptions:
     """Measure the training speed of a model on random cases."""
 
-    model: _Model = dataclasses.field(default_factory=_Model)  # type: ignore[valid-type]
+    model: _MODEL = field(default_factory=_MODEL)  # type: ignore[valid-type]
+    training: _TRAINING = field(default_factory=lambda: _TRAINING(batch_size=64))  # type: ignore[valid-type]
     length: int = 1000
     """Samples of a case."""
     channels: int = 12
     """Channels of a case."""
     classes: int = 5
-    """Labels."""
-    batch_size: int = 64
-    """Cases in a step."""
+    """Classes."""
     steps: int = 20
-    """Steps timed, after five that are not."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    """Arithmetic."""
-    compile: bool = False
-    """torch.compile."""
-    cuda_graphs: bool = False
-    """Whole step as one CUDA graph."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-
-
-WARM_UP = 5
+    """Timed steps, after five that are not."""
 
 
 def main(arguments: list[str]) -> int:
@@ -52,36 +37,25 @@ def main(arguments: list[str]) -> int:
     given = parse(BenchOptions, arguments, "wavessm bench")
     for name in ("steps", "length", "channels", "classes"):
         check_int(getattr(given, name), f"bench: {name}", least=1)
+    model, config = ModelConfig(**vars(given.model)), TrainConfig(**vars(given.training))
     import torch
 
     from wavessm.training import pick_device
     from wavessm.training.dry_run import synthetic_step
 
-    config = TrainConfig(
-        batch_size=given.batch_size,
-        precision=given.precision,
-        compile=given.compile,
-        cuda_graphs=given.cuda_graphs,
-        device=given.device,
-    )
     device = pick_device(config)
-    model = ModelConfig(**vars(given.model))
     step = synthetic_step(model, config, device, (given.length, given.channels, given.classes))
-    for _ in range(WARM_UP):
-        step()
-    _wait(device)
-    began = time.perf_counter()
-    for _ in range(given.steps):
-        step()
-    _wait(device)
-    seconds = (time.perf_counter() - began) / given.steps
+
+    def seconds_of(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began
+
+    seconds_of(_WARM_UP)
+    seconds = seconds_of(given.steps) / given.steps
     memory = f", {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB" if device.type == "cuda" else ""
-    print(f"{seconds * 1e3:.2f} ms a step, {given.batch_size / seconds:.0f} samples/s{memory}")
+    print(f"{seconds * 1e3:.2f} ms a step, {config.batch_size / seconds:.0f} samples/s{memory}")
     return 0
-
-
-def _wait(device: torch.device) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -10,6 +10,9 @@ from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
 
+_DECIDING = ("split", "rate", "sampling_rate", "antialias", "checkpoint")
+"""Options that decide the scores: a row of the table of runs holds them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
@@ -49,16 +52,8 @@ def main(arguments: list[str]) -> int:
     run = Run.read(given.run)
     if given.csv is not None:
         read(given.csv)  # another table is refused before the work, not after it
-    result = evaluate_run(
-        run,
-        given.split,
-        rate=given.rate,
-        sampling_rate=given.sampling_rate,
-        checkpoint=given.checkpoint,
-        device=str(device),
-        antialias=given.antialias,
-        classes=given.by_class,
-    )
+    chosen = {name: getattr(given, name) for name in _DECIDING}
+    result = evaluate_run(run, **chosen, device=str(device), classes=given.by_class)
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
     for name, value in result.scores.items():
@@ -68,17 +63,10 @@ def main(arguments: list[str]) -> int:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
-    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, _typed(given))):
+    words = []
+    for name, value in chosen.items():
+        if value != getattr(EvaluateOptions, name):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, words)):
         print(f"{given.csv} has scores of this command already and was left as it is; take them out to write these.")
     return 0
-
-
-def _typed(given: EvaluateOptions) -> list[str]:
-    """The options that decide the scores, as they would be typed."""
-    words = []
-    for field in dataclasses.fields(EvaluateOptions):
-        value = getattr(given, field.name)
-        if field.name in ("split", "rate", "sampling_rate", "antialias", "checkpoint") and value != field.default:
-            option = f"--{field.name.replace('_', '-')}"
-            words += [option] if value is True else [option, str(value)]
-    return words

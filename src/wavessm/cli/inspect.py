@@ -86,12 +86,11 @@ def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, me
     from wavessm.inspection import Saliency, attribute
     from wavessm.training import Progress
 
-    parts = []
+    parts, ends = [], [None] * len(x) if lengths is None else lengths.split(1)
     with Progress("explaining", total=len(x)) as progress:
-        for at in range(len(x)):
-            end = None if lengths is None else lengths[at : at + 1]
-            parts.append(attribute(subject.model, x[at : at + 1], end, None, method))
-            progress.update(at + 1, f"{at + 1} cases")
+        for case, end in zip(x.split(1), ends, strict=True):
+            parts.append(attribute(subject.model, case, end, None, method))
+            progress.update(len(parts), f"{len(parts)} cases")
     return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 

@@ -33,6 +33,12 @@ _NEW_VALUES = {
     "drive": "even is now equal, slow is now slow-modes",
     "timeenc": ", ".join(f"{number} is now {name}" for number, name in enumerate(CALENDARS)),
 }
+_CONFIG = (
+    tyro.conf.HelptextFromCommentsOff,
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.PositionalMetavarFromFieldName,
+    tyro.conf.SuppressFixed,
+)
 
 
 def parse(
@@ -63,7 +69,7 @@ def parse(
                 args=list(arguments),
                 prog=prog,
                 description=about,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed, tyro.conf.PositionalMetavarFromFieldName),
+                config=_CONFIG,
             )
     except SystemExit as end:
         if end.code in (0, None):

@@ -99,10 +99,11 @@ def read(arguments: list[str]) -> TrainCommand:
     kind, start = _options(task, (task.options, *resolve(task.name, name)))
     tuned = plugin("wavessm.tuned", task.name)
     if tuned and name == "best":  # has a recipe for each of several data sets and horizons
-        typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about)
-        place = {field: getattr(typed.data, field) for field in ("dataset", "horizon", "variables")}
-        placed = dataclasses.replace(task.options, **place)
-        kind, start = _options(task, tuned(placed, *resolve(task.name, name)))
+        data = task.options
+        if any(word.partition("=")[0] in ("--dataset", "--horizon", "--variables") for word in words):
+            typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about).data
+            data = dataclasses.replace(data, dataset=typed.dataset, horizon=typed.horizon, variables=typed.variables)
+        kind, start = _options(task, tuned(data, *resolve(task.name, name)))
     given = parse(kind, words, prog, start, about)
     before, (data, model, config) = _parts(start), _parts(given)
     recipe = before[1]
