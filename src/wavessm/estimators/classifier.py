@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.errors import NotFiniteError, OptionError, check_positive
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes, predict_all
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
 from wavessm.estimators.features import FittedFeatures, choose_method
-from wavessm.estimators.signals import Signals, read_signals, read_targets
+from wavessm.estimators.signals import Signals, TrainedModel, read_signals, read_targets
 from wavessm.features import FeatureModel
-from wavessm.nn.model import SequenceModel
 from wavessm.training import TrainConfig, pick_device
 
 EARLY_STOPPING_FROM = 200
@@ -38,18 +37,6 @@ class FittedClassifier(Protocol):
 
     def decision_function(self, signals: Signals) -> np.ndarray:
         """Scores (cases, classes or labels) float64, as logits."""
-
-
-class TrainedClassifier(NamedTuple):
-    """A model trained by gradient descent on standardised signals."""
-
-    model: SequenceModel
-    scale: Scale  # of each channel
-
-    def decision_function(self, signals: Signals) -> np.ndarray:
-        """Logits (cases, classes or labels) float64."""
-        source = signals.source(self.scale, torch.zeros(len(signals.values)))
-        return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,7 +63,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         validation_fraction: Part of the cases that early stopping sets aside.
         n_iter_no_change: Epochs without a better validation loss before early stopping ends the fit.
         warm_start: Continue from the weights of the last fit, on the same channels and classes.
-        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        device: "auto", "cpu", "cuda" or "cuda:1".
         random_state: Seed of weights, order and dropout; a fit with a seed is reproducible, in threads too.
         verbose: 1 prints the choices and the progress.
         bidirectional: Also read backwards: better for complete recordings; False gives a model that can stream.
@@ -153,7 +140,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         )  # fmt: skip
         return FittedFeatures(model)
 
-    def _fit_gradient(self, signals: Signals, targets: Tensor) -> TrainedClassifier:
+    def _fit_gradient(self, signals: Signals, targets: Tensor) -> TrainedModel:
         """Train a model; `model_`, `mean_`, `scale_`, `choices_` and `history_` tell about it."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
@@ -165,7 +152,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         )  # fmt: skip
         weight = self._weights(targets[kept])
         before = self.fitted_ if self._continues else None
-        scale = before.scale if isinstance(before, TrainedClassifier) else self._measure(signals.take(kept))
+        scale = before.scale if isinstance(before, TrainedModel) else self._measure(signals.take(kept))
         self.mean_, self.scale_ = scale.mean, scale.deviation
 
         def loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -177,7 +164,7 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
         source = signals.take(kept).source(scale, targets[kept])
         validation = None if held is None else signals.take(held).source(scale, targets[held])
         self._fit_model(source, validation, loss, config, self._train_config(len(kept), seed))
-        return TrainedClassifier(self.model_, scale)
+        return TrainedModel(self.model_, scale)
 
     def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
         """Numbers of the cases to train on and of those set aside."""

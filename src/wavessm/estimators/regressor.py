@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,24 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError, ShapeError
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_finite, model_sizes, predict_all
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_finite, model_sizes
 from wavessm.estimators.features import FittedFeatures, choose_method
-from wavessm.estimators.signals import AXES, Signals, read_signals
+from wavessm.estimators.signals import AXES, Signals, TrainedModel, read_signals
 from wavessm.features import FeatureModel
-from wavessm.nn.model import SequenceModel
 from wavessm.training import TrainConfig, pick_device
-
-
-class _Trained(NamedTuple):
-    """A model trained by gradient descent."""
-
-    model: SequenceModel
-    scale: Scale  # of each channel
-
-    def decision_function(self, signals: Signals) -> np.ndarray:
-        """Standardised numbers (cases, targets) float64."""
-        source = signals.source(self.scale, torch.zeros(len(signals.values)))
-        return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -103,7 +90,7 @@ class WaveSSMRegressor(RegressorMixin, WaveSSMEstimator):
             FeatureModel.fit(values, targets, "regression", signals.lengths, seed=seed, device=device)
         )
 
-    def _fit_gradient(self, signals: Signals, targets: Tensor, seed: int) -> _Trained:
+    def _fit_gradient(self, signals: Signals, targets: Tensor, seed: int) -> TrainedModel:
         scale = Scale.of(signals.samples().numpy())
         config = self._model_config(
             model_sizes(len(targets), self.length_, self.length_), d_input=self.n_channels_,
@@ -111,7 +98,7 @@ class WaveSSMRegressor(RegressorMixin, WaveSSMEstimator):
         )  # fmt: skip
         source = signals.source(scale, targets)
         self._fit_model(source, None, F.mse_loss, config, self._train_config(len(targets), seed))
-        return _Trained(self.model_, scale)
+        return TrainedModel(self.model_, scale)
 
     def predict(self, X: Any) -> np.ndarray:
         """Numbers (cases,) or (cases, targets), as y was, of X as in `fit`."""

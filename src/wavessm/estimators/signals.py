@@ -16,7 +16,8 @@ from torch import Tensor
 
 from wavessm.data.source import Arrays
 from wavessm.errors import DataError, OptionError, ShapeError, real_array
-from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order
+from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order, predict_all
+from wavessm.nn.model import SequenceModel
 
 AXES = "X is (cases, channels, time), (cases, time) or a list of arrays (channels, time)"
 
@@ -40,6 +41,18 @@ class Signals(NamedTuple):
     def source(self, scale: Scale, targets: Tensor) -> Arrays:
         """What a model trains on: standardised signals and their targets (cases, …)."""
         return Arrays(torch.from_numpy(scale.apply(self.values.numpy())).float(), targets, self.lengths)
+
+
+class TrainedModel(NamedTuple):
+    """A model trained by gradient descent on standardised signals."""
+
+    model: SequenceModel
+    scale: Scale  # of each channel
+
+    def decision_function(self, signals: Signals) -> np.ndarray:
+        """Logits or standardised numbers (cases, outputs) float64."""
+        source = signals.source(self.scale, torch.zeros(len(signals.values)))
+        return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
 def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
