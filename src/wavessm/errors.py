@@ -118,15 +118,15 @@ def is_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
 
 
-def check_int(value: Any, name: str, least: int) -> int:
-    """Return the value as an int of at least `least`, or raise `OptionError` with its name.
+def check_int(value: Any, name: str, minimum: int) -> int:
+    """Return the value as an int of at least `minimum`, or raise `OptionError` with its name.
 
     Example:
-        >>> check_int(3, "n", least=2)
+        >>> check_int(3, "n", minimum=2)
         3
     """
-    if not is_int(value) or operator.index(value) < least:
-        raise OptionError(f"{name} is {value!r}, expected a whole number of at least {least}.")
+    if not is_int(value) or operator.index(value) < minimum:
+        raise OptionError(f"{name} is {value!r}, expected a whole number of at least {minimum}.")
     return operator.index(value)
 
 

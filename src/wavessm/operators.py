@@ -133,7 +133,7 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
         return _of_frame(source, measure or "scaled")
     if n is None:
         raise OptionError(f"make_operator: '{source}' needs a state size; pass n, as in n=64.")
-    n = check_int(n, "make_operator: n", least=2)
+    n = check_int(n, "make_operator: n", minimum=2)
     if source not in CLOSED_FORMS:
         return _of_frame(make_frame(source, n).tighten(), measure or "scaled")
     family, own_measure, _ = CLOSED_FORMS[source]

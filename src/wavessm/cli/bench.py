@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     """Run `wavessm bench`; returns the exit status."""
     given = parse(BenchOptions, arguments, "wavessm bench")
     for name in ("steps", "length", "channels", "classes"):
-        check_int(getattr(given, name), f"bench: {name}", least=1)
+        check_int(getattr(given, name), f"bench: {name}", minimum=1)
     model, config = ModelConfig(**vars(given.model)), TrainConfig(**vars(given.training))
     import torch
 

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     given = parse(InspectOptions, arguments, "wavessm inspect")
     from wavessm.inspection import load, write_figures
 
-    check_int(given.cases, "cases", least=0)
+    check_int(given.cases, "cases", minimum=0)
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")

@@ -109,12 +109,12 @@ class WaveSSMEstimator(BaseEstimator):
         """The training: options as given, the rest for `cases` training cases: about `STEPS` steps."""
         lr = check_positive(self.learning_rate, "learning_rate")
         batch = min(64, max(8, math.ceil(cases / 4))) if self.batch_size is None else self.batch_size
-        steps = min(math.ceil(cases / check_int(batch, "batch_size", least=1)), steps_per_epoch or cases)
+        steps = min(math.ceil(cases / check_int(batch, "batch_size", minimum=1)), steps_per_epoch or cases)
         epochs = min(200, max(10, round(STEPS / steps))) if self.max_epochs is None else self.max_epochs
         return TrainConfig(
             lr=lr, lr_ssm=min(lr, 1e-3), weight_decay=self.weight_decay, grad_clip=1.0, batch_size=batch,
-            epochs=check_int(epochs, "max_epochs", least=1), max_loss_ratio=math.inf, device=self.device, seed=seed,
-            patience=check_int(self.n_iter_no_change, "n_iter_no_change", least=1),
+            epochs=check_int(epochs, "max_epochs", minimum=1), max_loss_ratio=math.inf, device=self.device, seed=seed,
+            patience=check_int(self.n_iter_no_change, "n_iter_no_change", minimum=1),
         )  # fmt: skip
 
 

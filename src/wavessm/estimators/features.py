@@ -99,7 +99,7 @@ class StateFeatures(TransformerMixin, BaseEstimator):
 
     def _config(self) -> FeatureConfig:
         for name in ("n_features", "d_state", "n_scales", "readouts"):
-            check_int(getattr(self, name), name, least=2)
+            check_int(getattr(self, name), name, minimum=2)
         for name, given, known in (("family", self.families, known_families()), ("pool", self.pools, POOLS)):
             for value in (given,) if isinstance(given, str) else given:
                 if value not in known:

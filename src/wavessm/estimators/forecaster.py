@@ -103,7 +103,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         Returns:
             The estimator itself.
         """
-        again, horizon = self._continues, check_int(self.horizon, "horizon", least=1)
+        again, horizon = self._continues, check_int(self.horizon, "horizon", minimum=1)
         if not isinstance(self.calendar, bool):
             raise OptionError(f"calendar is {self.calendar!r}, expected True or False.")
         parts, form = read_series(series, "series", self.column_names_ if again else None)
@@ -212,7 +212,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
             level: Also count how much of the truth lies inside intervals of this level; give a new series for that.
             covariates: Where fit had them and a series is given: rows of all its steps (time, k).
         """
-        h, stride = self._check_steps(h), check_int(stride, "stride", least=1)
+        h, stride = self._check_steps(h), check_int(stride, "stride", minimum=1)
         own = series is None
         inputs = self.series_ if own else self._inputs(series, covariates, 0)[0]
         width = None if level is None else self._width(h, level)
@@ -231,7 +231,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
 
     def _check_steps(self, h: int | None) -> int:
         check_is_fitted(self, "model_")
-        return int(self.horizon) if h is None else check_int(h, "h", least=1)
+        return int(self.horizon) if h is None else check_int(h, "h", minimum=1)
 
     def _ahead(self, one: TimeSeries, h: int) -> np.ndarray:  # (h, columns)
         return forecast(self.model_, one, self.context_, np.array([len(one.values)]), h)[0]

@@ -40,7 +40,7 @@ def split_series(lengths: np.ndarray, horizon: int, fraction: Any, context: int 
     if context is None:
         wanted = max(2 * horizon, 3 * season if season > 1 else 0, SHORTEST_CONTEXT)
         context = max(1, min(wanted, (shortest - horizon) // 2))
-    context = check_int(context, "context", least=1)
+    context = check_int(context, "context", minimum=1)
     if shortest < context + horizon:
         raise DataError(
             f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected at least "

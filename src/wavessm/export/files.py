@@ -76,7 +76,7 @@ def export_onnx(
         stream: Take states and return the next ones.
     """
     model, data = _prepared(model, path, info, onnx=True)
-    scan = Scan(check_int(chunk, "chunk", least=1), check_positive(rate, "rate"), pad=not stream)
+    scan = Scan(check_int(chunk, "chunk", minimum=1), check_positive(rate, "rate"), pad=not stream)
     if lengths and (stream or model.config.head == "forecast"):
         raise OptionError("export: lengths go with whole sequences and the heads 'pool', 'last' and 'sequence'.")
     if stream:
@@ -103,7 +103,7 @@ def export_torch(
     Other arguments and the report are those of `export_onnx`; every head has this form.
     """
     model, data = _prepared(model, path, info, onnx=False)
-    longest = min(check_int(max_length, "max_length", least=3), len((data.step_scale or [range(max_length)])[0]))
+    longest = min(check_int(max_length, "max_length", minimum=3), len((data.step_scale or [range(max_length)])[0]))
     wrapped = _ConstantKernels(model, check_positive(rate, "rate"), longest, data).eval()
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=2, max=longest)
     shapes: dict[str, Any] = {"x": {0: batch, (2 if model.config.head == "pair" else 1): length}}

@@ -63,7 +63,7 @@ Family = Wavelet | Basis
 
 def gauss(order: int = 1) -> Wavelet:
     """Return the derivative of a Gaussian of the given order, ψ(x) = He_order(x) e^{−x²/2}."""
-    order = check_int(order, "gauss: order", least=1)
+    order = check_int(order, "gauss: order", minimum=1)
     return Wavelet(
         lambda x: special.eval_hermitenorm(order, x) * np.exp(-(x**2) / 2),
         support=(-8.0 - order / 4, 8.0 + order / 4),
@@ -336,12 +336,12 @@ def make_frame(
         >>> frame.atoms.shape[0], frame.rank()
         (64, 64)
     """
-    n = check_int(n, "make_frame: n", least=2)
+    n = check_int(n, "make_frame: n", minimum=2)
     tiling = Tiling(scales if scales is None or np.ndim(scales) == 0 else tuple(scales), f_min, f_max, alpha)  # type: ignore[arg-type]
     if grid is None or isinstance(grid, Quadrature):
         return _build(family, n, order, tiling, grid)
     if is_int(grid):
-        return _build(family, n, order, tiling, check_int(grid, "make_frame: grid", least=9))
+        return _build(family, n, order, tiling, check_int(grid, "make_frame: grid", minimum=9))
     return _build.__wrapped__(family, n, order, tiling, Quadrature.from_points(grid))
 
 

@@ -96,7 +96,7 @@ class Quadrature:
             raise OptionError("Quadrature: grid points and panel ends must be increasing numbers from 0 to 1.")
         if abs(breaks[0]) > 1e-12 or abs(breaks[-1] - 1) > 1e-12:
             raise OptionError(f"Quadrature: the points span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
-        order = check_int(order, "Quadrature: order", least=1)
+        order = check_int(order, "Quadrature: order", minimum=1)
         x, w, _ = lobatto(order)
         widths = np.diff(breaks)
         points = breaks[:-1, None] + widths[:, None] * (x + 1) / 2  # (panels, order + 1)

@@ -151,7 +151,7 @@ class Tiling:
             if not listed or not self.f_min is self.f_max is self.alpha is None:
                 raise OptionError("scales: a list of pseudo-frequencies goes without f_min, f_max and alpha.")
         elif self.scales is not None:
-            object.__setattr__(self, "scales", check_int(self.scales, "scales", least=1))
+            object.__setattr__(self, "scales", check_int(self.scales, "scales", minimum=1))
         if self.f_max is not None and self.alpha is not None:
             raise OptionError("alpha: it decides f_max and has no effect where f_max is given; leave one of them out.")
         if self.scales == 1 and self.f_min is not None:
@@ -172,16 +172,16 @@ class Tiling:
         return np.geomspace(self.lowest, f_max, count) if count != 1 else np.array([f_max])
 
 
-def allocate(desired: npt.ArrayLike, total: int, least: int = 0) -> npt.NDArray[np.int_]:
+def allocate(desired: npt.ArrayLike, total: int, minimum: int = 0) -> npt.NDArray[np.int_]:
     """Return integers in proportion to `desired` that sum to `total`, by largest remainder.
 
     Args:
         desired: Positive weights.
         total: What the integers sum to.
-        least: Smallest integer, as far as `total` allows.
+        minimum: Smallest integer, as far as `total` allows.
 
     Example:
-        >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, least=2).tolist()
+        >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, minimum=2).tolist()
         ([1, 3, 6], [2, 3, 5])
     """
     quota = np.asarray(desired, float)
@@ -189,21 +189,21 @@ def allocate(desired: npt.ArrayLike, total: int, least: int = 0) -> npt.NDArray[
     counts = np.floor(quota).astype(int)
     short = total - counts.sum()
     counts[np.argsort(counts - quota, kind="stable")[:short]] += 1
-    least = min(least, total // len(counts))
-    while counts.min() < least:
+    minimum = min(minimum, total // len(counts))
+    while counts.min() < minimum:
         counts[counts.argmax()] -= 1
         counts[counts.argmin()] += 1
     return counts
 
 
-def _place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, least: int = 0) -> Array:
-    """n unit-energy atoms (n, L): copies of ψ at the given pseudo-frequencies, `least` or more centres at each.
+def _place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array, minimum: int = 0) -> Array:
+    """n unit-energy atoms (n, L): copies of ψ at the given pseudo-frequencies, `minimum` or more centres at each.
 
     Several voices share a centre; where n is not a multiple of them, the last centre lacks some.
     """
     frequency, centre, spread, voices = _measure(wavelet)
     dilations = frequency / frequencies
-    counts = allocate(frequencies, -(-n // voices), least)
+    counts = allocate(frequencies, -(-n // voices), minimum)
     grid = quadrature.grid
     rows = []
     for s, count in zip(dilations, counts, strict=True):
@@ -238,10 +238,10 @@ def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Ar
 
     if tiling.alpha is not None:
         return _place(wavelet, n, quadrature, range_up_to(tiling.alpha))
-    least = 2 if voices == 1 else 0
+    minimum = 2 if voices == 1 else 0
     best, best_condition, alpha = None, np.inf, PAPER_ALPHA
     while best is None or range_up_to(alpha)[-1] <= n:
-        atoms = _place(wavelet, n, quadrature, range_up_to(alpha), least)
+        atoms = _place(wavelet, n, quadrature, range_up_to(alpha), minimum)
         eigenvalues = np.linalg.eigvalsh((atoms * quadrature.weights) @ atoms.T)
         condition = eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] > 0 else np.inf
         if condition <= MAX_CONDITION:

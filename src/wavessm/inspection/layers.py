@@ -93,7 +93,7 @@ def time_scales(layer: WaveSSM, length: int, rate: float = 1.0) -> TimeScales:
     >>> scales.window.round().tolist()
     [50.0, 50.0]
     """
-    length = check_int(length, "length", least=2)
+    length = check_int(length, "length", minimum=2)
     times = mode_times(layer, rate)
     dt = np.exp(cast(torch.Tensor, layer.log_dt).detach().double().cpu().numpy()) * rate
     energy = np.square(kernels(layer, length, rate)).sum(0)  # both directions
@@ -114,7 +114,7 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     >>> jacobian(layer, 100).shape
     (16, 100)
     """
-    length, channel = check_int(length, "length", least=1), check_int(channel, "channel", least=0)
+    length, channel = check_int(length, "length", minimum=1), check_int(channel, "channel", minimum=0)
     if channel >= layer.d_model:
         raise OptionError(f"inspect: channel is {channel}, expected 0 to {layer.d_model - 1}.")
     start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.b_init)

@@ -112,7 +112,7 @@ def load(
     if (backbone := found.model.config.backbone) != "wavessm":
         raise OptionError(f"inspect: the backbone is {backbone!r}, expected 'wavessm', which has modes.")
     rate = found.sampling_rate if sampling_rate is None else check_positive(sampling_rate, "sampling_rate")
-    length = found.length if length is None else check_int(length, "length", least=2)
+    length = found.length if length is None else check_int(length, "length", minimum=2)
     return dataclasses.replace(found, model=found.model.cpu().eval(), length=length, sampling_rate=rate)
 
 

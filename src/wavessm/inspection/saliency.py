@@ -90,13 +90,13 @@ def attribute(
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     for name, value, owner in (("steps", steps, "integrated"), ("window", window, "occlusion")):
-        if value is not None and check_int(value, f"saliency: {name}", least=1) and method != owner:
+        if value is not None and check_int(value, f"saliency: {name}", minimum=1) and method != owner:
             raise OptionError(f"saliency: {name} goes with method={owner!r}, the method is {method!r}.")
     if model.config.head not in ("pool", "last") or model.config.encoder == "calendar":
         raise OptionError(f"saliency: the head is {model.config.head!r}, expected a classifier: 'pool' or 'last'.")
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3:
         raise ShapeError("saliency: expected real signals (cases, length, d_input); tokens cannot be made smaller.")
-    if target is not None and not 0 <= check_int(target, "target", least=0) < model.config.d_output:
+    if target is not None and not 0 <= check_int(target, "target", minimum=0) < model.config.d_output:
         raise OptionError(f"saliency: target is {target}, expected 0 to {model.config.d_output - 1}.")
     was_training = {module: module.training for module in model.modules()}
     model.eval()

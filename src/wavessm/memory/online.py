@@ -142,7 +142,7 @@ class OnlineMemory:
         if grid is None:
             atoms = dual.atoms
         elif is_int(grid):
-            count = check_int(grid, "reconstruct: grid", least=1)
+            count = check_int(grid, "reconstruct: grid", minimum=1)
             atoms = dual.evaluate((np.arange(count) + 0.5) / count)
         else:
             atoms = dual.evaluate(grid)
@@ -150,7 +150,7 @@ class OnlineMemory:
 
     def jacobian(self, length: int) -> Tensor:
         """Return ∂h/∂x_t after `length` samples, computed in float64, shape (N, length)."""
-        length = check_int(length, "jacobian: length", least=1)
+        length = check_int(length, "jacobian: length", minimum=1)
         with np.errstate(divide="ignore"):
             age = -self._clock(length, np.arange(-length, 1))
         return -self.flow.response(age).diff(dim=0).T.to(self.dtype)

@@ -84,7 +84,7 @@ def initial_modes(
         if value not in (None, *known):
             raise unknown_name(name, value, known)
     check_family(family)
-    return _initial_modes(family, measure, check_int(d_state, "WaveSSM: d_state", least=2), structure, b_init)
+    return _initial_modes(family, measure, check_int(d_state, "WaveSSM: d_state", minimum=2), structure, b_init)
 
 
 def check_family(name: str) -> None:

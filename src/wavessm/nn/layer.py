@@ -75,13 +75,13 @@ class WaveSSM(nn.Module):
         self.backend, self.precision = Engine(backend, precision).check()
         if precision != "fp32" and backend in ("torch", "reference"):
             raise OptionError(f"WaveSSM: precision goes with the triton kernels, the backend is {backend!r}.")
-        d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", least=1), check_int(n_ssm, "WaveSSM: n_ssm", least=1)
+        d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", 1), check_int(n_ssm, "WaveSSM: n_ssm", 1)
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         dt_min, dt_max = check_positive(dt_min, "WaveSSM: dt_min"), check_positive(dt_max, "WaveSSM: dt_max")
         if dt_min > dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
-        d_state = check_int(d_state, "WaveSSM: d_state", least=2)
+        d_state = check_int(d_state, "WaveSSM: d_state", minimum=2)
         start = initial_modes(family, measure, d_state, structure, b_init)
         self.d_model, self.d_state, self.family, self.measure, self.b_init = d_model, d_state, family, measure, b_init
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
@@ -137,7 +137,7 @@ class WaveSSM(nn.Module):
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """Return the convolution kernels without D, shape (directions, d_model, length), float64."""
-        length, system = check_int(length, "WaveSSM.kernel: length", least=1), self.discrete(rate)
+        length, system = check_int(length, "WaveSSM.kernel: length", minimum=1), self.discrete(rate)
         return dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length)
 
     # -- three equivalent ways to run ----------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class WaveSSM(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """Return the zero state, shape (batch, d_model, slots, 2)."""
-        batch = check_int(batch, "WaveSSM.initial_state: batch", least=1)
+        batch = check_int(batch, "WaveSSM.initial_state: batch", minimum=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:

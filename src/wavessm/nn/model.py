@@ -107,7 +107,7 @@ class SequenceModel(nn.Module):
     def initial_state(self, batch: int) -> ModelState:
         """Return the state before the first sample of `batch` streams."""
         self._check_streams("initial_state")
-        batch = check_int(batch, "SequenceModel.initial_state: batch", least=1)
+        batch = check_int(batch, "SequenceModel.initial_state: batch", minimum=1)
         weight = next(self.head.parameters())
         dtype = torch.float32 if weight.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))

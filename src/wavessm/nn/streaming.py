@@ -103,7 +103,7 @@ class SampledLayer(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """As `WaveSSM.initial_state`, at least in float32."""
-        batch = check_int(batch, "SampledLayer.initial_state: batch", least=1)
+        batch = check_int(batch, "SampledLayer.initial_state: batch", minimum=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:

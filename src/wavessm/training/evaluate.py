@@ -60,7 +60,7 @@ def evaluate_run(
     """
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
-    factor, ratio, options = check_int(rate, "evaluate: rate", least=1), float(rate), None
+    factor, ratio, options = check_int(rate, "evaluate: rate", minimum=1), float(rate), None
     if sampling_rate is not None:
         if factor != 1:
             raise OptionError("evaluate: give sampling_rate or rate, not both.")

@@ -51,7 +51,7 @@ def predict_stream(
         rate: Sampling rate of training divided by that of the stream. A WAV file says it itself.
         idle: Seconds without new data after which a file counts as complete.
     """
-    size = max(1, round((run.info.sampling_rate or 0) / 10)) if chunk is None else check_int(chunk, "chunk", least=1)
+    size = max(1, round((run.info.sampling_rate or 0) / 10)) if chunk is None else check_int(chunk, "chunk", minimum=1)
     if run.info.kind == "forecast" and rate != 1:
         raise OptionError("a forecaster's steps are rows; it takes no other sampling rate.")
     if run.info.symbols or run.info.step_scale is not None:

@@ -42,9 +42,9 @@ class Grammar:
     p_operator: float = 0.25
 
     def __post_init__(self) -> None:
-        check_int(self.max_depth, "listops: max_depth", least=2)
-        check_int(self.max_args, "listops: max_args", least=2)
-        check_int(self.min_length, "listops: min_length", least=0)
+        check_int(self.max_depth, "listops: max_depth", minimum=2)
+        check_int(self.max_args, "listops: max_args", minimum=2)
+        check_int(self.min_length, "listops: min_length", minimum=0)
         if self.max_length < self.min_length + 2:
             raise OptionError(
                 f"listops: no length lies between min_length {self.min_length} and max_length {self.max_length}."
@@ -172,7 +172,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for part in FILES:
-            check_int(getattr(self, part), f"listops: {part}", least=1)
+            check_int(getattr(self, part), f"listops: {part}", minimum=1)
 
 
 @dataclasses.dataclass

@@ -78,7 +78,7 @@ def generate_pathfinder(
     """
     if name not in SIZES:
         raise unknown_name("set of pictures", name, SIZES)
-    check_int(count, f"{name}: count", least=1)
+    check_int(count, f"{name}: count", minimum=1)
     pillow()
     size = SIZES[name]
     folder = Path(root) / f"pathfinder{size}" / LEVEL

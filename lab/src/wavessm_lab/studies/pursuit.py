@@ -202,7 +202,7 @@ def matching_pursuit(dictionary: Dictionary, signal: Array, budget: int, ridge: 
     """
     if signal.shape != (dictionary.length,):
         raise ShapeError(f"matching_pursuit: signal has shape {signal.shape}, expected ({dictionary.length},).")
-    budget = min(check_int(budget, "matching_pursuit: budget", least=1), dictionary.n)
+    budget = min(check_int(budget, "matching_pursuit: budget", minimum=1), dictionary.n)
     if not 0 <= ridge < np.inf:
         raise OptionError(f"matching_pursuit: ridge is {ridge}, expected a number of at least 0.")
     fit = dictionary.correlate(signal)
