@@ -4,6 +4,7 @@
 after FUZZ_SECONDS.
 """
 
+import builtins
 import importlib.util
 import os
 import time
@@ -28,6 +29,11 @@ settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "wavessm")
 settings.load_profile(PROFILE)
 START = time.monotonic()
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget the last value of a doctest: tyro, where it is imported after it, asks that all builtins be hashable."""
+    vars(builtins).pop("_", None)
 
 
 def pytest_runtest_setup() -> None:
