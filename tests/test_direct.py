@@ -284,7 +284,7 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
 def test_every_setting_is_one_that_the_command_takes():
     for name in settings.SETTINGS:
         whole = settings.complete(name)
-        data, *tuned = settings.settle(ForecastOptions(), *resolve("forecast"), whole)
+        data, *tuned = settings.apply(ForecastOptions(), *resolve("forecast"), whole)
         given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
         assert [given.model, given.training] == tuned
         assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
@@ -293,7 +293,7 @@ def test_every_setting_is_one_that_the_command_takes():
     assert places == set(settings.CHOSEN["uni"])
     assert {place for place in places if place[0] != "ECL"} == set(settings.CHOSEN["multi"])
     with pytest.raises(ws.UnknownNameError, match="did you mean 'instance_norm'"):
-        settings.settle(ForecastOptions(), *resolve("forecast"), {"instance_nrm": "none"})
+        settings.apply(ForecastOptions(), *resolve("forecast"), {"instance_nrm": "none"})
 
 
 def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):

@@ -35,22 +35,8 @@ WORDS = re.compile(
 """Words of STYLE section 8 that are recognised by themselves."""
 
 ALLOWED: dict[str, dict[str, int]] = {
-    "package size": {
-        "lab": 42,
-        "src": 5537,
-    },
-    "type names": {
-        "data": 1,
-        "lab": 5,
-    },
-    "documentation": {
-        "lab": 17,
-    },
-    "words": {
-        "data": 1,
-        "lab": 71,
-        "training": 1,
-    },
+    "package size": {"src": 5110},
+    "words": {"training": 1},  # slow_down, the old name of a field in files that still load
 }
 """{rule: {room: number of violations that are still there}}"""
 

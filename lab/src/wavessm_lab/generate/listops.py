@@ -135,13 +135,13 @@ _VALUES: dict[str, Callable[[list[int]], int]] = {
 }
 
 
-class _Job(NamedTuple):
+class _Block(NamedTuple):
     seed: int
     block: int
     grammar: Grammar
 
 
-def _draw_block(job: _Job) -> list[Expression]:
+def _draw_block(job: _Block) -> list[Expression]:
     rng = random.Random(f"listops {job.seed} {job.block}")
     return [draw(rng, job.grammar) for _ in range(_BLOCK)]
 
@@ -150,7 +150,7 @@ def stream(seed: int = 0, grammar: Grammar = PUBLISHED, workers: int = 1) -> Ite
     """Different expressions without end; the same for every number of workers (0: one a core)."""
     seen: set[bytes] = set()
     repeated = 0
-    jobs = (_Job(seed, block, grammar) for block in itertools.count())
+    jobs = (_Block(seed, block, grammar) for block in itertools.count())
     for block in in_order(_draw_block, jobs, workers):
         for expression in block:
             mark = hashlib.blake2b(expression.text.encode(), digest_size=12).digest()
@@ -176,7 +176,7 @@ class Sizes:
 
 
 @dataclasses.dataclass
-class Statistics:
+class ListopsStatistics:
     """Of a generated set: to be held against the published ones."""
 
     examples: int = 0
@@ -187,6 +187,7 @@ class Statistics:
     labels: list[int] = dataclasses.field(default_factory=lambda: [0] * 10)
 
     def add(self, expression: Expression) -> None:
+        """Count one more expression."""
         self.examples += 1
         self.draws += expression.draws
         self.tokens += expression.length
@@ -213,7 +214,7 @@ def generate_listops(
     workers: int = 0,
     grammar: Grammar = PUBLISHED,
     show: Callable[[int, int], None] | None = None,
-) -> Statistics:
+) -> ListopsStatistics:
     """Write listops-1000/basic_{train,val,test}.tsv below `root`. Files appear under their names when they are whole.
 
     show: called with (examples done, examples in all) now and then.
@@ -224,7 +225,7 @@ def generate_listops(
         raise DataError(f"{folder}: there is a ListOps set already; remove it first, or give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     total = sizes.train + sizes.val + sizes.test
-    statistics = Statistics()
+    statistics = ListopsStatistics()
     expressions = stream(seed, grammar, workers)
     partial = {part: folder / f".{name}.{secrets.token_hex(4)}.partial" for part, name in FILES.items()}
     try:
@@ -243,7 +244,7 @@ def generate_listops(
 def _write_part(
     file: TextIO,
     expressions: Iterator[Expression],
-    statistics: Statistics,
+    statistics: ListopsStatistics,
     progress: tuple[int, Callable[[int, int], None] | None],
 ) -> None:
     file.write("Source\tTarget\r\n")  # line ends as Python's csv module wrote them for the release

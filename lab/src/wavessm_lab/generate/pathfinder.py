@@ -25,7 +25,7 @@ from wavessm_lab.generate.strokes import STYLES
 _BATCH = {32: 1000, 128: 200}
 
 
-class _Job(NamedTuple):
+class _PictureBatch(NamedTuple):
     folder: str
     size: int
     seed: int
@@ -36,7 +36,7 @@ class _Job(NamedTuple):
 
 
 @dataclasses.dataclass
-class Statistics:
+class PictureStatistics:
     """Of the pictures of a generated set: to be held against the settings of the published one."""
 
     pictures: int = 0
@@ -46,7 +46,7 @@ class Statistics:
     bright: float = 0.0  # sum over pictures of the share of pixels that are not black
     mean: float = 0.0  # sum over pictures of the mean pixel
 
-    def __iadd__(self, other: Statistics) -> Statistics:
+    def __iadd__(self, other: PictureStatistics) -> PictureStatistics:
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
         return self
@@ -55,7 +55,7 @@ class Statistics:
         """As text, a line each."""
         n = self.pictures
         return [
-            f"pictures {n:,}, joined {100 * self.joined / n:.1f} %; pairs of paths begun for each "
+            f"pictures {n:,}, joined {100 * self.joined / n:.1f} %; pairs of paths tried for each "
             f"{self.attempts / n:.0f}",
             f"short paths a picture {self.distractors / n:.2f}; pixels not black {100 * self.bright / n:.1f} %, "
             f"mean pixel {self.mean / n:.1f}",
@@ -70,7 +70,7 @@ def generate_pathfinder(
     workers: int = 0,
     show: Callable[[int, int], None] | None = None,
     as_published: bool = False,
-) -> Statistics:
+) -> PictureStatistics:
     """Write a set of `count` pictures below `root`, or what is left of it. name: pathfinder (32 × 32) or pathx (128).
 
     The statistics are those of the whole set, what was drawn before a stop included. as_published: paths may touch, as
@@ -83,13 +83,13 @@ def generate_pathfinder(
     size = SIZES[name]
     folder = Path(root) / f"pathfinder{size}" / LEVEL
     _agree(folder, {"count": count, "seed": seed, "batch": _BATCH[size], "as_published": as_published, "generator": 2})
-    jobs, statistics = [], Statistics()
+    jobs, statistics = [], PictureStatistics()
     for batch, first in enumerate(range(0, count, _BATCH[size])):
         pictures = min(_BATCH[size], count - first)
         if (folder / "metadata" / f"{batch}.npy").exists():
-            statistics += Statistics(**json.loads((folder / "statistics" / f"{batch}.json").read_text()))
+            statistics += PictureStatistics(**json.loads((folder / "statistics" / f"{batch}.json").read_text()))
         else:
-            jobs.append(_Job(str(folder), size, seed, batch, first, pictures, as_published))
+            jobs.append(_PictureBatch(str(folder), size, seed, batch, first, pictures, as_published))
     if show is not None:
         show(statistics.pictures, count)
     for part in in_order(_draw_batch, jobs, min(workers or os.cpu_count() or 1, max(1, len(jobs)))):
@@ -100,12 +100,12 @@ def generate_pathfinder(
 
 
 def _agree(folder: Path, wanted: dict[str, int]) -> None:
-    """Begin a set, or make sure that the one begun there is the same; leftovers of a stopped run are removed."""
+    """Start a set, or make sure that the one started there is the same; leftovers of a stopped run are removed."""
     record = folder / RECORD
     if record.exists():
-        begun = json.loads(record.read_text())
-        if begun != wanted:
-            raise DataError(f"{folder}: begun with {begun}, asked for {wanted}; remove it or ask for the same.")
+        started = json.loads(record.read_text())
+        if started != wanted:
+            raise DataError(f"{folder}: started with {started}, asked for {wanted}; remove it or ask for the same.")
     elif (folder / "metadata").exists():
         raise DataError(f"{folder}: holds a set that was not generated here; give another folder.")
     else:
@@ -117,14 +117,14 @@ def _agree(folder: Path, wanted: dict[str, int]) -> None:
         shutil.rmtree(left)
 
 
-def _rng(job: _Job, i: int) -> random.Random:
+def _rng(job: _PictureBatch, i: int) -> random.Random:
     return random.Random(f"pathfinder {job.size} {job.seed} {job.first + i}")
 
 
-def _draw_batch(job: _Job) -> Statistics:
+def _draw_batch(job: _PictureBatch) -> PictureStatistics:
     """Draw and write one batch."""
     Image = pillow()
-    folder, style, statistics = Path(job.folder), STYLES[job.size], Statistics()
+    folder, style, statistics = Path(job.folder), STYLES[job.size], PictureStatistics()
     partial = folder / "imgs" / f".{job.batch}.{secrets.token_hex(4)}.partial"
     partial.mkdir()
     lines = []
@@ -135,7 +135,7 @@ def _draw_batch(job: _Job) -> Statistics:
             f"imgs/{job.batch} sample_{i}.png {i} {picture.label} {style.continuity} {style.contour_length} "
             f"{style.distractor_length} {style.paddle_length} {style.thickness} {picture.margin} 1\n"
         )
-        statistics += Statistics(
+        statistics += PictureStatistics(
             1,
             picture.label,
             picture.attempts,

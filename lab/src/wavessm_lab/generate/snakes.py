@@ -25,7 +25,7 @@ from wavessm_lab.generate.strokes import FREE, STYLES, Point, Tables, free_start
 
 _CROSSING = 1.8  # two masks that add up to this have met
 _TOUCH = 0.5  # paths nearer than this, in pixels, touch
-_LEAST_FREE = 0.01  # share of free pixels below which no further path is begun
+_LEAST_FREE = 0.01  # share of free pixels below which no further path is started
 
 
 class Paddle(NamedTuple):
@@ -44,7 +44,7 @@ class Picture(NamedTuple):
     markers: tuple[Point, Point]
     paths: tuple[list[Paddle], list[Paddle]]  # the two long ones
     distractors: list[list[Paddle]]
-    attempts: int  # pairs of long paths begun
+    attempts: int  # pairs of long paths tried
 
 
 class _Path:

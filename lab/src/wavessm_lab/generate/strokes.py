@@ -55,7 +55,7 @@ class Stroke(NamedTuple):
 
 
 class Tables:
-    """All that does not depend on the picture: candidate heads around a pivot, strokes, turning weights.
+    """All that does not depend on the picture: candidate heads around a pivot, strokes, weights of turns.
 
     The canvas has a border of `radius` pixels around the picture, so that no patch is ever cut; index = row · width +
     column of the canvas.
@@ -103,6 +103,7 @@ class Tables:
         self.around = self.head_index[:, None] + disc  # (heads, pixels of the disc)
 
     def index(self, point: Point) -> int:
+        """Place of a point on the flat canvas."""
         return (point[0] + self.border) * self.width + point[1] + self.border
 
     def far_end(self, point: Point, direction: float) -> tuple[float, float]:
@@ -112,6 +113,7 @@ class Tables:
         return point[0] + dy / scale, point[1] + dx / scale
 
     def point(self, index: int) -> Point:
+        """The point at a place of the flat canvas."""
         return index // self.width - self.border, index % self.width - self.border
 
     @functools.cached_property
@@ -134,6 +136,7 @@ class Tables:
         return self.weights[direction]
 
     def stroke(self, direction: float) -> Stroke:
+        """The stroke in a direction, drawn once."""
         if direction not in self.strokes:
             self.strokes[direction] = self._draw(direction)
         return self.strokes[direction]
@@ -191,6 +194,7 @@ def move(point: Point, direction: float, distance: float) -> Point:
 
 
 def opposite(direction: float) -> float:
+    """The direction backwards."""
     return direction + math.pi if direction < 0 else direction - math.pi
 
 

@@ -23,12 +23,12 @@ from wavessm.memory import OnlineMemory
 from wavessm.operators import MEASURES, make_operator
 from wavessm.training.record import provenance, pyplot, write_csv
 from wavessm_lab.studies.conditioning import frame_for, ranges
-from wavessm_lab.studies.signals import Signal, classical, ecg
+from wavessm_lab.studies.signals import StudySignal, classical, ecg
 
 SIZES = (16, 32, 48, 64, 96, 128)
 
 
-def errors(signal: Signal, reconstruction: np.ndarray) -> dict[str, float]:
+def errors(signal: StudySignal, reconstruction: np.ndarray) -> dict[str, float]:
     """Root mean square error everywhere, around jumps and elsewhere, of the last len(reconstruction) samples."""
     truth, abrupt = signal.values[-len(reconstruction) :], signal.abrupt[-len(reconstruction) :]
     squares = (reconstruction - truth) ** 2
@@ -40,12 +40,12 @@ def errors(signal: Signal, reconstruction: np.ndarray) -> dict[str, float]:
     return {"overall": rms(np.full(len(truth), True)), "jumps": rms(abrupt), "smooth": rms(~abrupt)}
 
 
-def asked_for(signal: Signal, measure: str) -> np.ndarray:
+def asked_for(signal: StudySignal, measure: str) -> np.ndarray:
     """Return the part of the signal that a memory must reconstruct."""
     return signal.values if measure == "scaled" else signal.values[len(signal.values) // 2 :]
 
 
-def remember(family: str, span: str, measure: str, n: int, signals: list[Signal]) -> Iterator[dict[str, Any]]:
+def remember(family: str, span: str, measure: str, n: int, signals: list[StudySignal]) -> Iterator[dict[str, Any]]:
     """Rows for signals of one length, streamed as one batch."""
     operator = make_operator(frame_for(family, n, span).tighten(), measure)
     batch = np.stack([signal.values for signal in signals])
@@ -69,7 +69,7 @@ def remember(family: str, span: str, measure: str, n: int, signals: list[Signal]
         }
 
 
-def naive(signal: Signal, measure: str, n: int) -> Iterator[dict[str, Any]]:
+def naive(signal: StudySignal, measure: str, n: int) -> Iterator[dict[str, Any]]:
     """Rows of the two naive memories: the mean, and n block means."""
     truth = asked_for(signal, measure)
     blocks = np.concatenate([np.full(len(part), part.mean()) for part in np.array_split(truth, n)])

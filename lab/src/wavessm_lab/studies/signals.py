@@ -12,7 +12,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Signal:
+class StudySignal:
     """values (length,) and abrupt (length,), true near the places where the signal moves fastest."""
 
     name: str
@@ -36,7 +36,7 @@ def _spikes(length: int) -> Array:
     return values + np.sin(2 * np.pi * np.arange(length) / length)
 
 
-def classical(length: int = 2048) -> list[Signal]:
+def classical(length: int = 2048) -> list[StudySignal]:
     """Blocks, bumps, heavisine, doppler, a piecewise polynomial and isolated spikes on a sine."""
     named = {
         "blocks": pywt.data.demo_signal("Blocks", length),
@@ -46,11 +46,11 @@ def classical(length: int = 2048) -> list[Signal]:
         "piecewise": pywt.data.demo_signal("Piece-Polynomial", length),
         "spikes": _spikes(length),
     }
-    return [Signal(name, values, near_jumps(values)) for name, values in named.items()]
+    return [StudySignal(name, values, near_jumps(values)) for name, values in named.items()]
 
 
-def ecg() -> Signal:
+def ecg() -> StudySignal:
     """The electrocardiogram that PyWavelets ships, 1,024 samples, centred and in units of its standard deviation."""
     values = pywt.data.ecg().astype(float)
     values = (values - values.mean()) / values.std()
-    return Signal("ecg", values, near_jumps(values))
+    return StudySignal("ecg", values, near_jumps(values))

@@ -1,7 +1,7 @@
-"""Stage 8a½: what the `best` recipe of a forecast chooses for a data set and horizon, for one column or all.
+"""What the `best` recipe of a forecast chooses for a data set and horizon, for one column or all.
 
 `SETTINGS` are named settings, each a few options of `wavessm train forecast`; what one leaves open is as in `COMMON`.
-`CHOSEN` says which setting had the least validation error for a data set and horizon; where there is none, the recipe
+`CHOSEN` says which setting had the lowest validation error for a data set and horizon; else the recipe
 stands as it is. `results/forecast/README.md` has the comparison; the test split plays no part in the choice.
 """
 
@@ -109,7 +109,7 @@ def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str,
     return {**COMMON, **settings[name]}
 
 
-def settle(
+def apply(
     data: Data, model: ModelConfig, config: TrainConfig, setting: Setting
 ) -> tuple[Data, ModelConfig, TrainConfig]:
     """Data options, model and training with the options of a setting; one that neither has is refused."""
@@ -131,7 +131,7 @@ def tuned(data: Data, model: ModelConfig, config: TrainConfig) -> tuple[Data, Mo
     chosen: Mapping[Any, str] = CHOSEN.get(str(variables), {})
     if (dataset, horizon) not in chosen:
         return data, model, config
-    return settle(data, model, config, complete(chosen[dataset, horizon]))
+    return apply(data, model, config, complete(chosen[dataset, horizon]))
 
 
 def arguments(setting: Setting) -> list[str]:

@@ -124,7 +124,7 @@ def copying_set(
     cases_per_epoch: int = 16_384,
     cases: int = 2048,
 ) -> DataSet:
-    """The same for any task, begun with shorter sequences if `stages` say so; those have the windows that fit in them.
+    """The same for any task, starting with shorter sequences if `stages` say so, which have the windows that fit.
 
     With `windows_max` the test split has `cases` cases for each of windows, windows + 2, …
 
@@ -173,7 +173,7 @@ class WindowCopyOptions(DataOptions):
     windows: int = 2
     """Windows to find and add."""
     windows_max: int | None = None
-    """Highest number of windows: each case has its own, from windows to so many; the test is scored by number."""
+    """Highest number of windows: each case has its own, from windows to this; the test is scored by number."""
     stages: str = ""
     """Shorter lengths to begin with, each with its share of the steps: 128:0.4,1000:0.3."""
     d_min: int = 8
