@@ -173,7 +173,7 @@ def test_a_stopped_generator_goes_on_and_makes_the_same_set(tmp_path, small_batc
 
 def test_another_set_is_not_mixed_in(tmp_path, small_batches):
     generate_pathfinder(tmp_path, count=6, seed=4, workers=1)
-    with pytest.raises(DataError, match="begun with"):
+    with pytest.raises(DataError, match="started with"):
         generate_pathfinder(tmp_path, count=6, seed=5, workers=1)
     miniatures.pathfinder(tmp_path / "release")
     with pytest.raises(DataError, match="was not generated here"):
