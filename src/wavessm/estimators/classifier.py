@@ -47,8 +47,8 @@ class WaveSSMClassifier(ClassifierMixin, WaveSSMEstimator):
 
     Args:
         method: "features" fits in seconds, without training; "gradient" trains a `SequenceModel`, which can stream and
-            be exported; "auto" is gradient where one of its options is given, else features: on the problems of
-            results/estimators features are more accurate and a hundred times as fast.
+            be exported; "auto" is gradient where one of its options is given, else features
+            (results/estimators/classify.md).
         family: Frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv.
         d_model: Width of the model.
         n_layers: Depth of the model.
