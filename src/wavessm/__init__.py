@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wavessm.estimators import StateFeatures, WaveSSMClassifier, WaveSSMForecaster, WaveSSMRegressor
     from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
     from wavessm.memory import OnlineMemory
-    from wavessm.nn.block import ResidualBlock
+    from wavessm.nn.backbones import ResidualBlock
     from wavessm.nn.config import ModelConfig
     from wavessm.nn.layer import WaveSSM, param_groups
     from wavessm.nn.model import ModelState, SequenceModel
@@ -51,7 +51,7 @@ _HOME = {
     "estimators": "StateFeatures WaveSSMClassifier WaveSSMForecaster WaveSSMRegressor",
     "frames": "PAPER_FAMILIES Frame Quadrature Wavelet families make_frame register_family",
     "memory": "OnlineMemory",
-    "nn.block": "ResidualBlock",
+    "nn.backbones": "ResidualBlock",
     "nn.config": "ModelConfig",
     "nn.layer": "WaveSSM param_groups",
     "nn.model": "ModelState SequenceModel",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from wavessm.data.source import Batch, Source
 from wavessm.data.tables import LARGEST
 from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
-from wavessm.nn.block import SequenceNorm, TiedDropout
+from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import Plan, TrainConfig, pick_device

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import MissingExtraError
-from wavessm.nn.block import SequenceNorm
+from wavessm.nn.backbones import SequenceNorm
 
 END = np.iinfo(np.int64).max
 """An index beyond any end."""

@@ -19,8 +19,7 @@ from torch import nn
 
 from wavessm.data.source import DataInfo
 from wavessm.export.graph import END, Graph
-from wavessm.nn.backbones import Stack
-from wavessm.nn.block import ResidualBlock
+from wavessm.nn.backbones import ResidualBlock, Stack
 from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
 from wavessm.nn.heads import DirectPath
 from wavessm.nn.layer import WaveSSM

@@ -1,8 +1,12 @@
 """Backbones, (batch, length, d_model) → (batch, length, d_model): residual blocks of `WaveSSM` or LSTM, and PyTorch's
-Transformer encoder, so that a comparison changes nothing else.
+Transformer encoder, so that a comparison changes nothing else. The residual block:
 
-Padding has no effect in any of them, and lengths stay on their device: the backward LSTM reverses each sequence within
-its length by a gather instead of packing. Read next: `heads.py`.
+    z = norm(x)                                     pre-norm; post-norm normalises after the addition instead
+    z = dropout(GLU(Linear(dropout(GELU(dropout(ssm(z)))))))
+    y = x + z
+
+Causal blocks stream in chunks of any size, in eval mode with batch norm too. Padding has no effect, and lengths stay on
+their device. Read next: `heads.py`.
 """
 
 from __future__ import annotations
@@ -12,46 +16,175 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from wavessm.nn.block import ResidualBlock, SequenceNorm, TiedDropout
-from wavessm.nn.config import ModelConfig
+from wavessm.errors import OptionError, unknown_name
+from wavessm.nn.config import NORMS, ModelConfig
 from wavessm.nn.encoders import take_steps
 from wavessm.nn.layer import WaveSSM, time_mask
-from wavessm.ops import Engine
+from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 
 States = tuple[Tensor, ...]
 """One state per layer, batch on axis 0."""
+_ENGINE = Engine()
 
 
-def make_backbone(config: ModelConfig) -> nn.Module:
-    """Return the backbone of a config, called as backbone(h, lengths, rate, tail).
+class TiedDropout(nn.Module):
+    """Dropout whose mask has one number per case and feature, constant over time.
 
-    `tail` is the number of last steps that will be used; a backbone may leave out the others.
+    Args:
+        p: Probability of zero.
     """
-    if config.backbone == "transformer":
-        return Transformer(config)
-    if config.backbone == "lstm":
-        return Stack([LSTMBlock(config) for _ in range(config.n_layers)], config)
-    return Stack([_wavessm_block(config, first=index == 0) for index in range(config.n_layers)], config)
+
+    generator: torch.Generator | None = None
+    """Where masks are drawn from; None is torch's global generator."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the dropout to x (batch, length, d_model)."""
+        factors = self.factors(x)
+        return x if factors is None else x * factors
+
+    def factors(self, x: Tensor) -> Tensor | None:
+        """Return what x is multiplied by, 0 or 1/(1 − p), shape (batch, 1, d_model); None if there is no dropout."""
+        if not self.training or self.p == 0:
+            return None
+        ones = torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device)
+        if self.generator is None:
+            return F.dropout(ones, self.p)
+        return ones.bernoulli_(1 - self.p, generator=self.generator).div_(1 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
 
 
-def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
-    names = ("d_model", "d_state", "family", "measure", "structure", "bidirectional", "backend", "precision", "b_init")
-    layer = WaveSSM(
-        **{name: getattr(config, name) for name in names},
-        dt_min=(first and config.dt_min_first) or config.dt_min,
-        dt_max=(first and config.dt_max_first) or config.dt_max,
-        n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
-    )
-    return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
+class SequenceNorm(nn.Module):
+    """Layer norm over features, batch norm over batch and time without padding, or none.
+
+    Args:
+        d_model: Features.
+        kind: "layer", "batch" or "none".
+    """
+
+    def __init__(self, d_model: int, kind: str) -> None:
+        super().__init__()
+        if kind not in NORMS:
+            raise unknown_name("norm", kind, NORMS)
+        self.kind = kind
+        self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, engine: Engine = _ENGINE) -> Tensor:
+        """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence."""
+        if self.kind == "none":
+            return x
+        if self.kind == "layer":
+            return layer_norm(x, cast(nn.LayerNorm, self.norm), engine)
+        norm = cast(nn.BatchNorm1d, self.norm)
+        if self.training and (y := batch_norm(x, norm, mask, engine)) is not None:
+            return y
+        if mask is None or not self.training:
+            return norm(x.flatten(0, 1)).view_as(x)
+        return masked_batch_norm(x, mask, norm)
+
+
+def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """Return batch norm of the samples under the mask alone, zero elsewhere; running statistics are updated.
+
+    No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
+    """
+    dtype = x.dtype
+    x = x.masked_fill(~mask, 0).to(torch.promote_types(dtype, torch.float32))
+    weight = mask.to(x.dtype)
+    count = weight.sum()
+    mean = x.sum((0, 1)) / count
+    centred = (x - mean) * weight
+    variance = centred.square().sum((0, 1)) / count
+    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            cast(Tensor, norm.num_batches_tracked).add_(1)
+            step = cast(float, norm.momentum)
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), step)
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), step)
+    return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
+
+
+class ResidualBlock(nn.Module):
+    """A `WaveSSM` with norm, gated projection and a residual path.
+
+    Args:
+        layer: The sequence layer inside.
+        norm: "layer", "batch" or "none".
+        prenorm: Normalise before the layer, or after the addition; has no effect and must be True for norm="none".
+        dropout: Probability of the tied dropout.
+
+    Example:
+        >>> block = ResidualBlock(WaveSSM(8, 16), norm="batch").eval()
+        >>> x = torch.randn(2, 30, 8)
+        >>> state, outputs = block.initial_state(2), []
+        >>> for x_t in x.unbind(1):
+        ...     y_t, state = block.step(x_t, state)
+        ...     outputs.append(y_t)
+        >>> torch.allclose(torch.stack(outputs, 1), block(x), atol=1e-5)
+        True
+    """
+
+    def __init__(self, layer: WaveSSM, norm: str = "layer", prenorm: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        if norm == "none" and not prenorm:
+            raise OptionError("ResidualBlock: prenorm=False goes with norm='layer' or 'batch'; leave it out.")
+        self.layer, self.prenorm = layer, prenorm
+        self.norm = SequenceNorm(layer.d_model, norm)
+        self.project = nn.Linear(layer.d_model, 2 * layer.d_model)
+        self.dropout = TiedDropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, length, d_model)
+        state: Tensor | None = None,
+        return_state: bool = False,
+        rate: float = 1.0,
+        lengths: Tensor | None = None,  # (batch,)
+        tail: int | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Process sequences as `WaveSSM.forward` does; with `tail`, return only the last `tail` steps."""
+        if tail is not None and (lengths is not None or not 1 <= tail <= x.shape[1]):
+            raise OptionError(f"ResidualBlock: tail is {tail}, expected 1 to {x.shape[1]}, without lengths.")
+        mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
+        engine = self.layer.engine
+        z = self.norm(x, mask, engine) if self.prenorm else x
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
+        if tail is not None:  # after the layer steps are independent
+            z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer returns it
+            x = x[:, -tail:]
+        z = activate(z, self.dropout.factors(z), self.dropout.factors(z), engine)
+        y = gate(z, self.project, self.dropout.factors(z), x, engine)
+        y = y if self.prenorm else self.norm(y, mask, engine)
+        return (y, after) if after is not None else y
+
+    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
+        if self.training and self.norm.kind == "batch":
+            raise OptionError("ResidualBlock.step: batch norm in training needs whole sequences; call model.eval().")
+        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
+        return y[:, 0], state
+
+    def initial_state(self, batch: int) -> Tensor:
+        """As in `WaveSSM`."""
+        return self.layer.initial_state(batch)
 
 
 class Stack(nn.Module):
     """Residual blocks one after another, and one more norm where they are pre-norm."""
 
-    def __init__(self, blocks: list, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        make = LSTMBlock if config.backbone == "lstm" else _wavessm_block
+        self.blocks = nn.ModuleList(make(config, first=index == 0) for index in range(config.n_layers))
         self.norm = SequenceNorm(config.d_model, config.norm) if config.prenorm else None
         self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
 
@@ -79,13 +212,25 @@ class Stack(nn.Module):
         return (h if self.norm is None else self.norm(h, None, self.engine)), tuple(after)
 
 
+def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
+    names = ("d_model", "d_state", "family", "measure", "structure", "bidirectional", "backend", "precision", "b_init")
+    layer = WaveSSM(
+        **{name: getattr(config, name) for name in names},
+        dt_min=(first and config.dt_min_first) or config.dt_min,
+        dt_max=(first and config.dt_max_first) or config.dt_max,
+        n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
+    )
+    return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
+
+
 class LSTMBlock(nn.Module):
     """One LSTM layer with norm, dropout and a residual path; called like `ResidualBlock`.
 
-    Each of two directions has half of the features. The state is (batch, 2, d_model): output and cell.
+    Each of two directions has half of the features; the backward one reverses each sequence within its length by a
+    gather instead of packing. The state is (batch, 2, d_model): output and cell.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, first: bool = False) -> None:
         super().__init__()
         self.d_model, self.prenorm = config.d_model, config.prenorm
         hidden = config.d_model // 2 if config.bidirectional else config.d_model

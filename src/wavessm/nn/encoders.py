@@ -17,16 +17,6 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.layer import time_mask
 
 
-def make_encoder(config: ModelConfig) -> nn.Module:
-    """Return the encoder of a config, called as encoder(x, marks, ahead)."""
-    if config.encoder == "embedding":
-        assert config.vocabulary is not None
-        return EmbeddingEncoder(config.vocabulary, config.d_model)
-    if config.encoder == "calendar":
-        return CalendarEncoder(config)
-    return LinearEncoder(config.d_input, config.d_model)
-
-
 def _check_range(x: Tensor, what: str, size: int, advice: str) -> None:
     """Raise unless x holds whole numbers of any type from 0 to size − 1; values are read on the CPU only."""
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
@@ -41,16 +31,15 @@ def _check_range(x: Tensor, what: str, size: int, advice: str) -> None:
 class LinearEncoder(nn.Module):
     """Channels of a signal through a Linear, (batch, length, d_input) → (batch, length, d_model)."""
 
-    def __init__(self, d_input: int, d_model: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_input = d_input
-        self.linear = nn.Linear(d_input, d_model)
+        self.linear = nn.Linear(config.d_input, config.d_model)
 
     def check(self, x: Tensor) -> None:
         """Raise for an input that is not (batch, length, d_input) of real numbers."""
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_input or 0 in x.shape:
-            expected = f"a tensor (batch, length, d_input) = (≥ 1, ≥ 1, {self.d_input})"
-            raise shape_error("SequenceModel: x", x, expected)
+        d_input = self.linear.in_features
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != d_input or 0 in x.shape:
+            raise shape_error("SequenceModel: x", x, f"a tensor (batch, length, d_input) = (≥ 1, ≥ 1, {d_input})")
         if not x.is_floating_point():
             raise OptionError(f"SequenceModel: x is {x.dtype}, expected real numbers; use x.float().")
 
@@ -62,9 +51,9 @@ class LinearEncoder(nn.Module):
 class EmbeddingEncoder(nn.Module):
     """A learned vector for each token, (batch, length) whole numbers → (batch, length, d_model)."""
 
-    def __init__(self, vocabulary: int, d_model: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocabulary, d_model)
+        self.table = nn.Embedding(cast(int, config.vocabulary), config.d_model)
 
     def check(self, x: Tensor) -> None:
         """Raise for tokens that are not (batch, length) or not in the vocabulary."""
@@ -83,9 +72,8 @@ class CalendarEncoder(LinearEncoder):
     starts: Tensor  # first row of each table among the rows of all
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config.d_input, config.d_model)
-        self.horizon_mask = config.horizon_mask
-        self.width = len(config.mark_sizes) or config.mark_width
+        super().__init__(config)
+        self.horizon_mask, self.width = config.horizon_mask, len(config.mark_sizes) or config.mark_width
         if config.mark_sizes:
             self.tables = nn.ModuleList(nn.Embedding(size, config.d_model) for size in config.mark_sizes)
             starts = torch.tensor([0, *config.mark_sizes[:-1]]).cumsum(0)
@@ -166,24 +154,23 @@ class InstanceNorm(nn.Module):
         super().__init__()
         self.kind = kind
 
-    def forward(
-        self,
-        x: Tensor,  # (batch, length, columns)
-        lengths: Tensor | None = None,  # (batch,)
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the contexts, zero where padded, and centre and scale (batch, 1, columns), None where not used."""
-        mask = None if lengths is None else time_mask(lengths, x.shape[1])
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Normalise contexts (batch, length, columns) of some lengths (batch,).
+
+        Returns:
+            The contexts, zero where padded, and centre and scale (batch, 1, columns), None where not used.
+        """
         centre, scale = None, None
         if self.kind == "last":
             centre = x[:, -1:] if lengths is None else take_steps(x, lengths[:, None] - 1)
         elif self.kind != "none":
-            centre = _mean(x, mask, lengths)
+            centre = masked_mean(x, lengths)[:, None].to(x.dtype)
         if centre is not None:
             x = x - centre
         if self.kind == "mean_std":
-            scale = _mean(x.square(), mask, lengths).clamp(min=self.FLOOR**2).sqrt()
+            scale = masked_mean(x.square(), lengths)[:, None].to(x.dtype).clamp(min=self.FLOOR**2).sqrt()
             x = x / scale
-        return x if mask is None else x.masked_fill(~mask, 0), centre, scale
+        return x if lengths is None else x.masked_fill(~time_mask(lengths, x.shape[1]), 0), centre, scale
 
     def undo(self, y: Tensor, centre: Tensor | None, scale: Tensor | None) -> Tensor:
         """Return forecasts (batch, horizon, d_output) at the level of the last d_output columns."""
@@ -192,11 +179,12 @@ class InstanceNorm(nn.Module):
         return y if centre is None else y + centre[..., -y.shape[-1] :]
 
 
-def _mean(x: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Mean over time without padding, (batch, length, columns) → (batch, 1, columns)."""
-    if mask is None or lengths is None:
-        return x.mean(1, keepdim=True)
-    return x.masked_fill(~mask, 0).sum(1, keepdim=True) / lengths[:, None, None]
+def masked_mean(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return the mean over the true length, at least in float32, (batch, length, d) → (batch, d)."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if lengths is None:
+        return x.mean(1, dtype=dtype)
+    return x.masked_fill(~time_mask(lengths, x.shape[1]), 0).sum(1, dtype=dtype) / lengths[:, None]
 
 
 def take_steps(x: Tensor, steps: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.nn.config import ModelConfig
-from wavessm.nn.encoders import take_steps
+from wavessm.nn.encoders import masked_mean, take_steps
 from wavessm.nn.layer import time_mask
 
 
@@ -30,75 +30,46 @@ class PooledState(NamedTuple):
     steps: Tensor  # (batch, 1)
 
 
-def make_head(config: ModelConfig) -> nn.Module:
-    """Return the head of a config, called as head(h, lengths) with the lengths of the contexts."""
-    if config.head == "pair":
-        return PairHead(config.d_model, config.d_output)
-    if config.head == "forecast":
-        assert config.horizon is not None
-        return ForecastHead(config.d_model, config.d_output, config.horizon)
-    return {"pool": PoolHead, "last": LastHead, "sequence": SequenceHead}[config.head](config.d_model, config.d_output)
+class Head(nn.Module):
+    """The head of a config: features of some steps through a Linear."""
 
-
-def _pool(h: Tensor, lengths: Tensor | None) -> Tensor:
-    """Mean over the true length, at least in float32, (batch, length, d_model) → (batch, d_model)."""
-    dtype = torch.promote_types(h.dtype, torch.float32)
-    if lengths is None:
-        return h.mean(1, dtype=dtype)
-    return h.masked_fill(~time_mask(lengths, h.shape[1]), 0).sum(1, dtype=dtype) / lengths[:, None]
-
-
-class LastHead(nn.Module):
-    """The last true step through a Linear."""
-
-    def __init__(self, d_model: int, d_output: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.decoder = nn.Linear(d_model, d_output)
+        self.kind, self.horizon = config.head, config.horizon or 0
+        if self.kind == "pair":
+            self.compare = nn.Linear(4 * config.d_model, config.d_model)
+        self.decoder = nn.Linear(config.d_model, config.d_output)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the output for features h (batch, length, d_model), lengths (batch,)."""
-        last = h[:, -1] if lengths is None else take_steps(h, lengths[:, None] - 1)[:, 0]
-        return self.decoder(last)
+        """Return the output of a task.
+
+        Args:
+            h: Features (batch, length, d_model); for "pair" (2 · batch, length, d_model), partners next to each other;
+                for "forecast" the horizon follows the context.
+            lengths: True lengths, of a forecast those of the contexts, shape (batch,).
+        """
+        if self.kind == "sequence":
+            y = self.decoder(h)
+            return y if lengths is None else y.masked_fill(~time_mask(lengths, h.shape[1]), 0)
+        if self.kind == "last":
+            h = h[:, -1] if lengths is None else take_steps(h, lengths[:, None] - 1)[:, 0]
+        elif self.kind == "forecast":
+            ahead = torch.arange(self.horizon, device=h.device)
+            h = h[:, -self.horizon :] if lengths is None else take_steps(h, lengths[:, None] + ahead)
+        else:
+            h = masked_mean(h, lengths).to(self.decoder.weight.dtype)
+        if self.kind == "pair":
+            a, b = h.unflatten(0, (-1, 2)).unbind(1)
+            h = F.gelu(self.compare(torch.cat([a, b, a - b, a * b], dim=-1)))
+        return self.decoder(h)
 
     def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
-        """Return the output of `forward` for the whole stream so far; for `SequenceHead`, that of the new steps."""
-        return self(h), pooled
-
-
-class SequenceHead(LastHead):
-    """Every step through a Linear."""
-
-    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        y = self.decoder(h)
-        return y if lengths is None else y.masked_fill(~time_mask(lengths, h.shape[1]), 0)
-
-
-class PoolHead(LastHead):
-    """The mean over time through a Linear; in a stream, the mean so far."""
-
-    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.decoder(_pool(h, lengths).to(self.decoder.weight.dtype))
-
-    def stream(self, h: Tensor, pooled: PooledState) -> tuple[Tensor, PooledState]:
+        """Return the output of `forward` for the whole stream so far; for "sequence", that of the new steps."""
+        if self.kind != "pool":
+            return self(h), pooled
         steps = pooled.steps + h.shape[1]
-        mean = pooled.mean + (_pool(h, None) - pooled.mean) * (h.shape[1] / steps)
+        mean = pooled.mean + (masked_mean(h, None) - pooled.mean) * (h.shape[1] / steps)
         return self.decoder(mean.to(self.decoder.weight.dtype)), PooledState(mean, steps)
-
-
-class ForecastHead(nn.Module):
-    """The `horizon` steps that follow each context, through a Linear."""
-
-    def __init__(self, d_model: int, d_output: int, horizon: int) -> None:
-        super().__init__()
-        self.horizon = horizon
-        self.decoder = nn.Linear(d_model, d_output)
-
-    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return forecasts (batch, horizon, d_output) from features of context and horizon."""
-        if lengths is None:
-            return self.decoder(h[:, -self.horizon :])
-        steps = lengths[:, None] + torch.arange(self.horizon, device=h.device)
-        return self.decoder(take_steps(h, steps))
 
 
 class DirectPath(nn.Module):
@@ -153,16 +124,3 @@ class DirectPath(nn.Module):
             return recent, None
         now = marks[:, x.shape[1] - 1] if lengths is None else take_steps(marks, lengths[:, None] - 1)[:, 0]
         return recent, now.to(x.dtype)
-
-
-class PairHead(nn.Module):
-    """Whether two sequences belong together: h (2 · batch, length, d_model), the partners next to each other."""
-
-    def __init__(self, d_model: int, d_output: int) -> None:
-        super().__init__()
-        self.compare, self.decoder = nn.Linear(4 * d_model, d_model), nn.Linear(d_model, d_output)
-
-    def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the output (batch, d_output) from features of both partners."""
-        a, b = _pool(h, lengths).to(self.decoder.weight.dtype).unflatten(0, (-1, 2)).unbind(1)
-        return self.decoder(F.gelu(self.compare(torch.cat([a, b, a - b, a * b], dim=-1))))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavessm.errors import ConditionError, OptionError, check_int, unknown_name
-from wavessm.frames import RESERVED, Array, families, is_family
+from wavessm.frames import RESERVED, families, is_family
 from wavessm.nn.config import B_INITS, POLYNOMIAL
 from wavessm.operators import MEASURES, Operator, make_operator
 from wavessm.structure import DPLR, Complex, Diagonal
@@ -105,7 +105,9 @@ def _initial_modes(
                 f"WaveSSM: '{family}' has diagonal modes in pairs; it takes an even d_state and no measure, b_init or "
                 "structure='dplr'."
             )
-        return _s4d(family, d_state)
+        ones, none = np.ones(d_state // 2), np.zeros((0, d_state // 2), complex)
+        lam = -0.5 + 1j * _S4D[family](np.arange(d_state // 2, dtype=float), d_state)
+        return InitialModes(lam, ones + 0j, none, np.hstack([np.diag(ones), 1j * np.diag(ones)]), 2 * ones, "diagonal")
     operator = make_operator(family, measure, d_state)
     if structure != "dplr" and not (structure is None and family in POLYNOMIAL):
         try:
@@ -116,14 +118,14 @@ def _initial_modes(
     if b_init is not None:
         raise OptionError(f"WaveSSM: b_init goes with structure='diagonal'; this '{family}' layer is DPLR.")
     form = operator.to_dplr()
-    kept, weight = _complex_first(form)
-    return InitialModes(_floored(form.lam[kept]), form.B[kept], form.P[kept].T, form.V[:, kept].T, weight, "dplr")
+    kept, weight, lam = _complex_first(form)
+    return InitialModes(lam, form.B[kept], form.P[kept].T, form.V[:, kept].T, weight, "dplr")
 
 
 def _diagonal(operator: Operator, b_init: str | None) -> InitialModes:
     form = operator.to_diagonal()
-    kept, weight = _complex_first(form)
-    lam, B, none = _floored(form.lam[kept]), form.B[kept], np.zeros((0, len(kept)), complex)
+    kept, weight, lam = _complex_first(form)
+    B, none = form.B[kept], np.zeros((0, len(kept)), complex)
     # The length of an eigenvector is free. Unit ones would make products of B and C as large as the condition number,
     # to cancel in the sum. "equal": white noise gives every mode the variance |B|² / (−2 Re λ) = ½, the mean over
     # LegS coordinates. "slow-modes": B is equal for all, so slow modes dominate, for tasks that are all memory.
@@ -132,33 +134,16 @@ def _diagonal(operator: Operator, b_init: str | None) -> InitialModes:
     return InitialModes(lam, B * scale, none, (form.V[:, kept] / scale).T, weight, "diagonal")
 
 
-def _complex_first(form: Diagonal | DPLR) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of one of each pair with complex modes first, and their weights."""
+def _complex_first(form: Diagonal | DPLR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Indices of one of each pair with complex modes first, their weights, and their λ with the floor."""
     kept, weight = form.one_of_each_pair
     order = np.argsort(-weight, kind="stable")
-    return kept[order], weight[order]
-
-
-def _floored(lam: Complex) -> Complex:
-    return np.minimum(lam.real, -DECAY_FLOOR) + 1j * lam.imag
-
-
-def _legs_frequencies(n: Array, d_state: int) -> Array:
-    """Frequencies of LegS without its low-rank term."""
-    imaginary = np.abs(make_operator("legs", n=d_state).to_dplr().lam.imag)
-    return np.sort(imaginary)[::2]
+    lam = form.lam[kept[order]]
+    return kept[order], weight[order], np.minimum(lam.real, -DECAY_FLOOR) + 1j * lam.imag
 
 
 _S4D = {
-    "s4d-legs": _legs_frequencies,
+    "s4d-legs": lambda n, d_state: np.sort(np.abs(make_operator("legs", n=d_state).to_dplr().lam.imag))[::2],
     "s4d-lin": lambda n, d_state: np.pi * n,
     "s4d-inv": lambda n, d_state: d_state / np.pi * (d_state / (2 * n + 1) - 1),
 }  # frequencies of the initialisations of S4D (Gu et al. 2022); the decay is ½ and B is 1
-
-
-def _s4d(family: str, d_state: int) -> InitialModes:
-    modes = d_state // 2
-    lam = -0.5 + 1j * _S4D[family](np.arange(modes, dtype=float), d_state)
-    readout = np.concatenate([np.eye(modes), 1j * np.eye(modes)], axis=1)
-    ones = np.ones(modes)
-    return InitialModes(lam, ones.astype(complex), np.zeros((0, modes), complex), readout, 2 * ones, "diagonal")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
-from wavessm.nn.initial import InitialModes, initial_modes
+from wavessm.nn.initial import initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
 from wavessm.ops.tables import dense_kernel, diagonal_kernel
 
@@ -72,7 +72,7 @@ class WaveSSM(nn.Module):
         b_init: str | None = None,
     ) -> None:
         super().__init__()
-        self.backend, self.precision = Engine(backend, precision).check()
+        self.engine = Engine(backend, precision).check()
         if precision != "fp32" and backend in ("torch", "reference"):
             raise OptionError(f"WaveSSM: precision goes with the triton kernels, the backend is {backend!r}.")
         d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", 1), check_int(n_ssm, "WaveSSM: n_ssm", 1)
@@ -81,31 +81,25 @@ class WaveSSM(nn.Module):
         dt_min, dt_max = check_positive(dt_min, "WaveSSM: dt_min"), check_positive(dt_max, "WaveSSM: dt_max")
         if dt_min > dt_max:
             raise OptionError(f"WaveSSM: dt_min is {dt_min}, dt_max is {dt_max}; expected 0 < dt_min ≤ dt_max.")
-        d_state = check_int(d_state, "WaveSSM: d_state", minimum=2)
         start = initial_modes(family, measure, d_state, structure, b_init)
         self.d_model, self.d_state, self.family, self.measure, self.b_init = d_model, d_state, family, measure, b_init
         self.structure, self.bidirectional, self.n_ssm = start.structure, bidirectional, n_ssm
-        span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
-        self.log_dt = nn.Parameter(span)
-        self._set_dynamics(start)
-        directions = 2 if bidirectional else 1
-        C = torch.randn(directions, d_model, self.n_slots, 2) / math.sqrt(2)  # a unit complex normal
-        self.C = nn.Parameter(C)
-        self.D = nn.Parameter(torch.randn(d_model))
-
-    def _set_dynamics(self, start: InitialModes) -> None:
-        """Create the parameters of the dynamics, in `n_ssm` copies; slots as in `ops.modes`."""
 
         def copies(values: np.ndarray) -> nn.Parameter:
             tensor = torch.from_numpy(values.astype(np.float32))
-            return nn.Parameter(tensor.expand(self.n_ssm, *tensor.shape).clone())
+            return nn.Parameter(tensor.expand(n_ssm, *tensor.shape).clone())
 
+        span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
+        self.log_dt = nn.Parameter(span)
         self.log_decay = copies(np.log(-start.lam.real))
         self.frequency = copies(start.lam.imag[: start.n_complex])
-        self.B = copies(start.slots(start.B))
+        self.B = copies(start.slots(start.B))  # (n_ssm, slots, 2), slots as in `ops.modes`
         self.n_slots = self.B.shape[1]
         if start.structure == "dplr":
             self.P = copies(start.slots(start.P))  # (n_ssm, rank, slots, 2)
+        C = torch.randn(2 if bidirectional else 1, d_model, self.n_slots, 2)
+        self.C = nn.Parameter(C / math.sqrt(2))  # a unit complex normal
+        self.D = nn.Parameter(torch.randn(d_model))
 
     def extra_repr(self) -> str:
         return (
@@ -113,34 +107,20 @@ class WaveSSM(nn.Module):
             f"bidirectional={self.bidirectional}"
         )
 
-    @property
-    def engine(self) -> Engine:
-        """The backend and the arithmetic inside it."""
-        return Engine(self.backend, self.precision)
-
-    # -- the sampled system ---------------------------------------------------------------------------------
-
-    def _modes(self) -> modes.Modes:
-        return modes.Modes(self.log_dt, self.log_decay, self.frequency, self.B, self.C)
-
-    def _low_rank(self) -> dplr.LowRank:
-        return dplr.LowRank(*self._modes(), self.P)
-
-    def _system(self) -> modes.Modes | dplr.LowRank:
-        return self._modes() if self.structure == "diagonal" else self._low_rank()
+    def system(self) -> modes.Modes | dplr.LowRank:
+        """Return the parameters of the state space in continuous time."""
+        diagonal = modes.Modes(self.log_dt, self.log_decay, self.frequency, self.B, self.C)
+        return diagonal if self.structure == "diagonal" else dplr.LowRank(*diagonal, self.P)
 
     def discrete(self, rate: float = 1.0) -> DiagonalSystem | DenseSystem:
         """Return the layer in discrete time, without D, in float64."""
-        if self.structure == "diagonal":
-            return modes.sample(self._modes(), _rate(rate))
-        return dplr.sample(self._low_rank(), _rate(rate))
+        system, rate = self.system(), _check_rate(rate)
+        return modes.sample(system, rate) if isinstance(system, modes.Modes) else dplr.sample(system, rate)
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """Return the convolution kernels without D, shape (directions, d_model, length), float64."""
         length, system = check_int(length, "WaveSSM.kernel: length", minimum=1), self.discrete(rate)
         return dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length)
-
-    # -- three equivalent ways to run ----------------------------------------------------------------------------
 
     def forward(
         self,
@@ -166,24 +146,21 @@ class WaveSSM(nn.Module):
             ShapeError: Input, state or lengths of another shape.
             OptionError: A state of a bidirectional layer, lengths beside a state, or a rate that is not positive.
         """
-        self._check_input(x, state, return_state, lengths)
+        check_signals(x, state, self.d_model, self.n_slots)
+        if self.bidirectional and (state is not None or return_state):
+            raise OptionError("WaveSSM: a bidirectional layer reads the future, has no state; use bidirectional=False.")
+        if lengths is not None and (state is not None or return_state):
+            raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
         mask = None if lengths is None else time_mask(whole_lengths(lengths, x, "WaveSSM"), x.shape[1])
-        u = x if mask is None else x.masked_fill(~mask, 0)
-        u = u.transpose(1, 2)  # (batch, d_model, length)
-        work = u if self._runs_in_bfloat16(u) else u.to(torch.promote_types(u.dtype, torch.float32))
+        u, system = (x if mask is None else x.masked_fill(~mask, 0)).transpose(1, 2), self.system()
+        # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
+        low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
+        u = u if low else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
-            y, last = self._run(work, state, return_state, _rate(rate))
+            y, last = run_layer(u, system, self.D, _check_rate(rate), state, return_state, self.engine)
         y = y.transpose(1, 2).to(x.dtype)
-        if mask is not None:
-            y = y.masked_fill(~mask, 0)
+        y = y if mask is None else y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
-
-    def _runs_in_bfloat16(self, u: Tensor) -> bool:
-        """Whether the kernel reads bfloat16 input as it is, since its own arithmetic is no finer."""
-        return u.dtype == torch.bfloat16 and self.precision == "bf16" and use_triton(u, self.engine, self._system())
-
-    def _run(self, u: Tensor, state: Tensor | None, want_state: bool, rate: float) -> tuple[Tensor, Tensor | None]:
-        return run_layer(u, self._system(), self.D, rate, state, want_state, self.engine)
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
@@ -195,13 +172,6 @@ class WaveSSM(nn.Module):
         """Return the zero state, shape (batch, d_model, slots, 2)."""
         batch = check_int(batch, "WaveSSM.initial_state: batch", minimum=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
-
-    def _check_input(self, x: Tensor, state: Tensor | None, return_state: bool, lengths: Tensor | None) -> None:
-        check_signals(x, state, self.d_model, self.n_slots)
-        if self.bidirectional and (state is not None or return_state):
-            raise OptionError("WaveSSM: a bidirectional layer reads the future, has no state; use bidirectional=False.")
-        if lengths is not None and (state is not None or return_state):
-            raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
@@ -247,7 +217,7 @@ def time_mask(lengths: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
 
 
-def _rate(rate: float) -> float:
+def _check_rate(rate: float) -> float:
     if not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
         raise OptionError(f"WaveSSM: rate is {rate!r}, expected a positive number; 2.0 is for every second sample.")
     return rate

@@ -13,14 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError, ShapeError, check_int, shape_error
-from wavessm.nn.backbones import Stack, States, make_backbone
+from wavessm.nn.backbones import Stack, States, Transformer
 from wavessm.nn.config import ModelConfig
-from wavessm.nn.encoders import CalendarEncoder, InstanceNorm, LinearEncoder, make_encoder
-from wavessm.nn.heads import DirectPath, LastHead, PooledState, make_head
+from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
+from wavessm.nn.heads import DirectPath, Head, PooledState
 from wavessm.nn.layer import time_mask, whole_lengths
 
 if TYPE_CHECKING:
     from wavessm.nn.pretrained import Card
+
+
+ENCODERS = {"linear": LinearEncoder, "embedding": EmbeddingEncoder, "calendar": CalendarEncoder}
 
 
 class ModelState(NamedTuple):
@@ -57,10 +60,10 @@ class SequenceModel(nn.Module):
         if not isinstance(config, ModelConfig):
             raise OptionError(f"SequenceModel: config is a {type(config).__name__}, expected a ModelConfig.")
         self.config = config
-        self.encoder = make_encoder(config)
+        self.encoder = ENCODERS[config.encoder](config)
         self.scale = InstanceNorm(config.instance_norm)
-        self.backbone = make_backbone(config)
-        self.head = make_head(config)
+        self.backbone = Transformer(config) if config.backbone == "transformer" else Stack(config)
+        self.head = Head(config)
         self.direct = DirectPath(config) if config.direct else None
 
     def forward(
@@ -102,8 +105,6 @@ class SequenceModel(nn.Module):
         y = self.head(h, lengths)
         return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 
-    # -- streams ------------------------------------------------------------------------------------------------
-
     def initial_state(self, batch: int) -> ModelState:
         """Return the state before the first sample of `batch` streams."""
         self._check_streams("initial_state")
@@ -127,23 +128,16 @@ class SequenceModel(nn.Module):
             raise OptionError("SequenceModel.stream: batch norm in training needs whole sequences; call model.eval().")
         self._check_input(x, marks, rate)
         self._check_state(state, x)
-        ahead = None
-        if self.config.head == "forecast":
-            ahead = torch.zeros(1, x.shape[1], 1, dtype=torch.bool, device=x.device)
-        h, layers = cast(Stack, self.backbone).stream(self.encoder(x, marks, ahead), state.layers, rate)
-        if self.config.head == "forecast":
-            return self._look_ahead(x, layers, rate, marks), ModelState(layers, state.pooled)
-        y, pooled = cast(LastHead, self.head).stream(h, state.pooled)
-        return y, ModelState(layers, pooled)
-
-    def _look_ahead(self, x: Tensor, layers: States, rate: float, marks: Tensor | None) -> Tensor:
-        """Forecast from a state with `horizon` zeros; the state after them is dropped."""
-        horizon = cast(int, self.config.horizon)
-        zeros = x.new_zeros(x.shape[0], horizon, x.shape[2])
-        ahead = torch.ones(1, horizon, 1, dtype=torch.bool, device=x.device)
-        future = None if marks is None else F.pad(marks, (0, 0, 0, horizon))[:, x.shape[1] : x.shape[1] + horizon]
-        h, _ = cast(Stack, self.backbone).stream(self.encoder(zeros, future, ahead), layers, rate)
-        return self.head(h)
+        backbone, horizon = cast(Stack, self.backbone), self.config.horizon
+        if horizon is None:
+            h, layers = backbone.stream(self.encoder(x, marks, None), state.layers, rate)
+            y, pooled = self.head.stream(h, state.pooled)
+            return y, ModelState(layers, pooled)
+        ahead = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None] >= x.shape[1]
+        now, future = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead).split([x.shape[1], horizon], dim=1)
+        _, layers = backbone.stream(now, state.layers, rate)
+        h, _ = backbone.stream(future, layers, rate)  # the state after the horizon is dropped
+        return self.head(h), ModelState(layers, state.pooled)
 
     def step(
         self, x_t: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None
@@ -151,8 +145,6 @@ class SequenceModel(nn.Module):
         """Process one sample (batch, d_input) or token (batch,); as `stream`, without the axis of time."""
         y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, marks)
         return (y[:, 0] if self.config.head == "sequence" else y), state
-
-    # -- folders ------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
         """Write config, weights (safetensors) and a model card to a folder; see `pretrained.py`."""
@@ -168,8 +160,6 @@ class SequenceModel(nn.Module):
         from wavessm.nn.pretrained import from_pretrained
 
         return from_pretrained(source, revision, local_files_only)
-
-    # -- checks -------------------------------------------------------------------------------------------------
 
     def _unpair(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return pairs as a batch of twice the size, partners next to each other."""
@@ -195,24 +185,18 @@ class SequenceModel(nn.Module):
 
     def _check_streams(self, call: str) -> None:
         config = self.config
-        if config.backbone == "transformer":
-            reason = "a Transformer attends to all steps and has no state; use backbone='wavessm'"
-        elif config.bidirectional:
-            reason = "a bidirectional model reads the future; use bidirectional=False"
-        elif config.head == "pair":
-            reason = "head='pair' compares whole sequences; use 'pool', 'last', 'sequence' or 'forecast'"
-        elif config.instance_norm != "none":
-            reason = "instance_norm needs the whole context; use 'none', or call the model on the latest window"
-        elif config.direct:
-            reason = "direct reads the whole context; use direct=False, or call the model on the latest window"
-        else:
-            return
-        raise OptionError(f"SequenceModel.{call}: {reason}.")
+        reasons = [
+            (config.backbone == "transformer", "a Transformer has no state; use backbone='wavessm'"),
+            (config.bidirectional, "a bidirectional model reads the future; use bidirectional=False"),
+            (config.head == "pair", "head='pair' compares whole sequences; use another head"),
+            (config.instance_norm != "none", "instance_norm needs the whole context; use 'none', or whole windows"),
+            (config.direct, "direct reads the whole context; use direct=False, or whole windows"),
+        ]
+        if reason := next((text for applies, text in reasons if applies), None):
+            raise OptionError(f"SequenceModel.{call}: {reason}.")
 
     def _check_state(self, state: ModelState, x: Tensor) -> None:
         streams = len(state.pooled.steps) if isinstance(state, ModelState) else 0
         if streams != len(x):
-            raise ShapeError(
-                f"SequenceModel: state has {streams} streams, the input has {len(x)}. "
-                f"Call model.initial_state(batch={len(x)})."
-            )
+            advice = f"call model.initial_state(batch={len(x)})"
+            raise ShapeError(f"SequenceModel: state has {streams} streams, the input has {len(x)}; {advice}.")

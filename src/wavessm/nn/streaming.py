@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.layer import WaveSSM, check_sample, check_signals
-from wavessm.ops import Engine, dplr, modes, nan_safe, stream_tables
+from wavessm.ops import DenseSystem, Engine, dplr, modes, nan_safe, stream_tables
 from wavessm.ops.stream_tables import StreamTables, run_chunks
 
 CHUNK = {"diagonal": 16, "dplr": 32}
@@ -70,8 +70,7 @@ class SampledLayer(nn.Module):
         with torch.no_grad():
             self.D = layer.D.detach().to(self.dtype, copy=True)
             self.system = layer.discrete(rate)
-            step = _low_rank_step(layer, rate) if layer.structure == "dplr" else _modal_step(layer, rate)
-            self._step = _Step(*(table.to(self.dtype) for table in step if table is not None))
+            self._step = _Step(*(table.to(self.dtype) for table in _step_tables(layer, rate)))
         self._tables: dict[int, StreamTables] = {}
 
     def forward(
@@ -91,13 +90,12 @@ class SampledLayer(nn.Module):
             y, state = self.step(x[:, 0], state)
             return y[:, None], state
         with torch.no_grad():
-            u = x.to(self.dtype)
-            flat = None if state is None else state.flatten(2)
+            u, flat = x.to(self.dtype), None if state is None else state.flatten(2)
             if math.isfinite(u.sum()):
                 y, last = self._chunks(u, flat)
             else:
-                y, last = nan_safe(lambda finite: self._transposed(finite, flat), u.transpose(1, 2))
-                y = y.transpose(1, 2)
+                y, last = nan_safe(lambda finite: self._chunks(finite.mT, flat, transpose=True), u.mT)
+                y = y.mT
         y = y.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
 
@@ -124,22 +122,18 @@ class SampledLayer(nn.Module):
                 "the model itself."
             )
 
-    def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _chunks(self, u: Tensor, state: Tensor | None, transpose: bool = False) -> tuple[Tensor, Tensor | None]:
         """Whole chunks, then the remainder. u (batch, length, d_model), state (batch, d_model, R)"""
-        left = u.shape[1] % self.chunk
-        sizes = [(self.chunk, u[:, : u.shape[1] - left]), (left, u[:, u.shape[1] - left :])]
         outputs = []
-        for size, part in sizes:
+        for part in u.split([u.shape[1] - u.shape[1] % self.chunk, u.shape[1] % self.chunk], dim=1):
             if part.shape[1]:
+                size = min(self.chunk, part.shape[1])
                 if size not in self._tables:
                     self._tables[size] = stream_tables.build(self.system, self.D, size, self.dtype)
                 y, state = run_chunks(part, self._tables[size], state)
                 outputs.append(y)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), state
-
-    def _transposed(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        y, state = self._chunks(u.transpose(1, 2).contiguous(), state)
-        return y.transpose(1, 2), state
+        y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return y.mT if transpose else y, state
 
 
 class _Step(NamedTuple):
@@ -160,21 +154,20 @@ class _Step(NamedTuple):
         return (self.C * after).sum((-1, -2)), after
 
 
-def _modal_step(layer: WaveSSM, rate: float) -> _Step:
-    log_lam, w, n_complex = modes.sample(layer._modes(), rate)
+def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
+    """Arguments of `_Step`."""
+    parameters, system = layer.system(), layer.discrete(rate)
+    if isinstance(parameters, dplr.LowRank):
+        dense = cast(DenseSystem, system)
+        e, U, V, c = dplr.resolvent_of(parameters, rate)
+        same, across = pair_factors(e, c)
+        B, C = (values.unflatten(-1, (-1, 2)) for values in (dense.B, dense.C[0]))
+        return 2 * same - 1, 2 * across, B, C, 2 * U, V
+    log_lam, w, n_complex = cast(modes.DiagonalSystem, system)
     c = modes.flags(n_complex, log_lam.shape[1], log_lam)
-    same, across = pair_factors(modes.exponential(log_lam, c), c)
     one = torch.ones_like(c)
-    return _Step(same, across, torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1))
-
-
-def _low_rank_step(layer: WaveSSM, rate: float) -> _Step:
-    low_rank = layer._low_rank()
-    system = dplr.sample(low_rank, rate)
-    e, U, V, c = dplr.resolvent_of(low_rank, rate)
-    same, across = pair_factors(e, c)
-    B, C = (values.unflatten(-1, (-1, 2)) for values in (system.B, system.C[0]))
-    return _Step(2 * same - 1, 2 * across, B, C, 2 * U, V)
+    B, C = torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1)
+    return *pair_factors(modes.exponential(log_lam, c), c), B, C
 
 
 def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from wavessm.data import baselines
 from wavessm.data.source import DataSet, Source
-from wavessm.nn.heads import ForecastHead
 from wavessm.nn.model import SequenceModel
 from wavessm.training.batches import EvalBatches
 
@@ -51,7 +50,7 @@ def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
         The map that was set.
     """
     assert model.direct is not None
-    for weight in cast(ForecastHead, model.head).decoder.parameters():
+    for weight in model.head.decoder.parameters():
         nn.init.zeros_(weight)
     moments = _moments(model, data.train)
     marked = moments.M.shape[0] > 0
