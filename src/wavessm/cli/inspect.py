@@ -30,8 +30,6 @@ class InspectOptions:
     """Signals to explain, a .npy file (cases, length, channels) in the data's units; else test cases of the run."""
     cases: int = 4
     """Number of test cases to explain, of different classes first; 0 explains none."""
-    method: Literal["integrated", "gradient", "occlusion"] = "integrated"
-    """How the score is attributed to samples."""
     sampling_rate: float | None = None
     """Samples per second, for time in seconds; known for most runs."""
     length: int | None = None
@@ -76,10 +74,10 @@ def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency
         except WaveSSMError as reason:
             print(f"saliency left out, give --signals FILE: {reason}")
             return None, None
-    return _case_by_case(subject, x, lengths, given.method), x.numpy()
+    return _case_by_case(subject, x, lengths), x.numpy()
 
 
-def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, method: str) -> Saliency:
+def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None) -> Saliency:
     """Saliency of all cases, with a progress bar: long signals take a while."""
     import torch
 
@@ -89,7 +87,7 @@ def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None, me
     parts, ends = [], [None] * len(x) if lengths is None else lengths.split(1)
     with Progress("explaining", total=len(x)) as progress:
         for case, end in zip(x.split(1), ends, strict=True):
-            parts.append(attribute(subject.model, case, end, None, method))
+            parts.append(attribute(subject.model, case, end))
             progress.update(len(parts), f"{len(parts)} cases")
     return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True)))
 

@@ -2,7 +2,7 @@
 
     inspected = load(model)                    a SequenceModel, a fitted estimator, a run folder or a model folder
     time_scales(layer, length)                 steps, decays and reach of every channel, in samples
-    mode_times(layer), kernels(layer, length)  decay and period of every mode; the kernels themselves
+    mode_times(layer)                          decay and period of every mode
     jacobian(layer, length, channel)           which part of the past each coordinate of the state holds
     saliency(inspected, signals)               which samples contribute to a class
     draw_all(inspected), write_figures(inspected, folder)   all of it drawn, with the numbers beside
@@ -12,21 +12,19 @@
 
 from wavessm.inspection.figures import draw_all, write_figures
 from wavessm.inspection.layers import (
-    Memory,
     ModeTimes,
     TimeScales,
     jacobian,
-    kernels,
     layers_of,
     localisation,
     memory,
     mode_times,
     time_scales,
-)  # fmt: skip
+)
 from wavessm.inspection.model import InspectedModel, load
 from wavessm.inspection.saliency import Saliency, attribute, saliency
 
 __all__ = [
-    "InspectedModel", "Memory", "ModeTimes", "Saliency", "TimeScales", "attribute", "draw_all", "jacobian", "kernels",
-    "layers_of", "load", "localisation", "memory", "mode_times", "saliency", "time_scales", "write_figures",
+    "InspectedModel", "ModeTimes", "Saliency", "TimeScales", "attribute", "draw_all", "jacobian", "layers_of", "load",
+    "localisation", "memory", "mode_times", "saliency", "time_scales", "write_figures",
 ]  # fmt: skip

@@ -12,39 +12,21 @@ import numpy as np
 from wavessm.training.record import pyplot
 
 LABELS = {
-    "morlet": "Morlet",
-    "gauss": "Gauss",
-    "mexhat": "Mexican hat",
-    "dpss": "DPSS",
-    "db6": "db6",
-    "legendre": "Legendre",
-    "fourier": "Fourier",
-}
+    "morlet": "Morlet", "gauss": "Gauss", "mexhat": "Mexican hat", "dpss": "DPSS", "db6": "db6",
+    "legendre": "Legendre", "fourier": "Fourier",
+}  # fmt: skip
 """The paper's five families in its order, then the two baselines."""
 
 COLOURS = {
-    "morlet": "#1f6fb4",
-    "gauss": "#e07b00",
-    "mexhat": "#2a9d3c",
-    "dpss": "#8b5fbf",
-    "db6": "#00a3a3",
-    "legendre": "#c8102e",
-    "fourier": "#5b5b5b",
-}
+    "morlet": "#1f6fb4", "gauss": "#e07b00", "mexhat": "#2a9d3c", "dpss": "#8b5fbf", "db6": "#00a3a3",
+    "legendre": "#c8102e", "fourier": "#5b5b5b",
+}  # fmt: skip
 
 STYLE = {
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-    "lines.linewidth": 1.3,
-    "image.interpolation": "nearest",
-    "pdf.fonttype": 42,
-}
+    "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
+    "lines.linewidth": 1.3, "image.interpolation": "nearest", "pdf.fonttype": 42,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wavessm.inspection.drawing import STYLE, Drawing, canvas
-from wavessm.inspection.layers import jacobian, kernels, layers_of, memory, mode_times, time_scales
+from wavessm.inspection.layers import jacobian, layers_of, memory, mode_times, time_scales
 from wavessm.inspection.model import InspectedModel
 from wavessm.inspection.saliency import Saliency
 from wavessm.training.record import provenance, pyplot, write_csv
@@ -133,7 +133,7 @@ def _draw_kernels(inspected: InspectedModel) -> Drawing:
     with canvas() as plt:
         figure, axes = _panels(plt, len(chosen))
         for axis, number in zip(axes[0], chosen, strict=True):
-            K = kernels(layers[number], length)
+            K = layers[number].kernel(length).detach().numpy()
             order = np.argsort(time_scales(layers[number], length).reach)
             image = K[0][order] / np.abs(K[0][order]).max(axis=1, keepdims=True)
             extent = (0, inspected.seconds(length), len(order), 0)

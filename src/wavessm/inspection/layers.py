@@ -40,25 +40,12 @@ class TimeScales(NamedTuple):
     reach: np.ndarray  # samples that hold 90 % of its kernel's energy
 
 
-class Memory(NamedTuple):
-    """Where in the past the energy of each coordinate of the state is, in samples. Both (N,)."""
-
-    lag: np.ndarray
-    spread: np.ndarray
-
-
 def layers_of(model: nn.Module) -> list[WaveSSM]:
     """Every `WaveSSM` of a model, from input to output."""
     found = [module for module in model.modules() if isinstance(module, WaveSSM)]
     if not found:
         raise OptionError(f"inspect: the {type(model).__name__} has no WaveSSM layer.")
     return found
-
-
-@torch.no_grad()
-def kernels(layer: WaveSSM, length: int, rate: float = 1.0) -> np.ndarray:
-    """Weights of the current sample, the one before it, … in each channel's output. (directions, d_model, length)"""
-    return layer.kernel(length, rate).cpu().numpy()
 
 
 @torch.no_grad()
@@ -94,12 +81,11 @@ def time_scales(layer: WaveSSM, length: int, rate: float = 1.0) -> TimeScales:
     [50.0, 50.0]
     """
     length = check_int(length, "length", minimum=2)
-    times = mode_times(layer, rate)
+    decay, period = mode_times(layer, rate)
     dt = np.exp(cast(torch.Tensor, layer.log_dt).detach().double().cpu().numpy()) * rate
-    energy = np.square(kernels(layer, length, rate)).sum(0)  # both directions
+    energy = np.square(layer.kernel(length, rate).detach().cpu().numpy()).sum(0)  # both directions
     energy /= energy.sum(1, keepdims=True)
     reach = np.minimum(1 + (np.cumsum(energy, axis=1) < REACH).sum(1), length).astype(float)
-    decay, period = times
     return TimeScales(dt, 1 / dt, decay.max(1), decay.min(1), period.min(1), energy @ np.arange(length), reach)
 
 
@@ -131,14 +117,14 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     return ((start.weight[:, None] * start.readout).T @ x).real[:, ::-1]
 
 
-def memory(J: np.ndarray) -> Memory:
-    """Middle and spread of the energy of each row of a Jacobian (N, T), in samples before now.
+def memory(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and spread of the energy of each row of a Jacobian, in samples before now. (N, T) → (N,), (N,)
 
     >>> memory(np.array([[0.0, 1.0, 0.0, 0.0]]))
-    Memory(lag=array([2.5]), spread=array([0.]))
+    (array([2.5]), array([0.]))
     """
     centre, spread = localisation(J)
-    return Memory((1 - centre) * J.shape[1], spread * J.shape[1])
+    return (1 - centre) * J.shape[1], spread * J.shape[1]
 
 
 def localisation(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import DataInfo
-from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive
+from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive, real_array
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import load_model, read_extra
 from wavessm.training.run import Run
@@ -55,29 +55,20 @@ class InspectedModel:
         Returns:
             x (cases, length, channels), zero where padded, and lengths (cases,).
         """
-        arrays = [np.atleast_2d(np.asarray(signal, dtype=np.float64)) for signal in _cases(signals)]
-        d = self.model.config.d_input
-        for at, array in enumerate(arrays):
-            if array.ndim != 2 or array.shape[0] != d or not array.shape[1] or not np.isfinite(array).all():
+        d, rows = self.model.config.d_input, []
+        for at, signal in enumerate(signals):
+            array = real_array(signal, f"inspect: case {at} of the signals")
+            channels = array[None] if array.ndim == 1 else array
+            if channels.ndim != 2 or len(channels) != d or not array.size or not np.isfinite(array).all():
                 raise ShapeError(
                     f"inspect: case {at} of the signals has shape {array.shape}, expected finite numbers (channels, "
                     f"time) = ({d}, ≥ 1)."
                 )
-        lengths = torch.tensor([array.shape[1] for array in arrays])
-        x = torch.zeros(len(arrays), int(lengths.max()), d)
-        for row, array in zip(x, arrays, strict=True):
-            raw = torch.from_numpy(array.T.copy())
-            row[: array.shape[1]] = (raw if self.info is None else self.info.standardise(raw)).float()
-        return x, lengths
-
-
-def _cases(signals: Any) -> Sequence[Any]:
-    signals = signals.detach().cpu().numpy() if isinstance(signals, Tensor) else signals
-    numeric = isinstance(signals, np.ndarray) and signals.dtype.kind != "O"
-    shape = signals.shape if numeric else (len(signals), 1)
-    if len(shape) not in (2, 3) or not shape[0]:
-        raise ShapeError(f"inspect: signals have shape {shape}, expected (cases ≥ 1, channels, time) or (cases, time).")
-    return signals
+            raw = torch.from_numpy(channels.T.copy())
+            rows.append((raw if self.info is None else self.info.standardise(raw)).float())
+        if not rows:
+            raise ShapeError("inspect: there are no signals, expected (cases ≥ 1, channels, time).")
+        return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
 def load(
