@@ -11,8 +11,8 @@ With the `DataInfo` of a run, files take raw numbers and return the units of the
 from __future__ import annotations
 
 import copy
+import io
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from wavessm.data.source import DataInfo
 from wavessm.errors import DataError, MissingExtraError, OptionError, check_int, check_positive
 from wavessm.export.graph import import_onnx
-from wavessm.export.model_graph import Scan, state_inputs, stream_graph, whole_graph
+from wavessm.export.model_graph import Scan, model_graph, state_inputs
 from wavessm.nn.backbones import Stack
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
@@ -75,24 +75,35 @@ def export_onnx(
         lengths: Add a second input (batch,) with the true lengths of padded sequences.
         stream: Take states and return the next ones.
     """
-    model, data = _prepared(model, path, info, onnx=True)
-    scan = Scan(check_int(chunk, "chunk", minimum=1), check_positive(rate, "rate"), pad=not stream)
+    model, data = _prepared(model, path, info)
+    scan = Scan(check_int(chunk, "chunk", minimum=1), check_positive(rate, "rate"), stream)
+    if model.config.head == "pair":
+        raise OptionError("export: head='pair' has no ONNX form here; use torch-export.")
     if lengths and (stream or model.config.head == "forecast"):
         raise OptionError("export: lengths go with whole sequences and the heads 'pool', 'last' and 'sequence'.")
     if stream:
         model._check_streams("export")
         if data.step_scale is not None:
             raise OptionError("export: this model scales every step by itself and cannot read a stream.")
-    graph = stream_graph(model, data, scan) if stream else whole_graph(model, data, scan, lengths)
-    part = _write(graph, model, Path(path), scan, info, notes)
-    session = _session(part)
+    described = {
+        "format": "wavessm-step-onnx" if stream else "wavessm-onnx", "wavessm": metadata.version("wavessm"),
+        "model": model.config.to_dict(), "chunk": scan.chunk, "rate": scan.rate,
+        **({} if info is None else {"info": info.to_dict()}), **(notes or {}),
+    }  # fmt: skip
+    onnx, graph = import_onnx(), model_graph(model, data, scan, lengths)
+    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="wavessm")
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in described.items()})
+    onnx.checker.check_model(proto)
+    content = proto.SerializeToString()
+    session = _session(content)
 
     def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
         return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
 
     if stream:
-        return _accept(part, Path(path), _stream_errors(session, model, data, scan))
-    return _accept(part, Path(path), _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
+        return _write(content, path, _stream_errors(session, model, data, scan))
+    return _write(content, path, _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
 
 
 def export_torch(
@@ -102,7 +113,7 @@ def export_torch(
 
     Other arguments and the report are those of `export_onnx`; every head has this form.
     """
-    model, data = _prepared(model, path, info, onnx=False)
+    model, data = _prepared(model, path, info)
     longest = min(check_int(max_length, "max_length", minimum=3), len((data.step_scale or [range(max_length)])[0]))
     wrapped = _ConstantKernels(model, check_positive(rate, "rate"), longest, data).eval()
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=2, max=longest)
@@ -113,15 +124,15 @@ def export_torch(
     arguments = (x,) if marks is None else (x, marks)
     with torch.no_grad():
         program = torch.export.export(wrapped, arguments, dynamic_shapes=tuple(shapes.values()))
-    part = Path(path).with_name(Path(path).name + ".part.pt2")
-    torch.export.save(program, part)
-    loaded = torch.export.load(part).module()
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    loaded = torch.export.load(io.BytesIO(content.getvalue())).module()
 
     def run(x: Tensor, marks: Tensor | None, ends: None) -> np.ndarray:
         return (loaded(x) if marks is None else loaded(x, marks)).detach().numpy()
 
     sizes = [(cases, min(steps, longest)) for cases, steps in ((1, 2), (2, 63), (3, 700))]
-    return _accept(part, Path(path), _errors(run, model, data, rate, sizes))
+    return _write(content.getvalue(), path, _errors(run, model, data, rate, sizes))
 
 
 class _ConstantKernel(nn.Module):
@@ -166,17 +177,13 @@ class _ConstantKernels(nn.Module):
         return self.info.restore(self.model(x, marks=marks)).float()
 
 
-def _prepared(
-    model: SequenceModel, path: str | Path, info: DataInfo | None, onnx: bool
-) -> tuple[SequenceModel, DataInfo]:
+def _prepared(model: SequenceModel, path: str | Path, info: DataInfo | None) -> tuple[SequenceModel, DataInfo]:
     """A copy of the model on the CPU in evaluation mode, if it can be exported to that place, and its scaling."""
     if not isinstance(model, SequenceModel):
         raise OptionError(f"export: got a {type(model).__name__}, expected a SequenceModel.")
     config = model.config
     if config.backbone != "wavessm":
         raise OptionError(f"export: the backbone is {config.backbone!r}, expected 'wavessm', the one with kernels.")
-    if config.head == "pair" and onnx:
-        raise OptionError("export: head='pair' has no ONNX form here; use torch-export.")
     if any(isinstance(module, SampledLayer) for module in model.modules()):
         raise OptionError("export: this model was sampled for streams; export the one it came from.")
     info = info or DataInfo("regression", config.d_input, config.d_output, length=1)
@@ -185,36 +192,17 @@ def _prepared(
                           f"{config.d_input} and {config.d_output} as the model.")  # fmt: skip
     if Path(path).is_dir():
         raise DataError(f"{path}: is a folder; give the name of a file.")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     return copy.deepcopy(model).cpu().float().eval(), info
 
 
-def _write(graph: Any, model: SequenceModel, path: Path, scan: Scan, info: DataInfo | None,
-           notes: dict[str, Any] | None) -> Path:  # fmt: skip
-    """The graph with its metadata, checked, in a file beside its place."""
-    content = {
-        "format": "wavessm-onnx" if scan.pad else "wavessm-step-onnx", "wavessm": metadata.version("wavessm"),
-        "model": model.config.to_dict(), "chunk": scan.chunk, "rate": scan.rate,
-        **({} if info is None else {"info": info.to_dict()}), **(notes or {}),
-    }  # fmt: skip
-    onnx = import_onnx()
-    proto = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="wavessm"
-    )
-    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in content.items()})
-    onnx.checker.check_model(proto)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(proto.SerializeToString())
-    return part
-
-
-def _accept(part: Path, path: Path, errors: list[float]) -> ExportReport:
-    """Move a file to its place if it agrees with the model."""
+def _write(content: bytes, path: str | Path, errors: list[float]) -> ExportReport:
+    """Write a file if it agrees with the model."""
     if not max(errors) <= TOLERANCE:
-        part.unlink()
         raise DataError(f"{path}: differs from PyTorch by {max(errors):.2g}, more than {TOLERANCE}; not written.")
-    os.replace(part, path)
-    return ExportReport(path, path.stat().st_size / 1e6, max(errors), len(errors))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return ExportReport(path, len(content) / 1e6, max(errors), len(errors))
 
 
 def _errors(
@@ -257,14 +245,14 @@ def _distance(got: np.ndarray, wanted: Tensor) -> float:
     return float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
 
 
-def _session(path: Path) -> Any:
+def _session(content: bytes) -> Any:
     try:
         import onnxruntime
     except ImportError as reason:
         raise MissingExtraError("checking ONNX files needs onnxruntime: pip install 'wavessm[export]'.") from reason
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _feed(**tensors: Tensor | None) -> dict[str, np.ndarray]:

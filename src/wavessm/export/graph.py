@@ -5,7 +5,7 @@ Every method takes and returns names of values. Next: `model_graph.py`, which bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,8 @@ from wavessm.nn.backbones import SequenceNorm
 
 END = np.iinfo(np.int64).max
 """An index beyond any end."""
-Shape = Sequence[str | int]
+Values = dict[str, tuple[Any, Sequence[str | int] | None]]
+"""Name → NumPy type and shape, entries of which may be names."""
 
 
 def import_onnx() -> Any:
@@ -48,14 +49,15 @@ class Graph:
         inner.constants, inner._names = self.constants, self._names
         return inner
 
-    def close(self, name: str, inputs: Mapping[str, tuple[Any, Shape | None]], outputs: Mapping[str, Any]) -> Any:
-        """The finished graph. Inputs and outputs: name → NumPy type and shape, entries of which may be names."""
-        values = [
-            [self.onnx.helper.make_tensor_value_info(n, self.type(dtype), shape) for n, (dtype, shape) in part.items()]
+    def close(self, name: str, inputs: Values, outputs: Values, values: Sequence[str]) -> Any:
+        """The finished graph; `values` become its outputs."""
+        helper = self.onnx.helper
+        self.nodes += [helper.make_node("Identity", [v], [out]) for v, out in zip(values, outputs, strict=True)]
+        ends = [
+            [helper.make_tensor_value_info(n, self.type(dtype), shape) for n, (dtype, shape) in part.items()]
             for part in (inputs, outputs)
         ]
-        constants = [] if self.prefix else self.constants
-        return self.onnx.helper.make_graph(self.nodes, name, *values, constants)
+        return helper.make_graph(self.nodes, name, *ends, [] if self.prefix else self.constants)
 
     def type(self, dtype: Any) -> int:
         """ONNX's number for a NumPy type."""
@@ -66,10 +68,6 @@ class Graph:
         name = f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **options))
         return name
-
-    def output(self, value: str, name: str) -> None:
-        """Give a value a public name."""
-        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
 
     def constant(self, values: Any, dtype: Any = np.float32) -> str:
         """A constant array."""
@@ -102,7 +100,7 @@ class Graph:
         """Zeros of a shape."""
         return self.add("Expand", self.constant(0.0), self.shape(*parts))
 
-    def slice(self, x: str, start: str | int, end: str | int, axis: int) -> str:
+    def slice(self, x: str, start: str | int, end: str | int = END, axis: int = 1) -> str:
         """x[start:end] along an axis."""
         ends = [part if isinstance(part, str) else self.ints(part) for part in (start, end)]
         return self.add("Slice", x, *ends, self.ints(axis))

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from wavessm.data.source import DataInfo
-from wavessm.export.graph import END, Graph
+from wavessm.export.graph import Graph, Values
 from wavessm.nn.backbones import ResidualBlock, Stack
 from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
 from wavessm.nn.heads import DirectPath
@@ -28,61 +28,41 @@ from wavessm.nn.streaming import pair_factors
 from wavessm.ops.modes import flags
 from wavessm.ops.scan import ScanTables, scan_tables
 
-Values = dict[str, tuple[Any, list[str | int]]]
-"""Name → NumPy type and shape."""
-
 
 class Scan(NamedTuple):
-    """How layers run: rows of `chunk` samples, steps Δ times `rate`; padded to full rows, or whole rows only."""
+    """How layers run: rows of `chunk` samples, steps Δ times `rate`; padded to full rows, or whole rows of a stream."""
 
     chunk: int
     rate: float
-    pad: bool
+    stream: bool
 
 
-def whole_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool) -> Any:
-    """The graph for whole sequences; with `lengths`, a second input has the true lengths of padded ones."""
-    g, inputs, config = Graph(), _inputs(model), model.config
+def model_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool = False) -> Any:
+    """The graph of a model.
+
+    With `scan.stream`, the inputs of `state_inputs` return as outputs next_…; with `lengths`, a second input has the
+    true lengths of padded sequences.
+    """
+    g, config, inputs = Graph(), model.config, _inputs(model)
+    states = state_inputs(model) if scan.stream else {}
     x, marks = _scale_input(g, info), "marks" if "marks" in inputs else None
     if config.head == "forecast":
-        y = _forecast(g, x, marks, model, scan)
+        y, after = _forecast(g, x, marks, model, scan, list(states))
     else:
         valid = _valid(g, x) if lengths else None  # whether a sample belongs to its sequence
         x = x if valid is None or config.encoder == "embedding" else g.where(valid, x)
         h = _encode(g, x, marks, model.encoder, None)
-        h, _ = _stack(g, h, cast(Stack, model.backbone), scan, valid=valid)
-        y = _head(g, h, model, valid)
-    _scale_output(g, y, info)
-    if lengths:
-        inputs["lengths"] = np.int64, ["batch"]
-    return g.close("wavessm", inputs, {"y": (np.float32, _output_shape(model))})
-
-
-def stream_graph(model: SequenceModel, info: DataInfo, scan: Scan) -> Any:
-    """The graph for chunks of a stream: the inputs of `state_inputs` return as outputs next_…"""
-    g, inputs, config = Graph(), _inputs(model), model.config
-    states, stack = state_inputs(model), cast(Stack, model.backbone)
-    x, forecast = _scale_input(g, info), config.head == "forecast"
-    early = late = None
-    if "marks" in inputs:
-        early, late = _split_marks(g, "marks", g.size("x", 1), config.horizon or 0)
-    h = _encode(g, x, early, model.encoder, 0 if forecast else None)
-    h, after = _stack(g, h, stack, scan, list(states))
-    if forecast:
-        zeros = g.zeros(g.size("x", 0), cast(int, config.horizon), config.d_input)
-        ahead = _encode(g, zeros, late, model.encoder, 1)
-        ahead, _ = _stack(g, ahead, stack, scan._replace(pad=True), after)
-        y = g.linear(ahead, cast(Any, model.head).decoder)
-    elif config.head == "pool":
-        y, pooled = _running_mean(g, h, model)
+        h, after = _stack(g, h, cast(Stack, model.backbone), scan, list(states), valid)
+        y, pooled = _head(g, h, model, valid, scan.stream)
         after += pooled
-    else:
-        y = _head(g, h, model)
-    _scale_output(g, y, info)
-    for name, value in zip(states, after, strict=True):
-        g.output(value, f"next_{name}")
-    outputs = {"y": (np.float32, _output_shape(model)), **{f"next_{name}": value for name, value in states.items()}}
-    return g.close("wavessm-stream", inputs | states, outputs)
+    if info.target_scale is not None:  # the units of the data, as `DataInfo.restore` gives them
+        mean, std = map(g.constant, info.target_scale)
+        y = g.add("Add", g.add("Mul", y, std), mean)
+    inputs |= {"lengths": (np.int64, ["batch"])} if lengths else states
+    middle = {"sequence": ["length"], "forecast": [config.horizon]}.get(config.head, [])
+    outputs = {"y": (np.float32, ["batch", *middle, config.d_output])}
+    outputs |= {f"next_{name}": value for name, value in states.items()}
+    return g.close("wavessm", inputs, outputs, [y, *after[: len(states)]])
 
 
 def _inputs(model: SequenceModel) -> Values:
@@ -109,11 +89,6 @@ def state_inputs(model: SequenceModel) -> Values:
     return states
 
 
-def _output_shape(model: SequenceModel) -> list[str | int]:
-    middle: dict[str, list[str | int]] = {"sequence": ["length"], "forecast": [model.config.horizon or 0]}
-    return ["batch", *middle.get(model.config.head, []), model.config.d_output]
-
-
 def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> tuple[str, str]:
     """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
     d, M = layer.d_model, scan.chunk
@@ -122,7 +97,7 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     R = tables.decay.shape[1]
     batch, length = g.size(x, 0), g.size(x, 1)
     u = g.add("Transpose", x, perm=[2, 0, 1])
-    if scan.pad:
+    if not scan.stream:
         missing = g.add("Mod", g.add("Neg", length), g.ints(M))
         u = g.add("Pad", u, g.shape(0, 0, 0, 0, 0, missing))
     rows = g.add("Reshape", u, g.ints(0, 0, -1, M))  # (d, batch, rows, M)
@@ -138,7 +113,7 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
         parts.append(behind)
     y = g.add("MatMul", g.add("Concat", *parts, axis=3), g.constant(tables.out[:, None]))
     y = g.add("Reshape", y, g.ints(0, 0, -1))
-    if scan.pad:
+    if not scan.stream:
         y = g.slice(y, 0, length, axis=2)
     y = g.add("Add", g.add("Transpose", y, perm=[1, 2, 0]), g.add("Mul", x, g.constant(layer.D)))
     return y, g.add("Reshape", g.add("Transpose", after, perm=[1, 0, 2]), g.ints(0, 0, R // 2, 2))
@@ -158,10 +133,9 @@ def _scan(g: Graph, v: str, s: str, tables: ScanTables, back: bool) -> tuple[str
         moved = inner.add("Add", inner.add("Mul", state, g.constant(same)), swapped)
     else:
         moved = inner.add("MatMul", state, g.constant(decay if back else decay.transpose(1, 2)))
-    outputs = inner.add("Add", moved, row), inner.add("Identity", state)
-    body = inner.close(
-        inner.prefix, *({name: (np.float32, None) for name in names} for names in ((state, row), outputs))
-    )
+    ends = ((state, row), (f"{inner.prefix}next", f"{inner.prefix}here"))
+    inputs, outputs = ({name: (np.float32, None) for name in names} for names in ends)
+    body = inner.close(inner.prefix, inputs, outputs, [inner.add("Add", moved, row), state])
     names = [f"{inner.prefix}after", f"{inner.prefix}before"]
     options = {"scan_input_axes": [2], "scan_output_axes": [2],
                "scan_input_directions": [int(back)], "scan_output_directions": [int(back)]}  # fmt: skip
@@ -174,7 +148,7 @@ def _stack(
     h: str,  # (batch, length, d_model)
     stack: Stack,
     scan: Scan,
-    states: list[str] | None = None,
+    states: list[str],  # before the blocks; none where they start from zero
     valid: str | None = None,  # (batch, length, 1)
 ) -> tuple[str, list[str]]:
     """Residual blocks and the last norm; the states after them."""
@@ -183,7 +157,7 @@ def _stack(
         block = cast(ResidualBlock, module)
         z = g.norm(h, block.norm) if block.prenorm else h
         z = z if valid is None else g.where(valid, z)
-        z, state = _layer(g, z, block.layer, scan, None if states is None else states[number])
+        z, state = _layer(g, z, block.layer, scan, states[number] if states else None)
         after.append(state)
         z = g.linear(g.gelu(z), block.project)
         d = block.layer.d_model
@@ -226,92 +200,85 @@ def _encode(g: Graph, x: str, marks: str | None, encoder: nn.Module, row: int | 
     return g.add("Add", h, g.constant(encoder.horizon.weight[row if encoder.horizon_mask else 0]))
 
 
-def _split_marks(g: Graph, marks: str, length: str, horizon: int) -> tuple[str, str | None]:
-    """Marks of the context and of the horizon; the latter are zero where marks end with the context."""
-    early = g.slice(marks, 0, length, axis=1)
-    if not horizon:
-        return early, None
-    padded = g.add("Pad", marks, g.ints(0, 0, 0, 0, horizon, 0))
-    return early, g.slice(padded, length, g.add("Add", length, g.ints(horizon)), axis=1)
-
-
 def _valid(g: Graph, x: str) -> str:
     """Whether a sample comes before the end of its sequence, from the input `lengths`. → (batch, length, 1)"""
     inside = g.add("Less", g.steps(x), g.add("Unsqueeze", "lengths", g.ints(1)))
     return g.add("Unsqueeze", inside, g.ints(2))
 
 
-def _head(g: Graph, h: str, model: SequenceModel, valid: str | None = None) -> str:
-    """The heads `pool`, `last` and `sequence`; `valid` as in `_stack`."""
-    decoder, kind = cast(Any, model.head).decoder, model.config.head
+def _head(g: Graph, h: str, model: SequenceModel, valid: str | None, stream: bool) -> tuple[str, list[str]]:
+    """The heads `pool`, `last` and `sequence`, and the next mean and count of a pooled stream; `valid` as in `_stack`."""
+    decoder, kind, pooled = cast(Any, model.head).decoder, model.config.head, []
     if kind == "sequence":
         y = g.linear(h, decoder)
-        return y if valid is None else g.where(valid, y)
-    if valid is None:
-        if kind == "pool":
-            return g.linear(g.mean(h, keepdims=False), decoder)
-        return g.linear(g.add("Gather", h, g.constant(-1, np.int64), axis=1), decoder)
-    ends = g.add("Unsqueeze", "lengths", g.ints(1))  # (batch, 1)
-    if kind == "pool":
-        return g.linear(g.add("Div", g.sum(g.where(valid, h)), g.cast(ends, np.float32)), decoder)
-    at_end = g.add("Equal", g.steps(h), g.add("Sub", ends, g.ints(1)))
-    return g.linear(g.sum(g.where(g.add("Unsqueeze", at_end, g.ints(2)), h)), decoder)
+        return (y if valid is None else g.where(valid, y)), []
+    ends = None if valid is None else g.add("Unsqueeze", "lengths", g.ints(1))  # (batch, 1)
+    if kind == "pool" and stream:
+        new = g.cast(g.size(h, 1), np.float64)
+        steps = g.add("Add", "pooled_steps", new)
+        difference = g.add("Sub", g.cast(g.mean(h, keepdims=False), np.float64), "pooled_mean")
+        mean = g.add("Add", "pooled_mean", g.add("Mul", difference, g.add("Div", new, steps)))
+        h, pooled = g.cast(mean, np.float32), [mean, steps]
+    elif kind == "pool":
+        h = (
+            g.mean(h, keepdims=False)
+            if ends is None
+            else g.add("Div", g.sum(g.where(cast(str, valid), h)), g.cast(ends, np.float32))
+        )
+    elif ends is None:
+        h = g.add("Gather", h, g.constant(-1, np.int64), axis=1)
+    else:
+        at_end = g.add("Equal", g.steps(h), g.add("Sub", ends, g.ints(1)))
+        h = g.sum(g.where(g.add("Unsqueeze", at_end, g.ints(2)), h))
+    return g.linear(h, decoder), pooled
 
 
-def _running_mean(g: Graph, h: str, model: SequenceModel) -> tuple[str, list[str]]:
-    """The mean of the stream so far through the decoder; the next mean and count."""
-    new = g.cast(g.size(h, 1), np.float64)
-    steps = g.add("Add", "pooled_steps", new)
-    difference = g.add("Sub", g.cast(g.mean(h, keepdims=False), np.float64), "pooled_mean")
-    mean = g.add("Add", "pooled_mean", g.add("Mul", difference, g.add("Div", new, steps)))
-    return g.linear(g.cast(mean, np.float32), cast(Any, model.head).decoder), [mean, steps]
-
-
-def _forecast(g: Graph, x: str, marks: str | None, model: SequenceModel, scan: Scan) -> str:
-    """The forecast after a whole context; marks may end with it or with the horizon."""
-    horizon, d = cast(int, model.config.horizon), model.config.d_output
-    length = g.size(x, 1)
+def _forecast(
+    g: Graph, x: str, marks: str | None, model: SequenceModel, scan: Scan, states: list[str]
+) -> tuple[str, list[str]]:
+    """The forecast after a context or a chunk, and the states after it; marks may end with it or with the horizon."""
+    horizon, stack = cast(int, model.config.horizon), cast(Stack, model.backbone)
+    length, early, late = g.size(x, 1), None, None
     x, centre, scale = _instance_norm(g, x, model.scale)
-    early, late = (None, None) if marks is None else _split_marks(g, marks, length, horizon)
+    if marks is not None:  # where they end with the context, those of the horizon are zero
+        early, padded = g.slice(marks, 0, length), g.add("Pad", marks, g.ints(0, 0, 0, 0, horizon, 0))
+        late = g.slice(padded, length, g.add("Add", length, g.ints(horizon)))
     past = _encode(g, x, early, model.encoder, 0)
     future = _encode(g, g.zeros(g.size(x, 0), horizon, model.config.d_input), late, model.encoder, 1)
-    h, _ = _stack(g, g.add("Concat", past, future, axis=1), cast(Stack, model.backbone), scan)
-    y = g.linear(g.slice(h, -horizon, END, axis=1), cast(Any, model.head).decoder)
+    if scan.stream:
+        _, states = _stack(g, past, stack, scan, states)
+        h, _ = _stack(g, future, stack, scan._replace(stream=False), states)
+    else:
+        h, _ = _stack(g, g.add("Concat", past, future, axis=1), stack, scan, [])
+        h = g.slice(h, -horizon)
+    y = g.linear(h, cast(Any, model.head).decoder)
     if model.direct is not None:
         y = g.add("Add", y, _direct(g, x, early, model.direct))
     for name, kind in ((scale, "Mul"), (centre, "Add")):
         if name is not None:
-            y = g.add(kind, y, g.slice(name, -d, END, axis=2))
-    return y
+            y = g.add(kind, y, g.slice(name, -model.config.d_output, axis=2))
+    return y, states
 
 
 def _direct(g: Graph, x: str, marks: str | None, path: DirectPath) -> str:
     """The forecast straight from the context (batch, length, d_input) and its marks."""
-    x = g.slice(x, -path.d_output, END, axis=2)
+    x = g.slice(x, -path.d_output, axis=2)
     early = g.zeros(g.size(x, 0), path.context, path.d_output)
-    recent = g.slice(g.add("Concat", early, x, axis=1), -path.context, END, axis=1)
+    recent = g.slice(g.add("Concat", early, x, axis=1), -path.context)
     y = g.add("MatMul", g.constant(path.W.T / math.sqrt(path.context)), recent)
     if path.U is None or marks is None:
         return y
-    now = g.add("MatMul", g.slice(marks, -1, END, axis=1), g.constant(path.U.flatten(1)))  # (batch, 1, horizon · d)
+    now = g.add("MatMul", g.slice(marks, -1), g.constant(path.U.flatten(1)))  # (batch, 1, horizon · d)
     return g.add("Add", y, g.add("Reshape", now, g.shape(0, path.W.shape[1], path.d_output)))
 
 
 def _instance_norm(g: Graph, x: str, norm: InstanceNorm) -> tuple[str, str | None, str | None]:
     if norm.kind == "none":
         return x, None, None
-    centre = g.slice(x, -1, END, axis=1) if norm.kind == "last" else g.mean(x, keepdims=True)
+    centre = g.slice(x, -1) if norm.kind == "last" else g.mean(x, keepdims=True)
     x = g.add("Sub", x, centre)
     if norm.kind != "mean_std":
         return x, centre, None
     power = g.mean(g.add("Mul", x, x), keepdims=True)
     scale = g.add("Sqrt", g.add("Max", power, g.constant(norm.FLOOR**2)))
     return g.add("Div", x, scale), centre, scale
-
-
-def _scale_output(g: Graph, y: str, info: DataInfo) -> None:
-    """The output in the units of the data, as `DataInfo.restore` gives it."""
-    if info.target_scale is not None:
-        mean, std = map(g.constant, info.target_scale)
-        y = g.add("Add", g.add("Mul", y, std), mean)
-    g.output(y, "y")

@@ -76,7 +76,10 @@ def attribute(
         raise OptionError(f"saliency: target is {target}, expected 0 to {config.d_output - 1}.")
     points, weights = np.polynomial.legendre.leggauss(check_int(steps, "saliency: steps", minimum=1))
     ends = whole_lengths(torch.full((len(x),), x.shape[1]) if lengths is None else lengths, x, "saliency")
-    model, x = copy.deepcopy(model).eval().requires_grad_(False), x.detach().masked_fill(~time_mask(ends, x.shape[1]), 0)
+    model, x = (
+        copy.deepcopy(model).eval().requires_grad_(False),
+        x.detach().masked_fill(~time_mask(ends, x.shape[1]), 0),
+    )
     logits = model(x, ends)
     chosen = logits.argmax(1) if target is None else logits.new_full((len(x),), target, dtype=torch.long)
 
