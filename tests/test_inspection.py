@@ -203,7 +203,7 @@ def test_models_are_opened_from_everywhere_they_live(trained, run):
 def test_the_command_draws_everything_with_its_numbers(run, capsys):
     assert main(["inspect", str(run / "run"), "--out", str(run / "out"), "--cases", "2", "--sampling-rate", "50"]) == 0
     said = capsys.readouterr().out
-    for name in ("scales", "modes", "kernels", "past", "saliency"):
+    for name in ("scales", "kernels", "past", "saliency"):
         assert f"{name}.png: " in said
         assert (run / "out" / f"{name}.png").stat().st_size > 5000
     rows = read(run / "out/scales.csv")

@@ -76,7 +76,7 @@ def test_what_a_stream_cannot_do_is_refused():
     with pytest.raises(ws.OptionError, match=r"sampled at rate 1\.0"):
         ws.sampled(make())(signal(1, 5, 3), rate=2.0)
     stream, state = ws.sampled(make(), 2.0), make().initial_state(1)
-    for call in (lambda: stream(signal(1, 5, 3), rate=1.0), lambda: stream.step(signal(1, 3), state, rate=3.0)):
+    for call in (lambda: stream(signal(1, 5, 3), rate=1.5), lambda: stream.step(signal(1, 3), state, rate=3.0)):
         with pytest.raises(ws.OptionError, match=r"sampled at rate 2\.0, got rate"):
             call()
     assert ws.sampled(ws.ResidualBlock(make()), 2.0)(signal(1, 5, 3).float()).shape == (1, 5, 3)

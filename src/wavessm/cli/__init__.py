@@ -18,7 +18,7 @@ COMMANDS = {
     "train": ("wavessm.cli.train:main", "train a model on one of the tasks, or on your own data"),
     "evaluate": ("wavessm.cli.evaluate:main", "score a trained model, with confidence intervals"),
     "predict": ("wavessm.cli.predict:main", "predict new files or a stream, as CSV and as a figure"),
-    "inspect": ("wavessm.cli.inspect:main", "draw what a model has learned: time scales, modes, kernels, saliency"),
+    "inspect": ("wavessm.cli.inspect:main", "draw what a model has learned: time scales, kernels, saliency"),
     "export": ("wavessm.cli.export:main", "write a trained model as ONNX, torch.export or a folder to publish"),
     "data list": ("wavessm.cli.data:list_all", "list the published data sets: sizes, licences, sources"),
     "data check": ("wavessm.cli.data:check", "check that a data set is complete: files, counts, checksums"),

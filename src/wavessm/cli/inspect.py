@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class InspectOptions:
-    """Draw learned time scales, modes, kernels, the past that each state holds, and for a classifier saliency."""
+    """Draw learned time scales, kernels, the past that each state holds, and for a classifier saliency."""
 
     run: Positional[Path]
     """Run folder of `wavessm train`, or model folder of `wavessm export --format pretrained`."""

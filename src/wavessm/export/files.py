@@ -114,7 +114,9 @@ def export_torch(
     Other arguments and the report are those of `export_onnx`; every head has this form.
     """
     model, data = _prepared(model, path, info)
-    longest = min(check_int(max_length, "max_length", minimum=3), len((data.step_scale or [range(max_length)])[0]))
+    longest = check_int(max_length, "max_length", minimum=3)
+    if data.step_scale is not None:
+        raise OptionError("export: this model scales every step by itself, which torch-export has not; use onnx.")
     wrapped = _ConstantKernels(model, check_positive(rate, "rate"), longest, data).eval()
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=2, max=longest)
     shapes: dict[str, Any] = {"x": {0: batch, (2 if model.config.head == "pair" else 1): length}}
@@ -162,19 +164,12 @@ class _ConstantKernels(nn.Module):
     def __init__(self, model: SequenceModel, rate: float, max_length: int, info: DataInfo) -> None:
         super().__init__()
         self.model, self.info = copy.deepcopy(model), info
-        steps = [[*values, 1.0] for values in info.step_scale or ()]  # one step more than needed: no length is special
-        self.register_buffer("steps", torch.tensor(steps)[..., None])  # (2, length + 1, 1), or empty
         longest = max_length + (model.config.horizon or 0) + 1
         for block in cast(Stack, self.model.backbone).blocks:
             cast(Any, block).layer = _ConstantKernel(cast(WaveSSM, block.layer), rate, longest)
 
     def forward(self, x: Tensor, marks: Tensor | None = None) -> Tensor:
-        if self.info.step_scale is None:
-            x = self.info.standardise(x)
-        else:  # its tuples would fix the length
-            mean, std = cast(Tensor, self.steps)[:, : x.shape[1]]
-            x = (x - mean) / std
-        return self.info.restore(self.model(x, marks=marks)).float()
+        return self.info.restore(self.model(self.info.standardise(x), marks=marks)).float()
 
 
 def _prepared(model: SequenceModel, path: str | Path, info: DataInfo | None) -> tuple[SequenceModel, DataInfo]:

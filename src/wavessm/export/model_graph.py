@@ -207,7 +207,7 @@ def _valid(g: Graph, x: str) -> str:
 
 
 def _head(g: Graph, h: str, model: SequenceModel, valid: str | None, stream: bool) -> tuple[str, list[str]]:
-    """The heads `pool`, `last` and `sequence`, and the next mean and count of a pooled stream; `valid` as in `_stack`."""
+    """The heads `pool`, `last`, `sequence`; the next mean and count of a pooled stream. `valid` as in `_stack`."""
     decoder, kind, pooled = cast(Any, model.head).decoder, model.config.head, []
     if kind == "sequence":
         y = g.linear(h, decoder)

@@ -1,4 +1,4 @@
-"""A trained model as figures, each with the numbers it shows: kernels, modes, time scales, memory and saliency."""
+"""A trained model as figures, each with the numbers it shows: time scales, kernels, memory and saliency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wavessm.inspection.drawing import STYLE, Drawing, canvas
-from wavessm.inspection.layers import jacobian, layers_of, memory, mode_times, time_scales
+from wavessm.inspection.layers import jacobian, layers_of, memory, time_scales
 from wavessm.inspection.model import InspectedModel
 from wavessm.inspection.saliency import Saliency
 from wavessm.training.record import provenance, pyplot, write_csv
@@ -24,10 +24,7 @@ def draw_all(
     inspected: InspectedModel, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, Drawing]:
     """Every figure by name; with `shares` also the saliency, under its signals (cases, length, channels)."""
-    drawings = {
-        "scales": _draw_scales(inspected), "modes": _draw_modes(inspected), "kernels": _draw_kernels(inspected),
-        "past": _draw_past(inspected),
-    }  # fmt: skip
+    drawings = {"scales": _draw_scales(inspected), "kernels": _draw_kernels(inspected), "past": _draw_past(inspected)}
     return drawings if shares is None else drawings | {"saliency": _draw_saliency(inspected, shares, signals)}
 
 
@@ -98,32 +95,6 @@ def _draw_scales(inspected: InspectedModel) -> Drawing:
 def _panels(plt: Any, count: int, rows: int = 1, **options: Any) -> tuple[Any, Any]:
     """A figure with a panel per layer, (rows, count) axes."""
     return plt.subplots(rows, count, figsize=(1 + 2.6 * count, 0.6 + 2.5 * rows), squeeze=False, **options)
-
-
-def _draw_modes(inspected: InspectedModel) -> Drawing:
-    """Decay and period of every mode of every channel, layer by layer."""
-    layers, rows = layers_of(inspected.model), []
-    chosen = _shown(len(layers))
-    with canvas() as plt:
-        figure, axes = _panels(plt, len(chosen), sharey=True)
-        for axis, number in zip(axes[0], chosen, strict=True):
-            decay, period = mode_times(layers[number])
-            dt = np.broadcast_to(layers[number].log_dt.detach().exp().numpy()[:, None], decay.shape)
-            finite = np.isfinite(period)
-            x, y = inspected.seconds(period[finite]), inspected.seconds(decay[finite])
-            axis.scatter(x, y, s=3, c=np.log10(dt[finite]), cmap="viridis", linewidth=0)
-            axis.axvline(inspected.seconds(2), color="0.8", linewidth=0.8, zorder=0)
-            axis.set(xscale="log", yscale="log", xlabel=f"period ({inspected.unit})", title=f"layer {number}")
-            for (channel, mode), value in np.ndenumerate(decay):
-                times = {"decay_samples": float(value), "period_samples": float(period[channel, mode])}
-                rows.append({"layer": number, "channel": channel, "mode": mode, **times})
-        axes[0, 0].set_ylabel(f"decays to 1/e in ({inspected.unit})")
-    slow = inspected.seconds(max(row["decay_samples"] for row in rows))
-    caption = (
-        f"Modes in discrete time, one point per mode and channel, coloured by the channel's Δ (bright: fast); the line "
-        f"is a period of two samples. The slowest mode decays to 1/e in {slow:.3g} {inspected.unit}."
-    )
-    return Drawing(figure, rows, caption)
 
 
 def _draw_kernels(inspected: InspectedModel) -> Drawing:

@@ -114,7 +114,7 @@ class WaveSSM(nn.Module):
 
     def discrete(self, rate: float = 1.0) -> DiagonalSystem | DenseSystem:
         """Return the layer in discrete time, without D, in float64."""
-        system, rate = self.system(), _check_rate(rate)
+        system, rate = self.system(), check_positive(rate, "WaveSSM: rate")
         return modes.sample(system, rate) if isinstance(system, modes.Modes) else dplr.sample(system, rate)
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
@@ -147,6 +147,7 @@ class WaveSSM(nn.Module):
             OptionError: A state of a bidirectional layer, lengths beside a state, or a rate that is not positive.
         """
         check_signals(x, state, self.d_model, self.n_slots)
+        rate = check_positive(rate, "WaveSSM: rate")
         if self.bidirectional and (state is not None or return_state):
             raise OptionError("WaveSSM: a bidirectional layer reads the future, has no state; use bidirectional=False.")
         if lengths is not None and (state is not None or return_state):
@@ -157,7 +158,7 @@ class WaveSSM(nn.Module):
         low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
         u = u if low else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
-            y, last = run_layer(u, system, self.D, _check_rate(rate), state, return_state, self.engine)
+            y, last = run_layer(u, system, self.D, rate, state, return_state, self.engine)
         y = y.transpose(1, 2).to(x.dtype)
         y = y if mask is None else y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
@@ -215,12 +216,6 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def time_mask(lengths: Tensor, length: int) -> Tensor:
     """Return True at samples that belong to the sequence, (batch,) → (batch, length, 1)."""
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
-
-
-def _check_rate(rate: float) -> float:
-    if not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
-        raise OptionError(f"WaveSSM: rate is {rate!r}, expected a positive number; 2.0 is for every second sample.")
-    return rate
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")

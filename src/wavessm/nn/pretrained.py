@@ -4,13 +4,13 @@
     model.safetensors   the weights
     README.md           the model card: task, data, metrics, use
 
-A folder needs no network. Weights are read from safetensors alone: nothing is ever unpickled.
+A folder needs no network; `hf upload owner/name FOLDER` publishes it. Weights are read from safetensors alone: nothing
+is ever unpickled.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,6 @@ from wavessm.nn.streaming import SampledLayer
 FORMAT, VERSION = "wavessm-model", 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 SIGNATURE = "Written by wavessm"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,17 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
     """
     if any(isinstance(module, SampledLayer) for module in model.modules()):
         raise OptionError("save: this model was sampled for streams and has no weights; save the one it came from.")
-    folder, version = Path(folder), metadata.version("wavessm")
-    _refuse_foreign(folder)
-    safetensors = _import("safetensors.torch", "model folders need safetensors")
+    folder, safetensors = Path(folder), _import("safetensors.torch", "model folders need safetensors")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: is a file; give the name of a folder.")
+    if found := next((folder / name for name in (CONFIG, WEIGHTS) if (folder / name).exists()), None):
+        try:
+            _read(folder)
+        except DataError:
+            raise DataError(f"{found}: is there already and not by wavessm; give a new folder.") from None
     folder.mkdir(parents=True, exist_ok=True)
-    described = {"format": FORMAT, "version": VERSION, "wavessm": version}
-    content = described | {"model": model.config.to_dict(), "extra": extra}
+    content = {"format": FORMAT, "version": VERSION, "wavessm": metadata.version("wavessm")}
+    content |= {"model": model.config.to_dict(), "extra": extra}
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")  # first: it says whose the others are
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
@@ -68,41 +72,33 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
     return folder
 
 
-def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder}: is a file; give the name of a folder.")
-    if found := next((folder / name for name in (CONFIG, WEIGHTS) if (folder / name).exists()), None):
-        try:
-            _read(folder)
-        except DataError:
-            raise DataError(
-                f"{found}: is there already and not by wavessm; give a new folder, or move it away."
-            ) from None
-
-
 def load_model(folder: str | Path) -> SequenceModel:
     """The model of a folder, in evaluation mode.
 
     Raises:
         DataError: The folder is none of ours, damaged, of another version, or its weights are not finite.
     """
-    folder = Path(folder)
-    content = _read(folder)
-    if (version := content.get("version")) != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        advice = "upgrade wavessm" if newer else "load it with the version that wrote it and save it again"
-        raise DataError(
-            f"{folder / CONFIG}: has format version {version} (by wavessm {content.get('wavessm')}), this one reads "
-            f"{VERSION}; {advice}."
-        )
+    content, path = _read(Path(folder)), Path(folder) / WEIGHTS
     try:
         model = SequenceModel(ModelConfig.from_dict(content["model"]))
     except (KeyError, TypeError, WaveSSMError) as reason:
         raise DataError(
-            f"{folder / CONFIG}: written by wavessm {content.get('wavessm')}, cannot be used by "
+            f"{Path(folder) / CONFIG}: written by wavessm {content.get('wavessm')}, cannot be used by "
             f"{metadata.version('wavessm')} ({reason})"
         ) from reason
-    _load_weights(model, folder)
+    safetensors = _import("safetensors.torch", "model folders need safetensors")
+    if not path.is_file():
+        raise DataError(f"{folder}: there is no {WEIGHTS}, and pickled weights are never loaded; use save_pretrained.")
+    try:
+        weights = safetensors.load_file(path)
+    except Exception as reason:  # safetensors has its own error type, reached only through its compiled module
+        raise DataError(f"{path}: not a whole safetensors file ({str(reason).splitlines()[0]}).") from reason
+    if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
+        raise DataError(f"{path}: {broken} has numbers that are not finite; the file is damaged, or training diverged.")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as reason:
+        raise DataError(f"{path}: its weights do not fit {CONFIG}; was it copied from another model?") from reason
     return model.eval()
 
 
@@ -122,25 +118,10 @@ def _read(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read ({str(reason).splitlines()[0]}).") from reason
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a model of wavessm; give a folder written by save_pretrained.")
+    if content.get("version") != VERSION:
+        found = f"format version {content.get('version')} by wavessm {content.get('wavessm')}"
+        raise DataError(f"{path}: has {found}, expected {VERSION}; load it with that version.")
     return content
-
-
-def _load_weights(model: SequenceModel, folder: Path) -> None:
-    safetensors, path = _import("safetensors.torch", "model folders need safetensors"), folder / WEIGHTS
-    if not path.is_file():
-        pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
-        found = f" and {pickled[0]} is pickled, which could run code and is never loaded" if pickled else ""
-        raise DataError(f"{folder}: there is no {WEIGHTS}{found}; save the model again with save_pretrained.")
-    try:
-        weights = safetensors.load_file(path)
-    except Exception as reason:  # safetensors has its own error type, reached only through its compiled module
-        raise DataError(f"{path}: not a whole safetensors file ({str(reason).splitlines()[0]}).") from reason
-    if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
-        raise DataError(f"{path}: {broken} has numbers that are not finite; the file is damaged, or training diverged.")
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as reason:
-        raise DataError(f"{path}: its weights do not fit {CONFIG}; was it copied from another model?") from reason
 
 
 def _card_text(model: SequenceModel, card: Card) -> str:
@@ -187,17 +168,6 @@ def from_pretrained(source: str | Path, revision: str | None = None, local_files
         line = (str(reason).strip().splitlines() or [type(reason).__name__])[0]
         raise DataError(f"{source}: no such folder, and no repository could be loaded ({line}).") from reason
     return load_model(folder)
-
-
-def push_to_hub(
-    model: SequenceModel, repository: str, card: Card | None = None, private: bool = False, extra: Any = None
-) -> str:
-    """Publish a model as the repository "owner/name" and return the address of the commit."""
-    api = _import("huggingface_hub", "repositories need huggingface_hub").HfApi()
-    with tempfile.TemporaryDirectory() as folder:
-        save_model(model, folder, card, extra)
-        api.create_repo(repository, private=private, exist_ok=True)
-        return str(api.upload_folder(folder_path=folder, repo_id=repository))
 
 
 def _import(name: str, purpose: str) -> Any:

@@ -44,9 +44,7 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, WaveSSM) and not child.bidirectional:
-                layer = SampledLayer(child, rate)
-                layer.inside = True
-                setattr(module, name, layer)
+                setattr(module, name, SampledLayer(child, rate))
     return model
 
 
@@ -55,9 +53,6 @@ class SampledLayer(nn.Module):
 
     Tables and states are at least float32, whatever the layer is; outputs have the type of the input.
     """
-
-    inside: bool = False
-    """Whether a model calls it, which passes rate 1.0 where none is given."""
 
     def __init__(self, layer: WaveSSM, rate: float = 1.0) -> None:
         super().__init__()
@@ -78,10 +73,10 @@ class SampledLayer(nn.Module):
         x: Tensor,  # (batch, length, d_model)
         state: Tensor | None = None,  # (batch, d_model, slots, 2)
         return_state: bool = False,
-        rate: float | None = None,
+        rate: float = 1.0,
         lengths: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """As `WaveSSM.forward`, at the rate it was sampled for and for sequences of one length."""
+        """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out."""
         self._check_rate(rate)
         if lengths is not None:
             raise OptionError("SampledLayer: got lengths, expected streams of one length; call the model itself.")
@@ -90,13 +85,10 @@ class SampledLayer(nn.Module):
             y, state = self.step(x[:, 0], state)
             return y[:, None], state
         with torch.no_grad():
-            u, flat = x.to(self.dtype), None if state is None else state.flatten(2)
-            if math.isfinite(u.sum()):
-                y, last = self._chunks(u, flat)
-            else:
-                y, last = nan_safe(lambda finite: self._chunks(finite.mT, flat, transpose=True), u.mT)
-                y = y.mT
-        y = y.to(x.dtype)
+            u, flat = x.to(self.dtype).mT, None if state is None else state.flatten(2)
+            finite = math.isfinite(u.sum())
+            y, last = self._chunks(u, flat) if finite else nan_safe(lambda part: self._chunks(part, flat), u)
+        y = y.mT.to(x.dtype)
         return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
 
     def initial_state(self, batch: int) -> Tensor:
@@ -104,7 +96,7 @@ class SampledLayer(nn.Module):
         batch = check_int(batch, "SampledLayer.initial_state: batch", minimum=1)
         return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
 
-    def step(self, x_t: Tensor, state: Tensor, rate: float | None = None) -> tuple[Tensor, Tensor]:
+    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """Process one sample (batch, d_model) in O(N); returns y_t and the next state."""
         self._check_rate(rate)
         check_sample(x_t, self.d_model)
@@ -115,25 +107,23 @@ class SampledLayer(nn.Module):
             y, state = self._step(u, state)
             return torch.addcmul(y, self.D, u).to(x_t.dtype), state
 
-    def _check_rate(self, rate: float | None) -> None:
-        if not (rate is None or rate == self.rate or (self.inside and rate == 1)):
+    def _check_rate(self, rate: float) -> None:
+        if rate not in (1, self.rate):
             raise OptionError(
-                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate) again, or "
-                "the model itself."
+                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate)."
             )
 
-    def _chunks(self, u: Tensor, state: Tensor | None, transpose: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Whole chunks, then the remainder. u (batch, length, d_model), state (batch, d_model, R)"""
-        outputs = []
-        for part in u.split([u.shape[1] - u.shape[1] % self.chunk, u.shape[1] % self.chunk], dim=1):
+    def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Whole chunks, then the remainder. u (batch, d_model, length), state (batch, d_model, R)"""
+        outputs, rest = [], u.shape[2] % self.chunk
+        for part in u.mT.split([u.shape[2] - rest, rest], dim=1):
             if part.shape[1]:
                 size = min(self.chunk, part.shape[1])
                 if size not in self._tables:
                     self._tables[size] = stream_tables.build(self.system, self.D, size, self.dtype)
                 y, state = run_chunks(part, self._tables[size], state)
                 outputs.append(y)
-        y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-        return y.mT if transpose else y, state
+        return torch.cat(outputs, dim=1).mT, state
 
 
 class _Step(NamedTuple):
