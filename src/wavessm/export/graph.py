@@ -17,8 +17,8 @@ from wavessm.nn.backbones import SequenceNorm
 
 END = np.iinfo(np.int64).max
 """An index beyond any end."""
-Values = dict[str, tuple[Any, Sequence[str | int] | None]]
-"""Name → NumPy type and shape, entries of which may be names."""
+Values = dict[str, tuple[Any, Any]]
+"""Name → NumPy type and shape (numbers and names of free sizes, or None)."""
 
 
 def import_onnx() -> Any:

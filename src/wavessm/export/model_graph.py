@@ -59,8 +59,8 @@ def model_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool 
         mean, std = map(g.constant, info.target_scale)
         y = g.add("Add", g.add("Mul", y, std), mean)
     inputs |= {"lengths": (np.int64, ["batch"])} if lengths else states
-    middle = {"sequence": ["length"], "forecast": [config.horizon]}.get(config.head, [])
-    outputs = {"y": (np.float32, ["batch", *middle, config.d_output])}
+    steps: dict[str, list] = {"sequence": ["length"], "forecast": [config.horizon]}
+    outputs: Values = {"y": (np.float32, ["batch", *steps.get(config.head, []), config.d_output])}
     outputs |= {f"next_{name}": value for name, value in states.items()}
     return g.close("wavessm", inputs, outputs, [y, *after[: len(states)]])
 
