@@ -5,7 +5,6 @@ after FUZZ_SECONDS.
 """
 
 import builtins
-import importlib.util
 import os
 import time
 
@@ -20,9 +19,6 @@ from hypothesis import settings
 # Triton binds its kernels when it is first imported: to the interpreter where there is no GPU.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-
-# Modules on top of a package that is not there cannot be imported to look for doctests.
-collect_ignore = [] if importlib.util.find_spec("sktime") else ["src/wavessm/estimators/sktime.py"]
 
 settings.register_profile("wavessm", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=200, print_blob=True)

@@ -77,7 +77,7 @@ def load(
     """Load a model to inspect.
 
     Args:
-        source: A `SequenceModel`, a fitted estimator (ours or its sktime form), a run folder or a model folder.
+        source: A `SequenceModel`, a fitted estimator, a run folder or a model folder.
         sampling_rate: Hertz, where the source does not know it or it differs.
         length: Samples of a signal, where the source does not know it or it differs.
         checkpoint: "best" or "last" of a run folder.
@@ -87,7 +87,6 @@ def load(
         >>> load(create_model("wavessm-small", d_input=2), sampling_rate=100.0).seconds(50)
         0.5
     """
-    source = getattr(source, "estimator_", source)
     if checkpoint != "best" and not (isinstance(source, str | Path) and (Path(source) / "run.json").is_file()):
         raise OptionError(f"inspect: checkpoint {checkpoint!r} goes with a run folder; leave it out.")
     if isinstance(source, SequenceModel):
