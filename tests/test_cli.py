@@ -124,28 +124,6 @@ def test_arguments_without_a_name_may_come_last(ready, capsys):
     assert main(["train", "arrays", "--steps", "1", "--dry-run", *SMALL, str(ready / "arrays")]) == 0
 
 
-RENAMED = {
-    "evaluate x --every 2": "--every is now called --rate.",
-    "evaluate x --hz=500": "--hz is now called --sampling-rate.",
-    "inspect x --hz 50": "--hz is now called --sampling-rate.",
-    "export x --every 2": "--every is now called --rate.",
-    "data list --data-root x": "--data-root is now called --root.",
-    "train window-copy --validations 2": "--validations is now called --val-per-epoch.",
-    "train window-copy --divergence 2": "--divergence is now called --max-loss-ratio.",
-    "train window-copy --no-slow-down": "--no-slow-down is now called --no-stretch-timescales.",
-    "train text x --least 2": "--least is now called --min-count.",
-    "train window-copy --epoch 3": "--epoch is now called --cases-per-epoch.",
-    "train ptbxl-form x --hz 100": "--hz is now called --sampling-rate.",
-    "train arrays x --drive slow": "--drive is now called --b-init (even is now equal, slow is now slow-modes).",
-}
-
-
-@pytest.mark.parametrize("line", RENAMED)
-def test_old_names_of_options_say_the_new_one(capsys, line):
-    assert main(line.split()) == 2
-    assert capsys.readouterr().err.endswith(f": {RENAMED[line]}\n")
-
-
 def test_help_of_a_task_shows_the_values_of_the_recipe(capsys):
     assert main(["train", "ptbxl-form", "--recipe", "paper", "--help"]) == 0
     text = capsys.readouterr().out
@@ -181,7 +159,7 @@ MISTAKES = {
     "no number": ("train window-copy --lr abc", "--lr is 'abc', expected a number."),
     "no whole number": ("train window-copy --devices 1.5", "--devices is '1.5', expected a whole number."),
     "no value": ("train window-copy --lr", "--lr needs a value."),
-    "one value too many": ("train window-copy --lr 1 2", "did not expect 2; see wavessm train window-copy --help."),
+    "one value too many": ("train window-copy --lr 1 2", "did not expect 2. See wavessm train window-copy --help."),
     "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch', 'none'."),
     "nothing like it": ("train zzzz", "unknown task 'zzzz'. Known: ptbxl"),
     "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
@@ -202,9 +180,15 @@ MISTAKES = {
     "occupied folder": ("train window-copy --out {0}/a", "not an empty folder"),
     "resume of nothing": ("train --resume {0}/arrays", "not a run folder"),
     "evaluate nothing": ("evaluate {0}/arrays", "not a run folder"),
-    "evaluate without a run": ("evaluate", "RUN is missing; see wavessm evaluate --help."),
-    "predict without a run": ("predict --plot x.png", "RUN is missing; see wavessm predict --help."),
-    "export without a run": ("export --format onnx", "RUN is missing; see wavessm export --help."),
+    "evaluate without a run": ("evaluate", "RUN is missing. See wavessm evaluate --help."),
+    "predict without a run": ("predict --plot x.png", "RUN is missing. See wavessm predict --help."),
+    "export without a run": ("export --format onnx", "RUN is missing. See wavessm export --help."),
+    "scores into a folder": (
+        "evaluate {0}/a --csv {0}",
+        "a folder; give a file, such as {0}/runs.csv.",
+    ),
+    "swapped axes of arrays": ("predict {0}/a {0}/swapped.npy", "64 channels, but the model was trained on 2. Swap"),
+    "figures into a file": ("evaluate {0}/a --out {0}", "Is a directory; give the name of a file."),
     "unknown split": ("evaluate {0}/a --split tset", "train"),
     "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
     "rate of a forecast": ("evaluate {0}/c --rate 2", "would change the task"),
@@ -251,10 +235,11 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
         (ready / "daily.csv").write_text("".join([lines[0], *daily]))
         (ready / "other.csv").write_text("date,rain\n2024-01-01 00:00:00,1\n")
         np.save(ready / "none.npy", np.zeros((0, 64, 2)))
+        np.save(ready / "swapped.npy", np.zeros((4, 2, 64)))
     typed, words = MISTAKES[case]
     assert main(shlex.split(typed.format(ready))) == 2
     captured = capsys.readouterr()
-    assert words in captured.err
+    assert words.format(ready) in captured.err
     assert captured.err.count("\n") == 1, captured.err
     assert "Traceback" not in captured.err
     assert not any(tmp_path.iterdir()), "nothing was made"
@@ -265,7 +250,7 @@ def test_a_mistake_is_one_line_in_every_terminal(encoding):
     line = [sys.executable, "-m", "wavessm", "train", "window-copy", "--lr", "abc"]
     done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": encoding})
     assert done.returncode == 2
-    assert done.stderr == "wavessm train: --lr is 'abc', expected a number.\n"
+    assert done.stderr == "wavessm train: --lr is 'abc', expected a number. See wavessm train window-copy --help.\n"
 
 
 @pytest.mark.parametrize("command", ["", "train", "sweep", "data"])

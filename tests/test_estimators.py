@@ -296,6 +296,7 @@ def test_progress_is_shown_only_if_asked_for(capsys):
         ({"learning_rate": -1}, ws.OptionError, "learning_rate is -1"),
         ({"validation_fraction": 1.5}, ws.OptionError, "validation_fraction is 1.5"),
         ({"weight_decay": "x"}, ws.OptionError, "weight_decay is 'x'"),
+        ({"warm_start": "no"}, ws.OptionError, "warm_start is 'no', expected True or False"),
     ],
 )
 def test_wrong_options_are_one_line(change, error, words):
@@ -303,6 +304,34 @@ def test_wrong_options_are_one_line(change, error, words):
     with pytest.raises(error, match=words) as raised:
         WaveSSMClassifier(**({"max_epochs": 1} | SMALL | change)).fit(X, y)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("option", ["weight_decay", "validation_fraction", "warm_start"])
+def test_no_estimator_ignores_a_wrong_option(option):
+    X, _ = tones(cases=8)
+    for model, data in (
+        (ws.WaveSSMRegressor(**SMALL), (X, np.arange(8.0))),
+        (ws.WaveSSMForecaster(horizon=2, **SMALL), (np.arange(80.0),)),
+    ):
+        with pytest.raises(ws.OptionError, match=f"{option} is 'x', expected"):
+            model.set_params(**{option: "x"}).fit(*data)
+
+
+def test_swapped_axes_are_recognised():
+    X, y = tones(cases=12, channels=2)
+    words = r"40 channels of 2 samples; X is \(cases, channels, time\).*: swap the last two axes if yours differ"
+    for model in (WaveSSMClassifier(random_state=0), ws.WaveSSMRegressor(random_state=0), ws.StateFeatures(500)):
+        for swapped in (X.transpose(0, 2, 1), [case.T for case in X]):
+            with pytest.warns(UserWarning, match=words):
+                model.fit(swapped, np.unique(y, return_inverse=True)[1])
+    with pytest.raises(ws.ShapeError, match="40 channels, expected the 2 of fit; .*; swap the last two axes of yours"):
+        WaveSSMClassifier(random_state=0).fit(X, y).predict(X.transpose(0, 2, 1))
+
+
+def test_infinite_targets_are_not_blamed_on_the_signals():
+    X, _ = tones(cases=8)
+    with pytest.raises(NotFiniteError, match=r"^case 3 of y has NaN or infinity"):
+        ws.WaveSSMRegressor().fit(X, [0.0, 1.0, 2.0, np.inf, 0.0, 1.0, 2.0, 3.0])
 
 
 def test_wrong_signals_are_one_line(fitted):

@@ -369,6 +369,7 @@ BAD = {
     "step": (lambda: make().step(signal(2, 4), None), ws.ShapeError, "WaveSSM.step"),
     "a state of text": (lambda: make()(signal(1, 5, 3), state="a"), ws.ShapeError, "state is a str, expected"),
     "rate": (lambda: make()(signal(1, 5, 3), rate=0.0), ws.OptionError, "rate is 0.0"),
+    "rate beyond float32": (lambda: make()(signal(1, 5, 3), rate=1e300), ws.OptionError, "rate is 1e\\+300, expected"),
     "rate in words": (lambda: make()(signal(1, 5, 3), rate="a"), ws.OptionError, "rate is 'a'"),
     "lengths": (lambda: make()(signal(1, 5, 3), lengths=torch.tensor([6])), ws.ShapeError, "from 1 to 5"),
     "lengths and state": (

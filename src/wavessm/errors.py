@@ -131,13 +131,13 @@ def check_int(value: Any, name: str, minimum: int) -> int:
 
 
 def check_positive(value: Any, name: str) -> float:
-    """Return the value as a finite float above zero, or raise `OptionError` with its name."""
+    """Return the value as a float above zero and within float32, or raise `OptionError` with its name."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise OptionError(f"{name} is {value!r}, expected a positive finite number.")
+    if not 0 < number < 1e38:
+        raise OptionError(f"{name} is {value!r}, expected a positive finite number below 1e38.")
     return number
 
 

@@ -28,6 +28,12 @@ COMMANDS = {
 """Name → ("module:function", line of help); other packages add some through the entry-point group wavessm.commands."""
 
 _OF_THE_LAB = ("sweep", "figures", "explore", "report", "data generate")
+_REMEDIES = {
+    FileNotFoundError: "; check its name",
+    IsADirectoryError: "; give the name of a file",
+    NotADirectoryError: "; give the name of a folder",
+    PermissionError: "; choose another place, or change its permissions",
+}
 _START = """Start with one of these:
 
   wavessm demo                      no data needed
@@ -103,7 +109,8 @@ def _refusal(prog: str, reason: BaseException) -> int:
         return 130
     text = str(reason)
     if isinstance(reason, OSError):
-        text = (f"{reason.filename}: " if reason.filename else "") + f"{reason.strerror or reason}."
+        remedy = next((words for kind, words in _REMEDIES.items() if isinstance(reason, kind)), "")
+        text = (f"{reason.filename}: " if reason.filename else "") + f"{reason.strerror or reason}{remedy}."
     elif isinstance(reason, ModuleNotFoundError) and not isinstance(reason, WaveSSMError):
         if reason.name != "tyro":
             raise reason

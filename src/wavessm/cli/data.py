@@ -14,7 +14,7 @@ from wavessm.data.task import ROOT_VARIABLE, data_root
 from wavessm.errors import OptionError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ListOptions:
     """List every published data set: size here, licence, source."""
 
@@ -22,24 +22,18 @@ class ListOptions:
     """Folder that holds the sets; default $WAVESSM_DATA."""
 
 
-@dataclass(frozen=True)
-class CheckOptions:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(ListOptions):
     """Check that a data set is complete: files, counts and checksums."""
 
     name: Positional[str]
     """Name of a set, as listed."""
-    root: str = ""
-    """Folder that holds the sets; default $WAVESSM_DATA."""
 
 
-@dataclass(frozen=True)
-class FetchOptions:
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions(CheckOptions):
     """Download a data set from its official source. An interrupted download is resumed."""
 
-    name: Positional[str]
-    """Name of a set, as listed."""
-    root: str = ""
-    """Folder that holds the sets; default $WAVESSM_DATA."""
     timeout: float = 30.0
     """Seconds without a byte after which the connection is opened again."""
     tries: int = 6

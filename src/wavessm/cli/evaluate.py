@@ -9,6 +9,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
+from wavessm.errors import OptionError
 
 _DECIDING = ("split", "rate", "sampling_rate", "antialias", "checkpoint")
 """Options that decide the scores: a row of the table of runs holds them."""
@@ -51,6 +52,8 @@ def main(arguments: list[str]) -> int:
     device = pick_device(TrainConfig(device=given.device))
     run = Run.read(given.run)
     if given.csv is not None:
+        if given.csv.is_dir():
+            raise OptionError(f"--csv is {given.csv}, a folder; give a file, such as {given.csv / 'runs.csv'}.")
         read(given.csv)  # another table is refused before the work, not after it
     chosen = {name: getattr(given, name) for name in _DECIDING}
     result = evaluate_run(run, **chosen, device=str(device), classes=given.by_class)

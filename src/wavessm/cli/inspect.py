@@ -57,43 +57,40 @@ def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency
     """Saliency of some signals and the signals as model input; None where there is nothing to explain."""
     if given.signals is None and (not given.cases or not subject.classes):
         return None, None
-    x: Tensor
-    lengths: Tensor | None
-    if given.signals is not None:
-        if not subject.classes:
-            raise OptionError("--signals explains a classifier; this model has no classes.")
-        from wavessm.data import read_npy
-
-        values = read_npy(given.signals)
-        if values.ndim != 3:
-            raise DataError(f"{given.signals}: has shape {values.shape}, expected (cases, length, channels).")
-        x, lengths = subject.standardise(values.transpose(0, 2, 1))
-    else:
-        try:
-            x, lengths = cases_of_run(given.run, given.cases)
-        except WaveSSMError as reason:
-            print(f"saliency left out, give --signals FILE: {reason}")
-            return None, None
-    return _case_by_case(subject, x, lengths), x.numpy()
-
-
-def _case_by_case(subject: InspectedModel, x: Tensor, lengths: Tensor | None) -> Saliency:
-    """Saliency of all cases, with a progress bar: long signals take a while."""
     import torch
 
     from wavessm.inspection import Saliency, attribute
     from wavessm.training import Progress
 
+    try:
+        x, lengths = _given_cases(subject, given.signals) if given.signals else cases_of_run(given.run, given.cases)
+    except WaveSSMError as reason:
+        if given.signals is not None:
+            raise
+        print(f"saliency left out, give --signals FILE: {reason}")
+        return None, None
     parts, ends = [], [None] * len(x) if lengths is None else lengths.split(1)
-    with Progress("explaining", total=len(x)) as progress:
+    with Progress("explaining", total=len(x)) as progress:  # long signals take a while
         for case, end in zip(x.split(1), ends, strict=True):
             parts.append(attribute(subject.model, case, end))
             progress.update(len(parts), f"{len(parts)} cases")
-    return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True))), x.numpy()
+
+
+def _given_cases(subject: InspectedModel, path: Path) -> tuple[Tensor, Tensor | None]:
+    """Signals of a file as model input, with their lengths."""
+    from wavessm.data import read_npy
+
+    if not subject.classes:
+        raise OptionError("--signals explains a classifier; this model has no classes.")
+    values = read_npy(path)
+    if values.ndim != 3:
+        raise DataError(f"{path}: has shape {values.shape}, expected (cases, length, channels).")
+    return subject.standardise(values.transpose(0, 2, 1))
 
 
 def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:
-    """Cases of a run's test split, of different classes first."""
+    """Cases of a run's test split as model input, of different classes first, with their lengths."""
     import torch
 
     from wavessm.training import Run
@@ -104,7 +101,6 @@ def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:
     source = run.options.load(run.config.seed).test
     batch = source.take(torch.arange(min(len(source), 50 * count)))
     label = batch.y if batch.y.dim() == 1 else batch.y.argmax(1)
-    first = [int((label == value).nonzero()[0, 0]) for value in label.unique()]
-    order = torch.tensor([*sorted(first), *sorted(set(range(len(label))) - set(first))][:count])
-    lengths = None if batch.lengths is None else batch.lengths[order]
-    return batch.x[order], lengths
+    repeated = [bool((label[:at] == value).any()) for at, value in enumerate(label)]
+    order = torch.tensor(sorted(range(len(label)), key=repeated.__getitem__)[:count])
+    return batch.x[order], None if batch.lengths is None else batch.lengths[order]

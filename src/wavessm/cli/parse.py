@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
-import itertools
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import tyro
 
-from wavessm.data.task import CALENDARS
-from wavessm.data.task import RENAMED as DATA_RENAMED
 from wavessm.errors import OptionError
 
 T = TypeVar("T")
 
-RENAMED = {old.replace("_", "-"): new.replace("_", "-") for old, new in DATA_RENAMED.items()} | {
-    "data-root": "root",
-    "divergence": "max-loss-ratio",
-    "drive": "b-init",
-    "every": "rate",
-    "slow-down": "stretch-timescales",
-    "validations": "val-per-epoch",
-}
-"""Options of version 0.1 and what they are called now; to be deleted with version 0.3."""
-_NEW_VALUES = {
-    "drive": "even is now equal, slow is now slow-modes",
-    "timeenc": ", ".join(f"{number} is now {name}" for number, name in enumerate(CALENDARS)),
-}
 _CONFIG = (
     tyro.conf.HelptextFromCommentsOff,
     tyro.conf.OmitArgPrefixes,
     tyro.conf.PositionalMetavarFromFieldName,
     tyro.conf.SuppressFixed,
 )
+_KINDER = (
+    (r"Unrecognized options: (--[^\s,]+)(,.*)?", r"unknown option \1"),
+    (r"Unrecognized options: ([^\s,]+)(,.*)?", r"did not expect \1"),
+    (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
+    (r"Missing from .*?: (\S+) .*", r"\1 is missing"),
+    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
+    (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
+    (r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)\.", r"\2 is \1, expected one of \3"),
+)
+"""What tyro prints, and the same in the words of our other messages."""
 
 
 def parse(
@@ -59,34 +52,14 @@ def parse(
     Raises:
         OptionError: In one line, what is unknown, missing or of the wrong kind.
     """
-    _check_names(arguments, list(options_of(kind)), prog)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                kind,
-                default=default,
-                args=list(arguments),
-                prog=prog,
-                description=about,
-                config=_CONFIG,
-            )
+            return tyro.cli(kind, default=default, args=list(arguments), prog=prog, description=about, config=_CONFIG)
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        raise OptionError(_one_line(printed.getvalue(), prog)) from None
-
-
-def options_of(kind: Any) -> Iterator[str]:
-    """Names of all options of a dataclass and the dataclasses in it, as typed after the two dashes."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        hint, name = hints[field.name], field.name.replace("_", "-")
-        marks = getattr(hint, "__metadata__", ())
-        if dataclasses.is_dataclass(hint):
-            yield from options_of(hint)
-        elif tyro.conf.Positional not in marks and tyro.conf.Fixed not in marks:
-            yield from (name, f"no-{name}") if hint is bool else (name,)
+        raise OptionError(f"{_one_line(printed.getvalue())} See {prog} --help.") from None
 
 
 def without(default: Any, fixed: Sequence[str] = ()) -> type:
@@ -102,46 +75,17 @@ def without(default: Any, fixed: Sequence[str] = ()) -> type:
     return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True, namespace=unchecked)
 
 
-def _check_names(arguments: Sequence[str], known: Sequence[str], prog: str) -> None:
-    """Refuse an option that there is not, with its new name or the closest match."""
-    for word in itertools.takewhile(lambda word: word != "--", arguments):
-        name = word[2:].partition("=")[0].replace("_", "-")
-        if not word.startswith("--") or name in (*known, "help"):
-            continue
-        no, old = ("no-", name[3:]) if name.startswith("no-") else ("", name)
-        if RENAMED.get(old) in known:
-            values = f" ({_NEW_VALUES[old]})" if old in _NEW_VALUES else ""
-            raise OptionError(f"--{name} is now called --{no}{RENAMED[old]}{values}.")
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean --{close[0]}?" if close else f"see {prog} --help."
-        raise OptionError(f"unknown option --{name}: {hint}")
+def _one_line(printed: str) -> str:
+    """The first paragraph inside tyro's box, and the option that it offers instead.
 
-
-_KINDER = (
-    (r"Unrecognized options: (\S+?)(,.*)?", r"did not expect \1; see {prog} --help"),
-    (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
-    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
-    (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
-    (r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", r"\2 is \1, expected one of \3"),
-    (r"Missing from .*?: (\S+) .*", r"\1 is missing; see {prog} --help"),
-)
-"""What tyro prints, and how we put it."""
-
-
-def _one_line(printed: str, prog: str) -> str:
-    """The first paragraph inside tyro's box, in our words.
-
-    >>> _one_line("╭─ Value error ─╮\\n│ Missing value for argument '--lr' │\\n│ ── │\\n│ … │\\n", "wavessm train")
+    >>> _one_line("╭─ Value error ─╮\\n│ Missing value for argument '--lr' │\\n│ ── │\\n│ … │\\n")
     '--lr needs a value.'
     """
-    words: list[str] = []
-    for line in printed.splitlines()[1:]:
-        text = line.strip("│╭╮╰╯ \t")
-        if text.strip("─-"):
-            words.append(text)
-        elif words:  # a rule below the paragraph; terminals that know no ─ get one of - above it too
-            break
-    text = re.sub(r"\s+", " ", " ".join(words)).strip().rstrip(".")
+    rows = (line.strip("│ \t") for line in printed.splitlines()[1:])
+    lines = "\n".join("" if set(row) <= set("╭╮╰╯─-") else row for row in rows)  # rules between paragraphs are blank
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\n+", lines.strip())]
+    text = paragraphs[0]
     for theirs, ours in _KINDER:
-        text = re.sub(f"^{theirs}$", ours.format(prog=prog), text)
-    return (text or f"the options could not be understood; see {prog} --help") + "."
+        text = re.sub(f"^{theirs}$", ours, text)
+    meant = next((part.split()[3] for part in paragraphs if part.startswith("Perhaps you meant:")), None)
+    return text.rstrip(".") + (f": did you mean {meant.rstrip(',')}?" if meant else ".")

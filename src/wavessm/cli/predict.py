@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -48,9 +49,7 @@ def main(arguments: list[str]) -> int:
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
     if given.follow is None and given.idle != math.inf:
         raise OptionError("--idle goes with --follow FILE; leave it out.")
-    _refuse_inputs(given)
-    if given.plot is not None:
-        _check_plot(given.plot)
+    _check_outputs(given)
     paths = [Path(name) for name in given.files]
     if streams:
         source = given.follow or iter(sys.stdin.readline, "")
@@ -67,23 +66,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _check_plot(path: Path) -> None:
-    """Refuse a figure that could not be drawn before any prediction is made."""
-    from wavessm.training.record import pyplot
+def _check_outputs(given: PredictOptions) -> None:
+    """Refuse a figure that could not be drawn, and to overwrite an input file, before any prediction is made."""
+    if given.plot is not None:
+        from wavessm.training.record import pyplot
 
-    pyplot()  # matplotlib may be missing
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise OptionError(f"plot is {path}; expected a file that ends in .png, .pdf or .svg.")
-
-
-def _refuse_inputs(given: PredictOptions) -> None:
-    """Refuse to overwrite an input file."""
-    files = [given.follow] if given.follow is not None else [Path(name) for name in given.files if name != "-"]
-    names = [str(file) for file in files]
+        pyplot()  # matplotlib may be missing
+        if given.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise OptionError(f"plot is {given.plot}; expected a file that ends in .png, .pdf or .svg.")
+    names = [str(given.follow)] if given.follow else list(given.files)
     records = [name.removesuffix(".hea").removesuffix(".dat") for name in names]  # of WFDB: two files each
-    read = {
-        Path(name).resolve() for name in (*names, *(f"{name}{end}" for name in records for end in (".hea", ".dat")))
-    }
-    for name, path in (("out", None if given.out == "-" else Path(given.out)), ("plot", given.plot)):
-        if path is not None and path.resolve() in read:
+    read = {Path(f"{name}{end}").resolve() for name, end in itertools.product(records, ("", ".hea", ".dat"))}
+    for name, path in (("out", Path(given.out)), ("plot", given.plot)):
+        if path is not None and str(path) != "-" and path.resolve() in read:
             raise OptionError(f"{name} is {path}, a file to predict; give another, it would be overwritten.")

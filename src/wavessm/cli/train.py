@@ -6,7 +6,6 @@ The options of a task are those of its data, its model and its training; `read` 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import sys
 from dataclasses import dataclass, field, make_dataclass
@@ -33,6 +32,8 @@ Train a model. WHERE is the folder or file of the data. Tasks:
 {tasks}
 
 `wavessm train TASK --help` lists every option of a task with its value in the recipe."""
+_STARTS = ("--recipe", "--dataset", "--horizon", "--variables")
+"""Options that decide where all others start."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +67,25 @@ class ResumeOptions:
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm train`; returns the exit status."""
-    if arguments and arguments[0].partition("=")[0] == "--resume":
-        return _resume(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(ABOUT.format(tasks="\n".join(f"  {name:<18}{about}" for name, about in tasks().items())))
         return 0 if arguments else 2
-    given = read(arguments)
-    if given.dry_run:
-        from wavessm.training import estimate_run
-
-        print("\n".join(estimate_run(given.task, given.data, given.model, given.config).lines()))
-        return 0
-    from wavessm.training import Interrupted, train
+    resumes = arguments[0].partition("=")[0] == "--resume"
+    given: Any = parse(ResumeOptions, arguments, "wavessm train") if resumes else read(arguments)
+    from wavessm.training import Interrupted, estimate_run, resume, resume_command, train
 
     try:
-        run = train(
-            given.task, given.data, given.model, given.config, given.out, given.recipe_name, show=not given.quiet
-        )
+        if resumes:
+            return _report(resume(given.resume, not given.quiet, given.devices, given.nodes))
+        what = given.task, given.data, given.model, given.config
+        if not given.dry_run:
+            return _report(train(*what, given.out, given.recipe_name, show=not given.quiet))
+        print("\n".join(estimate_run(*what).lines()))
+        return 0
     except Interrupted as end:
-        return _interrupted(end)
-    return _report(run)
+        folder, step = end.args
+        print(f"\nstopped and saved at step {step}; resume with: {resume_command(folder)}", file=sys.stderr)
+        return 130
 
 
 def read(arguments: list[str]) -> TrainCommand:
@@ -93,25 +93,30 @@ def read(arguments: list[str]) -> TrainCommand:
     if arguments[0].startswith("-"):
         raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(tasks())}.")
     task, words = get_task(arguments[0]), arguments[1:]
-    name = _last_value(words, "--recipe") or "best"
     prog = f"wavessm train {task.name}"
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {prog}{_where(task)} --steps 500 --out runs/first"
-    kind, start = _options(task, (task.options, *resolve(task.name, name)))
-    tuned = plugin("wavessm.tuned", task.name)
-    if tuned and name == "best":  # has a recipe for each of several data sets and horizons
-        data = task.options
-        if any(word.partition("=")[0] in ("--dataset", "--horizon", "--variables") for word in words):
-            typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about).data
-            data = dataclasses.replace(data, dataset=typed.dataset, horizon=typed.horizon, variables=typed.variables)
-        kind, start = _options(task, tuned(data, *resolve(task.name, name)))
+    kind, start = _options(task, _start(task, "best", task.options))
+    if any(word.partition("=")[0] in _STARTS for word in words):
+        typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about)
+        kind, start = _options(task, _start(task, typed.recipe, typed.data))
     given = parse(kind, words, prog, start, about)
     before, (data, model, config) = _parts(start), _parts(given)
     recipe = before[1]
     model = recipe.replace(**{field: value for field, value in vars(model).items() if value != getattr(recipe, field)})
     if task.path_option and given.where:
         data[task.path_option] = given.where
-    called = changed_name(name, before, (data, model, config))
+    called = changed_name(given.recipe, before, (data, model, config))
     return TrainCommand(task.name, data, model, config, called, given.out, given.quiet, given.dry_run)
+
+
+def _start(task: Task, recipe: str, data: Any) -> tuple[Any, ModelConfig, TrainConfig]:
+    """Where all options start: those of a recipe; "best" may have its own for each data set and horizon."""
+    start = resolve(task.name, recipe)
+    tuned = plugin("wavessm.tuned", task.name) if recipe == "best" else None
+    if tuned is None:
+        return task.options, *start
+    chosen = {name: getattr(data, name) for name in ("dataset", "horizon", "variables")}
+    return tuned(dataclasses.replace(task.options, **chosen), *start)
 
 
 def _parts(options: Any) -> tuple[dict[str, Any], ModelConfig, TrainConfig]:
@@ -139,35 +144,6 @@ def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig]) -> tuple[A
         fields.append(("where", Annotated[Positional[str], about], ""))
     kind = make_dataclass("TrainOptions", [(n, t, *(field(default=v) for v in d)) for n, t, *d in fields], frozen=True)
     return kind, kind(*(group(**vars(each)) for group, each in zip(groups.values(), start, strict=True)))
-
-
-def _last_value(words: list[str], option: str) -> str | None:
-    """The value of an option; of several, the last one counts, as it does for tyro."""
-    found = None
-    for word, following in itertools.zip_longest(words, words[1:]):
-        if word == option:
-            found = following
-        elif word.startswith(option + "="):
-            found = word.partition("=")[2]
-    return found
-
-
-def _resume(arguments: list[str]) -> int:
-    given = parse(ResumeOptions, arguments, "wavessm train")
-    from wavessm.training import Interrupted, resume
-
-    try:
-        return _report(resume(given.resume, not given.quiet, given.devices, given.nodes))
-    except Interrupted as end:
-        return _interrupted(end)
-
-
-def _interrupted(end: Exception) -> int:
-    from wavessm.training import resume_command
-
-    folder, step = end.args
-    print(f"\nstopped and saved at step {step}; resume with: {resume_command(folder)}", file=sys.stderr)
-    return 130
 
 
 def _report(run: Run) -> int:

@@ -61,6 +61,8 @@ class WaveSSMEstimator(BaseEstimator):
     @property
     def _continues(self) -> bool:
         """Whether fit continues the model of the last fit."""
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise OptionError(f"warm_start is {self.warm_start!r}, expected True or False.")
         return self.warm_start and hasattr(self, "model_")
 
     def _fit_model(
@@ -108,6 +110,7 @@ class WaveSSMEstimator(BaseEstimator):
     def _train_config(self, cases: int, seed: int, steps_per_epoch: int | None = None) -> TrainConfig:
         """The training: options as given, the rest for `cases` training cases: about `STEPS` steps."""
         lr = check_positive(self.learning_rate, "learning_rate")
+        check_number(self.validation_fraction, "validation_fraction", 1)
         batch = min(64, max(8, math.ceil(cases / 4))) if self.batch_size is None else self.batch_size
         steps = min(math.ceil(cases / check_int(batch, "batch_size", minimum=1)), steps_per_epoch or cases)
         epochs = min(200, max(10, round(STEPS / steps))) if self.max_epochs is None else self.max_epochs
@@ -137,17 +140,10 @@ def model_sizes(cases: int, length: int, lookback: int) -> dict[str, Any]:
 
 
 def build_model(config: ModelConfig, seed: int) -> SequenceModel:
-    """A model whose initial weights follow from the seed, in any thread.
-
-    Layers draw from torch's global generator: one thread at a time borrows it and puts it back as it was.
-    """
-    with _global_generator:
-        state = torch.default_generator.get_state()
-        try:
-            torch.default_generator.manual_seed(seed)
-            return SequenceModel(config)
-        finally:
-            torch.default_generator.set_state(state)
+    """A model whose initial weights follow from the seed; one thread at a time borrows torch's global generator."""
+    with _global_generator, torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        return SequenceModel(config)
 
 
 def apply_model(model: nn.Module, batch: Batch) -> Tensor:

@@ -6,6 +6,7 @@ lengths; a list may also hold pandas tables (time, channels), whose channels go 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from wavessm.errors import DataError, OptionError, ShapeError, real_array
 from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order, predict_all
 from wavessm.nn.model import SequenceModel
 
+SWAPPED = 8
+"""Channels for each sample beyond which time was probably given before channels."""
 AXES = "X is (cases, channels, time), (cases, time) or a list of arrays (channels, time)"
 
 
@@ -66,11 +69,16 @@ def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
             vars(estimator).pop("feature_names_in_", None)
     else:
         signals = _from_array(estimator, X, reset)
-    channels = signals.values.shape[2]
+    _, length, channels = signals.values.shape
     if reset:
+        if channels > SWAPPED * length:
+            warnings.warn(
+                f"X has {channels} channels of {length} samples; {AXES}: swap the last two axes if yours differ.",
+                stacklevel=3,
+            )
         estimator.n_channels_, estimator.channel_names_ = channels, names
     elif channels != estimator.n_channels_:
-        swapped = signals.values.shape[1] == estimator.n_channels_
+        swapped = length == estimator.n_channels_
         hint = "; swap the last two axes of yours" if swapped else ""
         raise ShapeError(f"X has {channels} channels, expected the {estimator.n_channels_} of fit; {AXES}{hint}.")
     return signals

@@ -117,7 +117,8 @@ def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
     if not len(values):
         raise DataError(f"{source}: no samples.")
     if values.shape[1] != info.d_input:
-        raise DataError(f"{source}: {values.shape[1]} channels, but the model was trained on {info.d_input}.")
+        hint = " Swap its axes: expected (length, channels)." if len(values) == info.d_input else ""
+        raise DataError(f"{source}: {values.shape[1]} channels, but the model was trained on {info.d_input}.{hint}")
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(values, dtype=np.float32)
     if (gaps := np.argwhere(~np.isfinite(single))).size:

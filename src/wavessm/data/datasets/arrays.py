@@ -49,7 +49,8 @@ class ArraysOptions(DataOptions):
                 raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]}, targets {y.shape[1:]}, "
                                 f"in X.npy and y.npy {main[0].shape[1:]} and {main[1].shape[1:]}.")  # fmt: skip
         if main[0].shape[1] < main[0].shape[2]:
-            log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps", main[0].shape)
+            log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps; swap its last two "
+                        "axes if yours differ", main[0].shape)  # fmt: skip
         part_of = np.repeat(list(read), [len(X) for X, _, _ in read.values()])
 
         def name(case: int) -> str:
