@@ -324,7 +324,7 @@ def test_swapped_axes_are_recognised():
         for swapped in (X.transpose(0, 2, 1), [case.T for case in X]):
             with pytest.warns(UserWarning, match=words):
                 model.fit(swapped, np.unique(y, return_inverse=True)[1])
-    with pytest.raises(ws.ShapeError, match="40 channels, expected the 2 of fit; .*; swap the last two axes of yours"):
+    with pytest.raises(ws.ShapeError, match=r"40 channels, expected the 2 of fit; .*; swap the last two axes of yours"):
         WaveSSMClassifier(random_state=0).fit(X, y).predict(X.transpose(0, 2, 1))
 
 

@@ -112,7 +112,7 @@ def _watch(futures: list[Future[None]], folders: list[Path], steps: int) -> None
     from wavessm.training import Progress, read_rows
 
     with Progress("training", total=steps * len(folders)) as progress:
-        running = True
+        running = set(futures)
         while running:
             finished, running = wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
             for future in finished:
