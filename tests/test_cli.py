@@ -188,7 +188,7 @@ MISTAKES = {
         "a folder; give a file, such as {0}/runs.csv.",
     ),
     "swapped axes of arrays": ("predict {0}/a {0}/swapped.npy", "64 channels, but the model was trained on 2. Swap"),
-    "figures into a file": ("evaluate {0}/a --out {0}", "Is a directory; give the name of a file."),
+    "scores over a folder": ("evaluate {0}/a --out {0}", "(Is a directory). Give a file"),
     "unknown split": ("evaluate {0}/a --split tset", "train"),
     "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
     "rate of a forecast": ("evaluate {0}/c --rate 2", "would change the task"),
