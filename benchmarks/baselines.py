@@ -29,14 +29,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row
-from wavessm.data import load
-from wavessm.data.baselines import baseline_scores
+from wavessm import SequenceModel
+from wavessm.data import DataSet, Source, Tokens, baseline_scores, load
 from wavessm.data.datasets.forecast import SETS, ForecastOptions
-from wavessm.data.source import DataSet, Source, Tokens
 from wavessm.errors import DataError
-from wavessm.nn.model import SequenceModel
-from wavessm.training import evaluate_split, metrics, results, start_at_ridge
-from wavessm.training.config import model_config, resolve
+from wavessm.training import evaluate_split, metrics, model_config, resolve, results, start_at_ridge
 from wavessm.training.run import environment
 from wavessm_lab.tasks.forecast_settings import tuned
 

@@ -16,8 +16,8 @@ import torch
 
 from common import arguments, find_device, machine, mean_ms, report
 from peers import Size, s4_step
-from wavessm.nn.config import ModelConfig
-from wavessm.training.config import TrainConfig
+from wavessm import ModelConfig
+from wavessm.training import TrainConfig
 from wavessm.training.dry_run import synthetic_step
 
 

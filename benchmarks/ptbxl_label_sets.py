@@ -22,7 +22,7 @@ import numpy as np
 import pandas
 
 from wavessm.data.datasets import ptbxl
-from wavessm.training.metrics import auroc
+from wavessm.training import auroc
 
 FOLD = {"val": 9, "test": 10}
 INPUTS = {"whole": (1.0, 0.0), "stretches": (0.0, 1.0), "both": (0.5, 0.5)}

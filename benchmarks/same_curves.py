@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 try:
-    from wavessm.nn.config import ModelConfig
+    from wavessm import ModelConfig
     from wavessm.training import TrainConfig, train
 
     def run(task: str, options: dict, model: dict, config: dict, out: Path) -> None:
@@ -22,7 +22,7 @@ try:
 except ImportError:  # revision 50cf3e6
     from wavessm.training.recipes import Recipe
 
-    from wavessm.training.run import train as old_train
+    from wavessm.training import train as old_train
 
     def run(task: str, options: dict, model: dict, config: dict, out: Path) -> None:
         recipe = Recipe.from_dict(config | {"model": {name: value for name, value in model.items() if name != "head"}})

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from common import SHAPES, Row, kernel_ms, machine, median_ms, report
-from wavessm.ops import Engine, run_layer
+from wavessm.ops import Engine, Modes, run_layer
 from wavessm.ops.convolution import convolve
-from wavessm.ops.modes import Modes, sample
+from wavessm.ops.modes import sample
 from wavessm.ops.tables import diagonal_kernel
 from wavessm.training.record import write_csv
 

@@ -7,14 +7,11 @@ import torch
 
 import miniatures
 from miniatures import load_listops
+from wavessm import ModelConfig, SequenceModel
 from wavessm.cli import main
-from wavessm.data.source import Batch, DataInfo
-from wavessm.nn.config import ModelConfig
-from wavessm.nn.model import SequenceModel
-from wavessm.training import decimate, low_pass, predict_files
-from wavessm.training.config import TrainConfig, model_config, resolve
+from wavessm.data import Batch, DataInfo
+from wavessm.training import Run, TrainConfig, decimate, low_pass, model_config, predict_files, resolve
 from wavessm.training.optimiser import optimiser_groups
-from wavessm.training.run import Run
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
 from wavessm_lab.report.runs import read_runs
 

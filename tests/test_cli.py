@@ -23,13 +23,9 @@ import torch
 
 import miniatures
 from wavessm.cli import all_commands, main
-from wavessm.data import get_task, read_signal, tasks
-from wavessm.data.published import published
-from wavessm.data.windows import Series
+from wavessm.data import Series, get_task, list_sets, read_signal, tasks
 from wavessm.errors import OptionError
-from wavessm.training import checkpoint, follow_wav, future_dates, wav_rate
-from wavessm.training.loop import Trainer
-from wavessm.training.run import Run
+from wavessm.training import Run, Trainer, checkpoint, follow_wav, future_dates, wav_rate
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -266,7 +262,7 @@ def test_sets_are_listed_without_a_folder(capsys, monkeypatch):
     assert main(["data", "list"]) == 0
     said = capsys.readouterr()
     assert "absent" not in said.out
-    assert [line.split()[0] for line in said.out.splitlines()] == list(published())
+    assert [line.split()[0] for line in said.out.splitlines()] == [row.name for row in list_sets(Path(os.devnull))]
     assert "--root" in said.err
 
 
@@ -550,8 +546,6 @@ def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, ca
     soundfile.write(tmp_path / "half.wav", values[::2], rate // 2, subtype="FLOAT")
     assert main(["predict", str(ready / "w"), str(tmp_path / "half.wav")]) == 0
     said = rows_of(capsys.readouterr().out)[0]
-    from wavessm.training.run import Run
-
     run = Run.read(ready / "w")
     x = run.info.standardise(torch.from_numpy(values[::2].copy())[None, :, None])
     with torch.no_grad():

@@ -9,8 +9,8 @@ import torch
 
 import miniatures
 from miniatures import load_csv, load_forecast
-from wavessm.data import Seasonal, Windows, baseline_scores, fit_linear, predict, read_signal, score
-from wavessm.data.baselines import PENALTIES, Linear, window_gram
+from wavessm.data import Linear, Seasonal, Windows, baseline_scores, fit_linear, predict, read_signal, score
+from wavessm.data.baselines import PENALTIES, window_gram
 from wavessm.data.datasets.forecast import SETS
 from wavessm.data.tables import continue_dates, same_step
 from wavessm.data.windows import make_marks, read_series

@@ -14,15 +14,12 @@ import wavessm as ws
 from miniatures import load_forecast
 from wavessm.cli import main
 from wavessm.cli import train as train_command
-from wavessm.data.baselines import fit_linear, score
+from wavessm.data import fit_linear, score
 from wavessm.data.datasets.forecast import SETS, ForecastOptions
 from wavessm.data.windows import make_marks
 from wavessm.nn.heads import DirectPath
-from wavessm.training import checkpoint, start_at_ridge
-from wavessm.training.config import TrainConfig, model_config, resolve
-from wavessm.training.loop import Trainer
+from wavessm.training import Run, TrainConfig, Trainer, checkpoint, model_config, resolve, start_at_ridge, train
 from wavessm.training.optimiser import optimiser_groups
-from wavessm.training.run import Run, train
 from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.tasks import forecast_settings as settings
 

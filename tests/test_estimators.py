@@ -19,7 +19,12 @@ from sklearn.utils.estimator_checks import check_estimator
 import wavessm as ws
 from wavessm.errors import DataError, NotFiniteError
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.estimators.classifier import EXCEPTIONS
+
+EXCEPTIONS = {
+    "check_methods_subset_invariance": "float32 sums depend on the size of the batch in the seventh digit; the check "
+    "asks for 1e-7",
+}
+"""scikit-learn's checks that do not hold, and why; docs/estimators.md has the same list."""
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0}
 

@@ -258,7 +258,7 @@ def trained(tmp_path_factory):
 
 
 def test_the_command_exports_a_run_in_every_format(trained, capsys):
-    from wavessm.training.run import Run
+    from wavessm.training import Run
 
     run = Run.read(trained / "run")
     model = run.load_model()

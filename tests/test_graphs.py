@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import wavessm as ws
-from wavessm.data import Batch
-from wavessm.data.source import Tokens, Windows
+from wavessm.data import Batch, Tokens, Windows
 from wavessm.training import graphs
 from wavessm.training.batches import TrainBatches, order
 from wavessm.training.graphs import Capture, CapturedStep

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import wavessm as ws
-from wavessm.data import Arrays, DataInfo, DataSet
-from wavessm.data.source import Tokens, Windows
+from wavessm.data import Arrays, DataInfo, DataSet, Tokens, Windows
 from wavessm.training import TrainConfig, make_trainer, model_config, read_rows, train
 from wavessm.training.batches import TrainBatches
 from wavessm.training.dry_run import stepper

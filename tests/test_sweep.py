@@ -23,8 +23,7 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
-from wavessm.training import checkpoint, results
-from wavessm.training.config import TrainConfig
+from wavessm.training import TrainConfig, checkpoint, results
 from wavessm.training.distributed import prepare_server
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs

@@ -14,14 +14,10 @@ import wavessm as ws
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
 from wavessm.cli import main
-from wavessm.training import evaluate_run, results
+from wavessm.training import Interrupted, Run, TrainConfig, Trainer, evaluate_run, make_trainer, results, resume, train
 from wavessm.training.batches import TrainBatches
-from wavessm.training.checkpoint import Interrupted
-from wavessm.training.config import TrainConfig
 from wavessm.training.graphs import CapturedStep
-from wavessm.training.loop import Trainer
 from wavessm.training.optimiser import stretch_timescales
-from wavessm.training.run import Run, make_trainer, resume, train
 from wavessm_lab.report.tables import write_report
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
 

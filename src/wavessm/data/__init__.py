@@ -19,6 +19,7 @@ _PLACES = {
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
     "published": ("Finding", "Published", "Row", "check_set", "list_sets"),
     "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Source", "Tokens", "Windows"),
+    "windows": ("Series",),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 

@@ -25,12 +25,6 @@ from wavessm.training import TrainConfig, pick_device
 EARLY_STOPPING_FROM = 200
 """Cases from which early_stopping="auto" sets some aside."""
 
-EXCEPTIONS = {
-    "check_methods_subset_invariance": "float32 sums depend on the size of the batch in the seventh digit; the check "
-    "asks for 1e-7",
-}
-"""scikit-learn's checks that do not hold, and why; docs/estimators.md has the same list."""
-
 
 class FittedClassifier(Protocol):
     """What a method of fitting leaves behind."""
