@@ -33,8 +33,9 @@ from wavessm import SequenceModel
 from wavessm.data import DataSet, Source, Tokens, baseline_scores, load
 from wavessm.data.datasets.forecast import SETS, ForecastOptions
 from wavessm.errors import DataError
-from wavessm.training import evaluate_split, metrics, model_config, resolve, results, start_at_ridge
-from wavessm.training.run import environment
+from wavessm.training import evaluate_split, metrics, model_config, resolve, start_at_ridge
+from wavessm.training.record import environment
+from wavessm_lab.sweep import results
 from wavessm_lab.tasks.forecast_settings import tuned
 
 SMALL = {"d_model": 2, "n_layers": 1, "d_state": 2, "family": "s4d-lin"}  # blocks that add nothing to the linear path

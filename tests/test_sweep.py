@@ -4,7 +4,6 @@ import contextlib
 import csv
 import dataclasses
 import json
-import multiprocessing
 import os
 import shlex
 import signal
@@ -23,14 +22,14 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
-from wavessm.training import TrainConfig, checkpoint, results
-from wavessm.training.distributed import prepare_server
+from wavessm.training import TrainConfig, checkpoint
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
+from wavessm_lab.sweep import results
 from wavessm_lab.sweep.display import latest, summary, table
 from wavessm_lab.sweep.grid import Grid, Job, expand
 from wavessm_lab.sweep.job import SweepPaths
-from wavessm_lab.sweep.run import Local, SweepState
+from wavessm_lab.sweep.run import Local, SweepState, start_server
 
 TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--cases-per-epoch", "4", "--d-model", "4",
         "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
@@ -157,8 +156,7 @@ def append_many(path, who, count, together):
 
 
 def test_many_processes_append_every_row_once(tmp_path):
-    prepare_server()
-    context = multiprocessing.get_context("forkserver")
+    context = start_server()
     path = tmp_path / "runs.csv"
     together = context.Barrier(4)
     writers = [context.Process(target=append_many, args=(path, who, 20, together)) for who in range(4)]

@@ -285,7 +285,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "last.ckpt"
     checkpoint.save(path, {"step": 1})
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(RunError, match=r"No space left on device\); the previous checkpoint is kept"):
+    with pytest.raises(RunError, match=r"last\.ckpt: could not be written .*; the previous one is kept\. Free"):
         checkpoint.save(path, {"step": 2})
     monkeypatch.undo()
     assert checkpoint.load(path)["step"] == 1
@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_written_says_why(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=place):
         checkpoint.write_json(Path(), {})
-    with pytest.raises(RunError, match=rf"there is no earlier checkpoint\. {place}"):
+    with pytest.raises(RunError, match=rf"No such file or directory\)\. {place}"):
         checkpoint.save(tmp_path / "no" / "last.ckpt", {})
     monkeypatch.setattr(checkpoint.os, "fsync", full)
     with pytest.raises(RunError, match=r"No space left on device\)\. Free some space"):

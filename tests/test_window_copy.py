@@ -14,11 +14,12 @@ import wavessm as ws
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
 from wavessm.cli import main
-from wavessm.training import Interrupted, Run, TrainConfig, Trainer, evaluate_run, make_trainer, results, resume, train
+from wavessm.training import Interrupted, Run, TrainConfig, Trainer, evaluate_run, make_trainer, resume, train
 from wavessm.training.batches import TrainBatches
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.optimiser import stretch_timescales
 from wavessm_lab.report.tables import write_report
+from wavessm_lab.sweep import results
 from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
 
 TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
-from wavessm.errors import OptionError
 
-_DECIDING = ("split", "rate", "sampling_rate", "antialias", "checkpoint")
-"""Options that decide the scores: a row of the table of runs holds them."""
+if TYPE_CHECKING:
+    from wavessm.training import Run
+    from wavessm.training.evaluate import Evaluation
+
+DECIDING = ("split", "rate", "sampling_rate", "antialias", "checkpoint")
+"""Options that decide the scores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,25 +40,22 @@ class EvaluateOptions:
     """auto, cpu or cuda."""
     out: Path | None = None
     """JSON file for the scores."""
-    csv: Path | None = None
-    """Table of runs to add the scores to; `wavessm report` reads it."""
 
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm evaluate`; returns the exit status."""
-    given = parse(EvaluateOptions, arguments, "wavessm evaluate")
+    evaluate(parse(EvaluateOptions, arguments, "wavessm evaluate"))
+    return 0
+
+
+def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
+    """Score the model, print the scores, write them where asked for."""
     from wavessm.training import Run, TrainConfig, evaluate_run, pick_device
     from wavessm.training.checkpoint import write_json
     from wavessm.training.evaluate import class_lines, part_lines
-    from wavessm.training.results import append, read, rows_of_evaluation
 
-    device = pick_device(TrainConfig(device=given.device))
-    run = Run.read(given.run)
-    if given.csv is not None:
-        if given.csv.is_dir():
-            raise OptionError(f"--csv is {given.csv}, a folder; give a file, such as {given.csv / 'runs.csv'}.")
-        read(given.csv)  # another table is refused before the work, not after it
-    chosen = {name: getattr(given, name) for name in _DECIDING}
+    device, run = pick_device(TrainConfig(device=given.device)), Run.read(given.run)
+    chosen = {name: getattr(given, name) for name in DECIDING}
     result = evaluate_run(run, **chosen, device=str(device), classes=given.by_class)
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
@@ -66,10 +66,4 @@ def main(arguments: list[str]) -> int:
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))
-    words = []
-    for name, value in chosen.items():
-        if value != getattr(EvaluateOptions, name):
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    if given.csv is not None and not append(given.csv, rows_of_evaluation(run, result, words)):
-        print(f"{given.csv} has scores of this command already and was left as it is; take them out to write these.")
-    return 0
+    return run, result

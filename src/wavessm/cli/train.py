@@ -59,10 +59,6 @@ class ResumeOptions:
     """Run folder."""
     quiet: bool = False
     """Show no progress."""
-    devices: int | None = None
-    """Another number of processes; default that of the run."""
-    nodes: int | None = None
-    """Another number of machines; default that of the run."""
 
 
 def main(arguments: list[str]) -> int:
@@ -70,17 +66,19 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(ABOUT.format(tasks="\n".join(f"  {name:<18}{about}" for name, about in tasks().items())))
         return 0 if arguments else 2
+    if {"--devices", "--nodes"} & {word.partition("=")[0] for word in arguments}:
+        raise OptionError("--devices and --nodes are gone: torchrun --nproc-per-node N -m wavessm train … starts N.")
     resumes = arguments[0].partition("=")[0] == "--resume"
     given: Any = parse(ResumeOptions, arguments, "wavessm train") if resumes else read(arguments)
     from wavessm.training import Interrupted, estimate_run, resume, resume_command, train
 
     try:
         if resumes:
-            return _report(resume(given.resume, not given.quiet, given.devices, given.nodes))
+            return _report(resume(given.resume, not given.quiet))
         what = given.task, given.data, given.model, given.config
         if not given.dry_run:
             return _report(train(*what, given.out, given.recipe_name, show=not given.quiet))
-        print("\n".join(estimate_run(*what).lines()))
+        print(estimate_run(*what))
         return 0
     except Interrupted as end:
         folder, step = end.args
@@ -137,7 +135,7 @@ def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig]) -> tuple[A
         ("recipe", Annotated[str, arg(help=recipes)], "best"),
         ("out", Annotated[Path | None, arg(help="Run folder; default the next free one in runs/.")], None),
         ("quiet", Annotated[bool, arg(help="Show no progress.")], False),
-        ("dry_run", Annotated[bool, arg(help="Print parameters, memory, steps and time; train nothing.")], False),
+        ("dry_run", Annotated[bool, arg(help="Print parameters, steps, time and memory; train nothing.")], False),
     ]
     if task.path_option:
         about = arg(help=f"Where the data are; the same as --{task.path_option}.", metavar=f"[{_where(task).strip()}]")
@@ -151,8 +149,7 @@ def _report(run: Run) -> int:
     from wavessm.training.distributed import dist_info
     from wavessm.training.evaluate import part_lines
 
-    dist = dist_info(run.config)
-    if dist is not None and dist.rank > 0:
+    if dist_info(run.config).rank > 0:
         return 0
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()

@@ -10,60 +10,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wavessm.training.checkpoint import DivergedError as DivergedError
-    from wavessm.training.checkpoint import Interrupted as Interrupted
-    from wavessm.training.checkpoint import RunError as RunError
-    from wavessm.training.checkpoint import read_rows as read_rows
-    from wavessm.training.checkpoint import resume_command as resume_command
-    from wavessm.training.config import Plan as Plan
-    from wavessm.training.config import TrainConfig as TrainConfig
-    from wavessm.training.config import changed_name as changed_name
-    from wavessm.training.config import model_config as model_config
-    from wavessm.training.config import resolve as resolve
-    from wavessm.training.direct import start_at_ridge as start_at_ridge
-    from wavessm.training.dry_run import estimate_run as estimate_run
-    from wavessm.training.evaluate import decimate as decimate
-    from wavessm.training.evaluate import evaluate_run as evaluate_run
-    from wavessm.training.evaluate import evaluate_split as evaluate_split
-    from wavessm.training.evaluate import low_pass as low_pass
-    from wavessm.training.loop import History as History
-    from wavessm.training.loop import Objective as Objective
-    from wavessm.training.loop import Trainer as Trainer
-    from wavessm.training.metrics import SELECTION as SELECTION
-    from wavessm.training.metrics import auroc as auroc
-    from wavessm.training.predict import draw_predictions as draw_predictions
-    from wavessm.training.predict import future_dates as future_dates
-    from wavessm.training.predict import predict_files as predict_files
-    from wavessm.training.predict import read_context as read_context
-    from wavessm.training.predict import write_rows as write_rows
-    from wavessm.training.progress import Progress as Progress
-    from wavessm.training.run import Run as Run
-    from wavessm.training.run import make_trainer as make_trainer
-    from wavessm.training.run import pick_device as pick_device
-    from wavessm.training.run import resume as resume
-    from wavessm.training.run import train as train
-    from wavessm.training.stream import follow_wav as follow_wav
-    from wavessm.training.stream import predict_stream as predict_stream
-    from wavessm.training.stream import wav_rate as wav_rate
+    from wavessm.training.checkpoint import DivergedError, Interrupted, RunError, read_rows, resume_command
+    from wavessm.training.config import Plan, TrainConfig, changed_name, model_config, resolve
+    from wavessm.training.direct import start_at_ridge
+    from wavessm.training.dry_run import estimate_run
+    from wavessm.training.evaluate import decimate, evaluate_run, evaluate_split, low_pass
+    from wavessm.training.loop import History, Objective, Trainer
+    from wavessm.training.metrics import SELECTION, auroc
+    from wavessm.training.predict import draw_predictions, future_dates, predict_files, read_context, write_rows
+    from wavessm.training.progress import Progress
+    from wavessm.training.run import Run, make_trainer, pick_device, resume, train
+    from wavessm.training.stream import follow_wav, predict_stream, wav_rate
 
-_NAMES = {
-    "checkpoint": "DivergedError Interrupted RunError read_rows resume_command",
-    "config": "Plan TrainConfig changed_name model_config resolve",
-    "direct": "start_at_ridge",
-    "dry_run": "estimate_run",
-    "evaluate": "decimate evaluate_run evaluate_split low_pass",
-    "loop": "History Objective Trainer",
-    "metrics": "SELECTION auroc",
-    "predict": "draw_predictions future_dates predict_files read_context write_rows",
-    "progress": "Progress",
-    "run": "Run make_trainer pick_device resume train",
-    "stream": "follow_wav predict_stream wav_rate",
-}
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOME)
+__all__ = [
+    "SELECTION", "DivergedError", "History", "Interrupted", "Objective", "Plan", "Progress", "Run", "RunError",
+    "TrainConfig", "Trainer", "auroc", "changed_name", "decimate", "draw_predictions", "estimate_run", "evaluate_run",
+    "evaluate_split", "follow_wav", "future_dates", "low_pass", "make_trainer", "model_config", "pick_device",
+    "predict_files", "predict_stream", "read_context", "read_rows", "resolve", "resume", "resume_command",
+    "start_at_ridge", "train", "wav_rate", "write_rows",
+]  # fmt: skip
+_MODULES = ("config", "checkpoint", "progress", "metrics", "direct", "loop", "run", "evaluate", "predict", "stream",
+            "dry_run")  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Files of a run that are either complete or absent: checkpoints, JSON, metrics.csv.
+"""Files of a run that are either complete or absent: checkpoints, JSON, tables.
 
 A file is written beside its place and moved there when it is on the disk, so a kill or a full disk while saving leaves
 the old one. Checkpoints are read with `weights_only=True`: loading one runs no code of its author.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import io
 import json
 import os
 import shlex
@@ -16,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import torch
 
 from wavessm.errors import NotFiniteError, WaveSSMError
 
@@ -45,42 +42,58 @@ def resume_command(folder: Path) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` when all of it is on the disk; until then, what was there stays."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    part = path.with_name(path.name + ".part")
+    """Open a file that replaces `path` when all of it is on the disk; until then, what was there stays.
+
+    Raises:
+        RunError: the file could not be written; says why and what to do.
+    """
+    part = path.parent / f"{path.name}.part"
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    except BaseException as reason:
+        if not path.is_dir():
+            part.unlink(missing_ok=True)
+        if not isinstance(reason, OSError | RuntimeError) or isinstance(reason, WaveSSMError):
+            raise
+        full = not isinstance(reason, OSError) or reason.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Free some space" if full else "Give a file in a folder that is there and can be written to"
+        kept = "; the previous one is kept" if path.is_file() else ""
+        raise RunError(f"{path}: could not be written ({_first_line(reason)}){kept}. {remedy}.") from reason
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint; when the disk is full, the old one stays and a `RunError` says so."""
-    try:
-        with replacing(path) as file:
-            torch.save({"format": FORMAT, "version": VERSION, **content}, file)
-    except (OSError, RuntimeError) as reason:
-        kept = "the previous checkpoint is kept" if path.exists() else "there is no earlier checkpoint"
-        raise RunError(f"{path}: could not be saved ({_first_line(reason)}); {kept}. {_remedy(reason)}") from reason
+    """Write a checkpoint."""
+    import torch
+
+    with replacing(path) as file:
+        torch.save({"format": FORMAT, "version": VERSION, **content}, file)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file, complete or not at all."""
-    try:
-        with replacing(path) as file:
-            file.write((json.dumps(content, indent=2) + "\n").encode())
-    except OSError as reason:
-        raise RunError(f"{path}: could not be written ({_first_line(reason)}). {_remedy(reason)}") from reason
+    """Write a JSON file."""
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, float]]:
+    """Return the rows of metrics.csv up to a step; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint of ours; anything else is refused in one line."""
+    import torch
+
     if not path.is_file():
         raise RunError(f"{path}: no such checkpoint; give a run folder written by `wavessm train`.")
     try:
@@ -100,31 +113,6 @@ def check_version(version: Any, path: Path) -> None:
             f"{path}: written by another version of wavessm (format {version}, this one reads {VERSION}); "
             "use that version or train again."
         )
-
-
-def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, float]]:
-    """Return the rows of metrics.csv up to a step; none if there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
-
-
-def write_rows(path: Path, rows: list[dict[str, float]]) -> None:
-    """Write metrics.csv, complete or not at all."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
-    writer.writeheader()
-    writer.writerows({k: v if isinstance(v, int) else f"{v:.8g}" for k, v in row.items()} for row in rows)
-    with replacing(path) as file:
-        file.write(text.getvalue().encode())
-
-
-def _remedy(reason: BaseException) -> str:
-    if isinstance(reason, OSError) and reason.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return "Give a file in a folder that is there and can be written to."
-    return "Free some space."
 
 
 def _first_line(reason: BaseException) -> str:

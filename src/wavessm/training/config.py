@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wavessm.data.task import get_task
-from wavessm.errors import OptionError
 from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields, unused_fields
 
 _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
@@ -25,6 +24,7 @@ _CHECKS: dict[str, Check] = {
     "max_loss_ratio": (lambda value: value > 1, "above 1"),
 }  # fmt: skip
 _OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
+_OLD_FIELDS = ("model", "note", "devices", "nodes")
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,6 @@ class TrainConfig:
     """Capture the whole step, forward to optimiser, as one CUDA graph (GPU only); tokens are padded to their bucket."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1."""
-    devices: int = 1
-    """Processes per machine, one per GPU; they share each batch."""
-    nodes: int = 1
-    """Machines; for more than one, start this command on each with torchrun or srun."""
     seed: int = 0
     """Seed of weights, order, dropout and generated data."""
     save_seconds: float = 60.0
@@ -97,13 +93,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
-        if self.cuda_graphs and self.world_size > 1:
-            raise OptionError("TrainConfig: cuda_graphs captures one process; use it with devices = nodes = 1.")
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes on all machines."""
-        return self.devices * self.nodes
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -116,7 +105,7 @@ class TrainConfig:
         >>> TrainConfig.from_dict({"lr": 0.01, "validations": 2}).val_per_epoch
         2.0
         """
-        own = {name: value for name, value in values.items() if name not in ("model", "note")}
+        own = {name: value for name, value in values.items() if name not in _OLD_FIELDS}
         return cls(**read_fields(cls, own, _OLD_NAMES, {}))
 
     def plan(self, cases: int) -> Plan:
@@ -176,8 +165,8 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
 
 _NOT_IN_NAMES = {
     # how a run is computed
-    "backend", "compile", "cuda_graphs", "device", "devices", "max_loss_ratio", "eval_batch_size", "nodes", "precision",
-    "save_seconds", "skip_bad", "test",
+    "backend", "compile", "cuda_graphs", "device", "max_loss_ratio", "eval_batch_size", "precision", "save_seconds",
+    "skip_bad", "test",
     # what tables show in columns of their own
     "backbone", "dataset", "family", "folder", "horizon", "measure", "path", "root", "seed", "structure", "variables",
     "words",

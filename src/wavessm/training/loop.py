@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from wavessm.training.graphs import CapturedStep
 from wavessm.training.metrics import SelectionScore
 from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
 from wavessm.training.progress import Progress
+from wavessm.training.record import write_csv
 
 SAVED = ("step", "best", "best_step", "waited", "first_loss", "loss_sum", "loss_count", "seconds")
 """Fields of a `Trainer` that its checkpoints hold."""
@@ -106,6 +107,7 @@ class Trainer:
         self.plan = plan or config.plan(len(objective.source))
         self.start = start or {}
         self.device = next(model.parameters()).device
+        self.dist_device = self.device if dist.size > 1 else None
         self.share = dist.share(config.batch_size)  # of a batch that this process has
         self.step, self.best_step, self.waited = 0, 0, 0  # waited: validations since the best one
         self.best: float | None = None
@@ -114,7 +116,7 @@ class Trainer:
         vars(self).update({name: self.start[name] for name in SAVED if name in self.start})
         self.best_weights: dict[str, Tensor] | None = None
         self.losses: list[Tensor] = []  # not read yet
-        self.latest = math.nan
+        self.latest: float | None = None
         self.rows = checkpoint.read_rows(folder / "metrics.csv", self.step) if folder and self.step else []
         self.stop_asked = False
         self.clock = self.saved = time.monotonic()
@@ -156,7 +158,7 @@ class Trainer:
         """
         config, total = self.config, self.plan.total_steps
         signals = nullcontext() if self.folder is None else stop_signals(self._ask_to_stop)
-        with signals, self._tensorboard() as log, progress or Progress("", show=False) as bar:
+        with signals, self._tensorboard() as board, progress or Progress("", show=False) as bar:
             self._restore()
             while self.step < total and not (config.patience and self.waited >= config.patience):
                 every = self.plan.validate_every
@@ -167,7 +169,9 @@ class Trainer:
                     self.losses.append(self.advance(batch))
                     self._after_step()
                     bar.update(self.step, self._numbers(), total)
-                log(self._validate())
+                row = self._validate()
+                for name in row if board is not None else ():
+                    board.add_scalar(name, row[name], self.step)
                 bar.update(self.step, self._numbers(), total)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
@@ -210,7 +214,7 @@ class Trainer:
 
     def _numbers(self) -> str:
         """Loss, latest score and samples per second, for the progress bar."""
-        parts = [] if math.isnan(self.latest) else [f"loss {self.latest:.4g}"]
+        parts = [] if self.latest is None else [f"loss {self.latest:.4g}"]
         name = f"val_{self.objective.selection.name}"
         if self.rows and name in self.rows[-1]:
             parts.append(f"{name.replace('_', ' ')} {self.rows[-1][name]:.4g}")
@@ -234,7 +238,7 @@ class Trainer:
         self.loss_sum, self.loss_count = 0.0, 0
         self.rows.append(row)
         if self.folder is not None and self.dist.rank == 0:
-            checkpoint.write_rows(self.folder / "metrics.csv", self.rows)
+            write_csv(self.folder / "metrics.csv", self.rows, digits=8)
         selection = self.objective.selection
         if not scores:
             self.best_step = self.step
@@ -268,25 +272,15 @@ class Trainer:
         elif self.dist.rank == 0:
             checkpoint.save(self.folder / "best.ckpt", {"step": self.step, "model": self.model.state_dict()})
 
-    @contextmanager
-    def _tensorboard(self) -> Iterator[Callable[[dict[str, float]], None]]:
-        """A function that writes a row for TensorBoard; nothing where it is not installed."""
+    def _tensorboard(self) -> Any:
+        """A writer for TensorBoard; None in memory, in other processes than the first, or where it is not installed."""
+        if self.folder is None or self.dist.rank > 0:
+            return nullcontext()
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            SummaryWriter = None  # type: ignore[assignment,misc]
-        if SummaryWriter is None or self.folder is None or self.dist.rank > 0:
-            yield lambda row: None
-            return
-        with SummaryWriter(self.folder / "tensorboard", purge_step=self.step + 1) as writer:
-
-            def log(row: dict[str, float]) -> None:
-                for name, value in row.items():
-                    if name != "step":
-                        writer.add_scalar(name, value, int(row["step"]))
-                writer.flush()
-
-            yield log
+            return nullcontext()
+        return SummaryWriter(self.folder / "tensorboard", purge_step=self.step + 1, flush_secs=10)
 
     # -- guards -----------------------------------------------------------------------------------------------------
 
@@ -308,7 +302,7 @@ class Trainer:
             self._stop()
 
     def _ask_to_stop(self) -> None:
-        if self.stop_asked:
+        if self.stop_asked and self.dist.size == 1:  # torchrun sends a signal of its own after Ctrl-C
             raise KeyboardInterrupt
         self.stop_asked = True
 
@@ -319,9 +313,7 @@ class Trainer:
     def _agree(self) -> tuple[bool, bool]:
         """Whether to stop and whether to save now, the same answer in every process."""
         asked = [self.stop_asked, time.monotonic() - self.saved >= self.config.save_seconds]
-        if self.dist.size == 1:
-            return asked[0], asked[1]
-        stop, save = self.dist.total(torch.tensor(asked, dtype=torch.float32, device=self.device)).tolist()
+        stop, save = self.dist.total(torch.tensor(asked, dtype=torch.float32, device=self.dist_device)).tolist()
         return stop > 0, save > 0
 
     def check_losses(self) -> None:

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from wavessm.errors import MissingExtraError
+from wavessm.training.checkpoint import replacing
+
+_PACKAGES = ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Rows with the same keys, floats to five significant digits."""
+def write_csv(path: Path, rows: Sequence[dict[str, Any]], digits: int = 5) -> None:
+    """Write rows with the same keys, floats to some significant digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows({k: f"{v:.{digits}g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
     """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
-    names = ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
     typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     return f"`{typed}` at revision {revision()} with {versions}; {python}, {processor()}, {os.cpu_count()} cores"
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, revision, machine, command and time."""
+    return {
+        **{name: metadata.version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "revision": revision(),
+        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
+        "command": shlex.join(["wavessm", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def revision() -> str:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import platform
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,10 +34,10 @@ from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, resume_command, write_json
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
-from wavessm.training.distributed import ALONE, DistInfo, dist_info, launch, process_group
+from wavessm.training.distributed import ALONE, DistInfo, dist_info, process_group
 from wavessm.training.loop import Objective, Trainer
 from wavessm.training.progress import Progress
-from wavessm.training.record import draw_curves, processor, revision
+from wavessm.training.record import draw_curves, environment
 
 
 @dataclass(frozen=True)
@@ -60,19 +57,14 @@ class Run:
     def write(self) -> None:
         """Write run.json, complete or not at all."""
         options: Any = self.options
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "task": self.task,
+        written = {
             "data": dataclasses.asdict(options),
-            "recipe_name": self.recipe_name,
             "model": self.model.to_dict(),
             "train": self.config.to_dict(),
             "info": self.info.to_dict(),
-            "environment": self.environment,
-            "checksum": self.checksum,
+            **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum")},
         }
-        write_json(self.folder / "run.json", content)
+        write_json(self.folder / "run.json", {"format": FORMAT, "version": VERSION, **written})
 
     @classmethod
     def read(cls, folder: Path) -> Run:
@@ -146,7 +138,7 @@ def train(
     recipe_name: str = "custom",
     show: bool = True,
 ) -> Run:
-    """Train a new model and return its run when it has finished.
+    """Train a new model and return its run when it has finished; under torchrun, call it in every process.
 
     Args:
         task: name of the task, as in `wavessm train TASK`.
@@ -164,68 +156,47 @@ def train(
     if config.direct_start == "ridge" and not model.direct:
         raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
     dist = dist_info(config)
-    if dist is None:
-        pick_device(config)  # refused before any process is started
-        folder = new_folder(out, task)
-        try:
-            launch(train, (task, options, model, config, folder, recipe_name, show), folder, config.devices)
-        except BaseException:
-            with suppress(OSError):
-                folder.rmdir()  # if nothing was written
-            raise
-        return Run.read(folder)
-    device = pick_device(config, dist)
+    pick_device(config, dist)  # what does not fit is refused before anything is written
     chosen = get_task(task).with_options(options)
     data = chosen.load(config.seed)
-    as_trained(data, config)  # what does not fit is refused before anything is written
+    as_trained(data, config)
     model = model_config(task, model, data.info, config.precision)
     torch.manual_seed(config.seed)
     network = SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
     run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), chosen.checksum())
-    if dist.rank == 0:
-        run.write()
-    with held(folder) if dist.rank == 0 else nullcontext():
-        _fit(run, network, data, device, dist, None, show)
+    with held(folder, dist):
+        if dist.rank == 0:
+            run.write()
+        _fit(run, network, data, dist, None, show)
     return run
 
 
-def resume(folder: Path, show: bool = True, devices: int | None = None, nodes: int | None = None) -> Run:
+def resume(folder: Path, show: bool = True) -> Run:
     """Continue the run in a folder from its last checkpoint, bit for bit as if it had never stopped.
 
     Args:
         folder: run folder.
         show: whether to show a progress bar.
-        devices, nodes: another number of processes than before; batches stay the same.
 
     Raises:
         RunError: the run is still running, its checkpoint is missing or damaged, or its data have changed.
     """
-    run = Run.read(folder)
-    changed: Any = {name: value for name, value in (("devices", devices), ("nodes", nodes)) if value is not None}
-    config = replace(run.config, **changed)
-    run = replace(run, config=config)
-    last = folder / "last.ckpt"
+    run, last = Run.read(folder), folder / "last.ckpt"
     for name in ("metrics.csv", "result.json"):
         if (folder / name).exists() and not last.exists():
             raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
-    dist = dist_info(config)
-    if dist is None:
-        pick_device(config)  # refused before any process is started
-        with held(folder):
-            pass  # refused if it is running
-        launch(resume, (folder, show, config.devices, config.nodes), folder, config.devices)
-        return run
-    with held(folder) if dist.rank == 0 else nullcontext():
+    dist = dist_info(run.config)
+    with held(folder, dist):
         start = checkpoint.load(last) if last.exists() else None
         if start is not None and "optimiser" not in start:
             raise RunError(f"{last}: holds a model alone, nothing to resume from; was it copied from best.ckpt?")
         data = run.load_data()
-        torch.manual_seed(config.seed)
+        torch.manual_seed(run.config.seed)
         network = SequenceModel(run.model)
         if start is not None:
             _fill(network, start, last)
-        _fit(run, network, data, pick_device(config, dist), dist, start, show)
+        _fit(run, network, data, dist, start, show)
     return run
 
 
@@ -249,22 +220,16 @@ def make_trainer(
         rows = [metrics.rows(kind, model(b.x, lengths=b.lengths, marks=b.marks), b.y) for b in batches]
         return metrics.summarise(kind, dist.rows(torch.cat(rows)[: batches.cases]))
 
-    return Trainer(
-        model, Objective(data.train, loss, validate, metrics.SELECTION[kind]), config, plan, dist, folder, start
-    )
+    objective = Objective(data.train, loss, validate, metrics.SELECTION[kind])
+    return Trainer(model, objective, config, plan, dist, folder, start)
 
 
 def _fit(
-    run: Run,
-    model: SequenceModel,
-    data: DataSet,
-    device: torch.device,
-    dist: DistInfo,
-    start: dict[str, Any] | None,
-    show: bool,
+    run: Run, model: SequenceModel, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
 ) -> None:
     """Train from a checkpoint, or from the beginning, then score the best model."""
-    config, data, total = run.config, data.to(device), run.config.plan(len(data.train)).total_steps
+    config, device = run.config, pick_device(run.config, dist)
+    data, total = data.to(device), config.plan(len(data.train)).total_steps
     if start is None or (start["step"] < total and not 0 < config.patience <= start["waited"]):
         model.to(device)
         if start is None and config.direct_start == "ridge":
@@ -273,8 +238,7 @@ def _fit(
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
         with process_group(dist, device), matmul_precision(config.precision):
             trainer = make_trainer(model, data, config, dist, run.folder, start)
-            show = show and dist.rank == 0
-            label = f"{run.task} {run.model.family}"
+            show, label = show and dist.rank == 0, f"{run.task} {run.model.family}"
             if show:
                 size = sum(parameter.numel() for parameter in model.parameters())
                 print(f"{label}: {size} parameters, {total} steps; {run.folder}", file=sys.stderr)
@@ -321,9 +285,6 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-# -- checks -----------------------------------------------------------------------------------------------------------
-
-
 def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
     """Return the device a config asks for: auto is the GPU, where there is one; each of several processes has one."""
     name = config.device
@@ -334,12 +295,10 @@ def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device is cuda, but PyTorch sees no GPU; use --device cpu.")
-    if device.type == "cuda" and config.devices > 1:
-        seen = torch.cuda.device_count()
-        if seen < config.devices or device.index is not None:
-            raise OptionError(f"devices is {config.devices} and device {name}, but PyTorch sees {seen} GPUs; use "
-                              f"--device cuda and --devices up to {seen}.")  # fmt: skip
+    if device.type == "cuda" and dist.size > 1:
         device = torch.device("cuda", dist.local_rank)
+        if dist.local_rank >= torch.cuda.device_count():
+            raise OptionError(f"PyTorch sees {torch.cuda.device_count()} GPUs; start one process for each.")
     if config.cuda_graphs and device.type != "cuda":
         raise OptionError("cuda_graphs needs a GPU; leave it out on the CPU.")
     return device
@@ -364,21 +323,6 @@ def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
             yield field.name
 
 
-# -- the folder -------------------------------------------------------------------------------------------------------
-
-
-def environment() -> dict[str, Any]:
-    """Return versions, revision, machine, command and time."""
-    return {
-        **{name: metadata.version(name) for name in ("wavessm", "torch", "numpy", "scipy", "PyWavelets")},
-        "python": platform.python_version(),
-        "revision": revision(),
-        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
-        "command": shlex.join(["wavessm", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
 def new_folder(out: Path | None, task: str) -> Path:
     """Return the folder of a new run: `out`, which must be empty, or the next free number under runs/."""
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -396,14 +340,10 @@ def new_folder(out: Path | None, task: str) -> Path:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock a run for this process, or refuse if another one has it; the system unlocks it if its holder dies."""
-    lock = filelock.FileLock(folder / ".lock")
+def held(folder: Path, dist: DistInfo = ALONE) -> Iterator[None]:
+    """Lock a run for its first process, or refuse if another one has it; the system unlocks it if its holder dies."""
     try:
-        lock.acquire(timeout=0)
+        with filelock.FileLock(folder / ".lock", timeout=0) if dist.rank == 0 else nullcontext():
+            yield
     except filelock.Timeout:
         raise RunError(f"{folder}: this run is still running; wait for it, or stop it first.") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from wavessm.errors import DataError
-from wavessm.training.results import COLUMNS
+from wavessm_lab.sweep.results import COLUMNS
 
 NAMED = ("forecast", "speech")
 """Tasks with several data sets."""

@@ -20,10 +20,12 @@ from typing import Any
 from filelock import FileLock
 
 from wavessm.data.parallel import end_with_parent
-from wavessm.training import Interrupted, Run, results
-from wavessm.training.distributed import STOPPED
+from wavessm.training import Interrupted, Run
+from wavessm_lab.sweep import results
 from wavessm_lab.sweep.grid import Job
 
+STOPPED = 130
+"""Exit status of a process that was asked to stop, and has saved."""
 FAILED = 1
 """Exit status of a process that has recorded why its run failed."""
 
@@ -75,7 +77,7 @@ def _trained(job: Job, folder: Path) -> Run:
 
 def record_failure(job: Job, paths: SweepPaths, reason: str) -> None:
     """Append the row of a run that failed."""
-    from wavessm.training.run import environment
+    from wavessm.training.record import environment
 
     model = job.model
     row = results.described(job.task, job.options, job.recipe_name, job.config.seed) | {

@@ -11,10 +11,9 @@ import sys
 from typing import Any
 
 from wavessm.errors import MissingExtraError
-from wavessm.training.distributed import STOPPED
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep.grid import Job
-from wavessm_lab.sweep.job import SweepPaths
+from wavessm_lab.sweep.job import STOPPED, SweepPaths
 from wavessm_lab.sweep.run import GRACE_SECONDS, SweepState, stopping
 
 RETRIES = 3

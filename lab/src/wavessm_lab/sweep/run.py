@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from wavessm.training import results
-from wavessm.training.distributed import STOPPED, prepare_server, start_server
 from wavessm_lab.sweep import job as jobs
+from wavessm_lab.sweep import results
 from wavessm_lab.sweep.grid import Job
-from wavessm_lab.sweep.job import SweepPaths
+from wavessm_lab.sweep.job import STOPPED, SweepPaths
 
 GRACE_SECONDS = 60.0
 """Time that runs have to save when they are asked to stop."""
+PRELOAD = ["wavessm.training.run", "wavessm.training.evaluate", "torch.utils.tensorboard", "matplotlib.pyplot",
+           "scipy.stats"]  # fmt: skip
+"""What the server process imports once for all processes that it forks."""
 
 
 @dataclass
@@ -91,6 +93,27 @@ def _name(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
 
+def start_server() -> Any:
+    """Return the context whose processes are forked from one that has imported everything and uses no GPU.
+
+    That one ignores SIGTERM: sent to the whole group, as `timeout` and batch systems do, the signal would end it
+    before the runs have saved.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return context
+
+
 class Local:
     """Runs jobs as processes on this machine.
 
@@ -105,12 +128,7 @@ class Local:
         self.processes: dict[str, Any] = {}
         self.needs: dict[str, int] = {}
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-        if "forkserver" in multiprocessing.get_all_start_methods():
-            prepare_server()
-            start_server()
-            self.context: Any = multiprocessing.get_context("forkserver")
-        else:  # Windows
-            self.context = multiprocessing.get_context("spawn")
+        self.context = start_server()
 
     def run(self, show: Any) -> None:
         """Run all jobs, or until asked to stop; calls show(state) after every change."""
