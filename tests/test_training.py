@@ -328,8 +328,6 @@ def test_a_run_does_not_go_on_from_what_is_not_its_checkpoint(unbroken, tmp_path
         with pytest.raises(RunError, match=words) as caught:
             resume(tmp_path, show=False)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ws.OptionError, match="devices is 0, expected at least 1"):
-        resume(unbroken.folder, show=False, devices=0)
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------
@@ -468,8 +466,6 @@ def test_rare_labels_are_evaluated_without_an_interval(tmp_path):
 def test_a_run_that_is_running_is_not_gone_on_with(unbroken, monkeypatch):
     with held(unbroken.folder), pytest.raises(RunError, match="this run is still running"):
         resume(unbroken.folder, show=False)
-    with held(unbroken.folder), pytest.raises(RunError, match="this run is still running"):
-        resume(unbroken.folder, show=False, devices=2)
     asked = []
     monkeypatch.setattr("wavessm.training.run._fit", lambda run, *_: asked.append(run))
     resume(unbroken.folder, show=False)

@@ -6,6 +6,7 @@ share, so that parts of unequal size give the gradient of the whole batch.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -79,19 +80,13 @@ def dist_info(config: TrainConfig) -> DistInfo:
     return info
 
 
-@contextmanager
-def process_group(info: DistInfo, device: torch.device) -> Iterator[None]:
-    """Connect the processes of a run, by NCCL on GPUs and gloo on the CPU."""
-    if info.size == 1:
-        yield
-        return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+def connect(info: DistInfo, device: torch.device) -> None:
+    """Connect the processes of torchrun until they end, by NCCL on GPUs and gloo on the CPU."""
+    if info.size > 1 and not dist.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -41,12 +41,14 @@ def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
         raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
     if not paths:
         raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
-    for path in paths:
-        if not path.exists() and not _wfdb_header(path).exists():
-            raise DataError(f"{path}: no such file.")
+    places = [header if (header := path.with_name(path.name + ".hea")).exists() else path for path in paths]  # of WFDB
+    for place in places:
+        if not place.exists():
+            raise DataError(f"{place}: no such file.")
     model = run.load_model()
     predict = _forecast_file if run.info.kind == "forecast" else _recordings
-    return [{"file": str(path), **row} for path in paths for row in predict(run, model, path)]
+    pairs = zip(paths, places, strict=True)
+    return [{"file": str(path), **row} for path, place in pairs for row in predict(run, model, place)]
 
 
 def decode(info: DataInfo, output: Tensor) -> Row:
@@ -75,11 +77,8 @@ def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info, rows = run.info, []
     for case, signal in enumerate(_read_signals(path)):
         values = check_values(info, _reorder(info, signal, path), str(path))
-        rate = (
-            1.0
-            if info.sampling_rate is None or signal.sampling_rate is None
-            else info.sampling_rate / signal.sampling_rate
-        )
+        own, trained = signal.sampling_rate, info.sampling_rate
+        rate = trained / own if own and trained else 1.0
         if info.step_scale is not None and (rate != 1 or len(values) > info.length):
             raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples "
                             "at the sampling rate of training.")  # fmt: skip
@@ -93,12 +92,7 @@ def _read_signals(path: Path) -> list[Signal]:
         if not values.size:
             raise DataError(f"{path}: shape {values.shape}, which holds no samples.")
         return [Signal(case.astype(np.float32), None) for case in values]
-    record = _wfdb_header(path)
-    return [read_signal(record if record.exists() else path)]
-
-
-def _wfdb_header(path: Path) -> Path:
-    return path.with_name(path.name + ".hea")  # WFDB names records without a suffix
+    return [read_signal(path)]
 
 
 def _reorder(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
@@ -135,30 +129,27 @@ def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
         raise DataError(f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that it needs.")
     if series.seconds is not None and info.step is not None:
         same_step(series.seconds, info.step, series.source)
-    rows, dates = forecast_rows(run, model, series), future_dates(series, info.horizon)
-    if dates is None:
-        return rows
-    return [{"step": 0, "date": f"{at}{series.offset}"} | row for row, at in zip(rows, dates, strict=True)]
+    return forecast_rows(run, model, series)
 
 
 @torch.no_grad()
 def forecast_rows(run: Run, model: SequenceModel, series: Series) -> list[Row]:
     """Forecast the steps after the last row of a series, one row per step, in the units of the data."""
-    info = run.info
+    info, dates = run.info, future_dates(series, run.info.horizon)
     context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()
-    values = info.restore(model(context[None], marks=_marks(run, series))[0])  # (horizon, columns)
-    names = output_names(info)
-    return [{"step": step, **dict(zip(names, row, strict=True))} for step, row in enumerate(values.tolist(), start=1)]
+    values = info.restore(model(context[None], marks=_marks(run, series, dates))[0])  # (horizon, columns)
+    rows = [dict(zip(output_names(info), row, strict=True)) for row in values.tolist()]
+    days = [{}] * len(rows) if dates is None else [{"date": f"{at}{series.offset}"} for at in dates]
+    return [{"step": step, **day, **row} for step, (day, row) in enumerate(zip(days, rows, strict=True), start=1)]
 
 
-def _marks(run: Run, series: Series) -> Tensor | None:
+def _marks(run: Run, series: Series, dates: np.ndarray | None) -> Tensor | None:
     """Calendar marks of context and horizon as in training. (1, length + horizon, k)"""
     info, options = run.info, run.options
     count = len(info.mark_sizes) or info.mark_width
     if not count:
         return None
     same_clock(series.offset, info.offset, series.source)
-    dates = future_dates(series, info.horizon)
     if dates is None or series.seconds is None:
         raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
     seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
@@ -236,20 +227,15 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     """Draw a forecast after its context (from `read_context`), probabilities along a stream, or a map of all cases."""
     plt, names = pyplot(), output_names(info)
     figure, axes = plt.subplots(figsize=(9, 4))
-    quantity = "probability" if info.classes else "prediction"
-    if info.kind == "forecast":
-        last = rows[-info.horizon :]  # of a stream: the latest forecast
+    quantity = "forecast" if info.kind == "forecast" else "probability" if info.classes else "prediction"
+    along = "step" if info.kind == "forecast" else "samples"
+    if along in rows[0]:
+        shown = rows[-info.horizon :] if info.kind == "forecast" else rows  # of a stream: the latest forecast
         for index, name in enumerate(names[:8]):
-            axes.plot([row["step"] for row in last], [row[name] for row in last], color=f"C{index}", label=name)
+            axes.plot([row[along] for row in shown], [row[name] for row in shown], color=f"C{index}", label=name)
             if context is not None:
                 axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
-        axes.axvline(0.5, color="0.7", linewidth=0.8)
-        axes.set(xlabel="steps from now", ylabel="forecast")
-        axes.legend(fontsize=8)
-    elif "samples" in rows[0]:
-        for name in names:
-            axes.plot([row["samples"] for row in rows], [row[name] for row in rows], label=name)
-        axes.set(xlabel="samples", ylabel=quantity)
+        axes.set(xlabel="steps from now" if along == "step" else along, ylabel=quantity)
         axes.legend(fontsize=8)
     else:
         image = axes.imshow(np.array([[row[name] for name in names] for row in rows]), aspect="auto", cmap="viridis")

@@ -34,7 +34,7 @@ from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, resume_command, write_json
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
-from wavessm.training.distributed import ALONE, DistInfo, dist_info, process_group
+from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
 from wavessm.training.loop import Objective, Trainer
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment
@@ -236,7 +236,8 @@ def _fit(
             start_at_ridge(model, data)
         if dist.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        with process_group(dist, device), matmul_precision(config.precision):
+        connect(dist, device)
+        with matmul_precision(config.precision):
             trainer = make_trainer(model, data, config, dist, run.folder, start)
             show, label = show and dist.rank == 0, f"{run.task} {run.model.family}"
             if show:
