@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from wavessm.data.cache import Prepared, cached
 from wavessm.data.files import Signal
-from wavessm.data.source import Arrays, DataInfo, DataSet
+from wavessm.data.info import DataInfo, DataSet, Scale
 from wavessm.errors import DataError
 
 PARTS = {
@@ -49,6 +46,10 @@ class Cases:
 
 def make_set(name: str, cases: Cases) -> DataSet:
     """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
+    import torch
+
+    from wavessm.data.source import Arrays
+
     _check_targets(cases)
     rows = split(cases)
     targets, classes, target_scale = _encode(cases, rows)
@@ -58,10 +59,9 @@ def make_set(name: str, cases: Cases) -> DataSet:
     values[padded] = 0.0
     lengths = torch.from_numpy(cases.lengths) if padded.any() else None
     x, y = torch.from_numpy(values.astype(np.float32, copy=False)), torch.from_numpy(targets)
-    parts = {}
-    for part in rows:
-        index = torch.from_numpy(rows[part])
-        parts[part] = Arrays(x[index], y[index], None if lengths is None else lengths[index])
+    parts = {
+        part: Arrays(x[index], y[index], None if lengths is None else lengths[index]) for part, index in rows.items()
+    }
     info = DataInfo(
         cases.kind,
         d_input=x.shape[2],
@@ -97,11 +97,8 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
     rows = {part: np.flatnonzero(cases.part == part) for part in ("train", "val", "test")}
     loose = np.flatnonzero(cases.part == "")
     if 0 < loose.size < len(cases.part):
-        there = " and ".join(part for part in rows if rows[part].size)
-        raise DataError(
-            f"{cases.name(loose[0])}: in none of the parts {', '.join(rows)}, though others are in {there} "
-            f"({loose.size} such cases); move them into a part."
-        )
+        raise DataError(f"{cases.name(loose[0])}: in none of the parts {', '.join(rows)}, though others are "
+                        f"({loose.size} such cases); move them into a part.")  # fmt: skip
     pool = loose if loose.size else rows["train"]
     if not pool.size:
         raise DataError(f"{cases.source}: no case is left for training.")
@@ -112,10 +109,8 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
         counts = {part: max(1, round(FRACTIONS[part] * pool.size)) for part in missing}
         order = _stratified_order(keys, np.random.default_rng(0))
         if order.size < sum(counts.values()) + 1:
-            raise DataError(
-                f"{cases.source}: {pool.size} cases in {np.unique(keys).size} classes are too few to draw a "
-                f"{' and a '.join(missing)} part from; give more cases, or the parts as files."
-            )
+            raise DataError(f"{cases.source}: {pool.size} cases in {np.unique(keys).size} classes are too few to draw "
+                            f"a {' and a '.join(missing)} part from; give more, or the parts as files.")  # fmt: skip
         for part, count in counts.items():
             rows[part], order = np.sort(pool[order[:count]]), order[count:]
         taken = np.concatenate([rows[part] for part in missing])
@@ -126,21 +121,18 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
 def _check_targets(cases: Cases) -> None:
     """Refuse targets that the kind cannot have."""
     targets, kind, numbers = cases.targets, cases.kind, cases.targets.dtype.kind in "buif"
-    if targets.ndim != {"multiclass": 1, "multilabel": 2}.get(kind, targets.ndim):
-        shape = {"multiclass": f"({len(targets)},)", "multilabel": f"({len(targets)}, k), columns of 0 and 1"}[kind]
+    shape = {"multiclass": f"({len(targets)},)", "multilabel": f"({len(targets)}, k), columns of 0 and 1"}.get(kind, "")
+    if (kind == "multiclass" and targets.ndim != 1) or (kind == "multilabel" and targets.ndim != 2):
         raise DataError(f"{cases.source}: targets of shape {targets.shape}, expected {shape} for {kind}; save y[:, 0], "
                         "or give the kind.")  # fmt: skip
     if kind != "multiclass" and not numbers:
-        raise DataError(
-            f"{cases.source}: targets of {targets.dtype}, expected numbers for {kind}; text is for classes."
-        )
-    if kind == "multilabel" and (odd := np.argwhere(~np.isin(targets, (0, 1)))).size:
-        case, label = odd[0]
-        raise DataError(f"{cases.name(case)}: label {label} is {targets[case, label]:g}, expected 0 or 1 ({len(odd)} "
-                        "such labels).")  # fmt: skip
-    if numbers and (gaps := np.argwhere(~np.isfinite(targets))).size:
-        raise DataError(f"{cases.name(gaps[0][0])}: NaN in its target ({len(gaps)} in all); fill it or leave the case "
-                        "out.")  # fmt: skip
+        raise DataError(f"{cases.source}: targets of {targets.dtype}, expected numbers for {kind}; text is for classes")
+    good = np.isin(targets, (0, 1)) if kind == "multilabel" else np.isfinite(targets) if numbers else np.array(True)
+    if (odd := np.argwhere(~good)).size:
+        expected = "0 or 1" if kind == "multilabel" else "a finite number"
+        which = f"label {odd[0][1]}" if targets.ndim > 1 else "its target"
+        raise DataError(f"{cases.name(odd[0][0])}: {which} is {targets[tuple(odd[0])]:g}, expected {expected} "
+                        f"({len(odd)} such); fill it or leave the case out.")  # fmt: skip
 
 
 def _strata(targets: np.ndarray, kind: str) -> np.ndarray:
@@ -166,9 +158,7 @@ def _stratified_order(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rest[np.argsort(points)]
 
 
-def _encode(
-    cases: Cases, rows: dict[str, np.ndarray]
-) -> tuple[np.ndarray, tuple[str, ...], tuple[tuple[float, ...], tuple[float, ...]] | None]:
+def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...], Scale | None]:
     """Targets as training takes them, classes, and the scale of real targets."""
     targets, train = cases.targets, rows["train"]
     if cases.kind == "multiclass":
@@ -177,20 +167,17 @@ def _encode(
             raise DataError(f"{cases.source}: every training case has the label {known[0]!s}; expected two classes.")
         place = np.searchsorted(known, targets).clip(max=known.size - 1)
         if (unseen := np.flatnonzero(known[place] != targets)).size:
-            raise DataError(
-                f"{cases.name(unseen[0])}: label {targets[unseen[0]]!s} never occurs in training "
-                f"({unseen.size} such cases); move some to the training part or leave them out."
-            )
+            raise DataError(f"{cases.name(unseen[0])}: label {targets[unseen[0]]!s} never occurs in training "
+                            f"({unseen.size} such cases); move some to training or leave them out.")  # fmt: skip
         return place.astype(np.int64), tuple(str(label) for label in known), None
     if cases.kind == "multilabel":
         classes = cases.classes or tuple(str(i) for i in range(targets.shape[1]))
-        if (unseen := np.flatnonzero(~(targets[train] > 0).any(axis=0))).size:
-            raise DataError(f"{cases.source}: label {classes[unseen[0]]} never occurs in training; leave it out.")
+        for unseen in np.flatnonzero(~(targets[train] > 0).any(axis=0)):
+            raise DataError(f"{cases.source}: label {classes[unseen]} never occurs in training; leave it out.")
         return targets.astype(np.float32), classes, None
     real = targets.reshape(len(targets), -1).astype(np.float64)
     mean, std = real[train].mean(axis=0), real[train].std(axis=0)
-    if (std == 0).any():
-        flat = int(np.flatnonzero(std == 0)[0])
+    for flat in np.flatnonzero(std == 0):
         raise DataError(f"{cases.source}: target {flat} is constant ({mean[flat]:g}) in training; nothing to learn.")
     return ((real - mean) / std).astype(np.float32), (), (tuple(mean.tolist()), tuple(std.tolist()))
 
@@ -199,21 +186,17 @@ def _channel_scale(cases: Cases, train: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Mean and standard deviation (channels,) float32 over true samples of the training cases; NaN is refused."""
     finite = np.isfinite(cases.values)
     if not finite.all():
-        gaps = np.argwhere(~finite)
-        case, step, channel = (int(i) for i in gaps[0])
-        raise DataError(
-            f"{cases.name(case)}: NaN (or infinity) at step {step}, channel {channel} ({len(gaps)} in all); "
-            f"fill it or leave the case out."
-        )
+        case, step, channel = (int(i) for i in np.argwhere(~finite)[0])
+        raise DataError(f"{cases.name(case)}: NaN (or infinity) at step {step}, channel {channel} "
+                        f"({(~finite).sum()} in all); fill it or leave the case out.")  # fmt: skip
     count = int(cases.lengths[train].sum())
     inside = np.arange(cases.values.shape[1]) < cases.lengths[:, None]
     chunks = np.array_split(train, max(1, train.size // 256))
     mean = sum(cases.values[rows][inside[rows]].sum(axis=0, dtype=np.float64) for rows in chunks) / count
     std = np.sqrt(sum(((cases.values[rows][inside[rows]] - mean) ** 2).sum(axis=0) for rows in chunks) / count)
-    if (flat := np.flatnonzero(std <= 1e-7 * np.abs(mean))).size:  # float32 knows no finer difference
-        raise DataError(
-            f"{cases.source}: channel {flat[0]} is constant ({mean[flat[0]]:g}) in all training cases; leave it out."
-        )
+    for flat in np.flatnonzero(std <= 1e-7 * np.abs(mean)):  # float32 knows no finer difference
+        raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in all training cases; leave it "
+                        "out.")  # fmt: skip
     return mean.astype(np.float32), std.astype(np.float32)
 
 
@@ -237,7 +220,7 @@ def load_recordings(name: str, listed: Recordings, read: Callable[[Path], Signal
     prepared = cached(name, folder, [folder], {"names": listed.files}, lambda: _read_all(listed, read))
     skipped = prepared.bad_files(skip_bad, str(folder))
     good = np.array([file not in skipped for file in listed.files])
-    files = [file for file in listed.files if file not in skipped]
+    files = np.array(listed.files)[good]
     targets = np.asarray(listed.targets, dtype=str if listed.kind == "multiclass" else None)
     cases = Cases(
         np.array(prepared.arrays["values"]),
@@ -260,31 +243,27 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
     the set; files that differ count as bad.
     """
     signals: dict[str, Signal] = {}
-    formats: dict[str, str] = {}
     bad: dict[str, str] = {}
     for file in listed.files:
-        if file in signals:
-            raise DataError(f"{listed.folder}: {file} is listed twice; list every record once.")
         try:
             signals[file] = read(listed.folder / file)
-            formats[file] = _format(signals[file])
         except DataError as reason:
             bad[file] = str(reason)
     if not signals:
-        raise DataError(
-            f"{listed.folder}: none of {len(bad)} files could be read; the first: {next(iter(bad.values()))}"
-        )
+        first = next(iter(bad.values()))
+        raise DataError(f"{listed.folder}: none of {len(bad)} files could be read; the first: {first}")
+    formats = {file: _format(signal) for file, signal in signals.items()}
     common = collections.Counter(formats.values()).most_common(1)[0][0]
     for file, found in formats.items():
         if found.lower().replace("µ", "u") != common.lower().replace("µ", "u"):
             bad[file] = f"{listed.folder / file}: {found}; the others have {common}."
             del signals[file]
-    first = next(iter(signals.values()))
+    one = next(iter(signals.values()))
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)
-    values = np.zeros((len(signals), int(lengths.max()), first.values.shape[1]), np.float32)
+    values = np.zeros((len(signals), int(lengths.max()), one.values.shape[1]), np.float32)
     for row, signal in zip(values, signals.values(), strict=True):
         row[: len(signal.values)] = signal.values
-    notes = {"bad": bad, "sampling_rate": first.sampling_rate, "channels": first.channels}
+    notes = {"bad": bad, "sampling_rate": one.sampling_rate, "channels": one.channels}
     return Prepared({"values": values, "lengths": lengths}, notes)
 
 
@@ -292,14 +271,3 @@ def _format(signal: Signal) -> str:
     named = f" ({', '.join(signal.channels)})" if signal.channels else ""
     measured = f" in {', '.join(signal.units)}" if signal.units else ""
     return f"{signal.sampling_rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
-
-
-def checksum(folder: Path, files: Iterable[Path]) -> str:
-    """Digest that tells files below a folder from others: names and contents; of WAV files, names and sizes."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for path in files if path.is_file()):
-        digest.update(f"{os.path.relpath(path, folder)}\0{path.stat().st_size}\n".encode())
-        if path.suffix.lower() != ".wav":
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()

@@ -12,9 +12,9 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from wavessm.data.published import Published, digest, get_published
@@ -115,18 +115,9 @@ def _unpack(archive: Path, known: Published, final: Path) -> None:
     """The wanted folder of an archive, first beside its final place, then moved there."""
     beside = final.with_name(f".{final.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    found = False
     try:
-        for name, source in _members(archive):
-            below = _below(name, known.inside)
-            if below is None:
-                continue
-            (beside / below).parent.mkdir(parents=True, exist_ok=True)
-            with open(beside / below, "wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-            found = True
-        if not found:
+        _extract(archive, known.inside, beside)
+        if not beside.exists():
             raise DataError(f"{archive}: no {known.inside} in it; has the publisher changed the archive?")
         os.replace(beside, final)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
@@ -136,34 +127,31 @@ def _unpack(archive: Path, known: Published, final: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Names and contents of the plain files in an archive; links and devices are passed over."""
+def _extract(archive: Path, inside: str, folder: Path) -> None:
+    """The plain files below the folder `inside` of an archive; links and devices are passed over."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
-                if not info.is_dir():
-                    with packed.open(info) as file:
-                        yield info.filename, file
+                if not info.is_dir() and (below := _below(info.filename, inside)):
+                    info.filename = below
+                    packed.extract(info, folder)
         return
     with tarfile.open(archive, "r|*") as stream:  # as a stream: an archive may have millions of members
         for member in stream:
-            if member.isfile() and (content := stream.extractfile(member)) is not None:
-                yield member.name, content
+            if member.isfile() and (below := _below(member.name, inside)):
+                stream.extract(member.replace(name=below, deep=False), folder, filter="data")
 
 
-def _below(name: str, inside: str) -> Path | None:
+def _below(name: str, inside: str) -> str | None:
     """Path of a member below the wanted folder, wherever in the archive that is; None for others.
 
-    >>> str(_below("lra_release/lra_release/listops-1000/basic_val.tsv", "listops-1000"))
+    >>> _below("lra_release/lra_release/listops-1000/basic_val.tsv", "listops-1000")
     'basic_val.tsv'
     >>> _below("../etc/passwd", "") is None
     True
     """
-    parts = [part for part in PurePosixPath(name).parts if part != "."]
-    if ".." in parts or PurePosixPath(name).is_absolute():
+    path = PurePosixPath(name)
+    if ".." in path.parts or path.is_absolute():
         return None
-    wanted = list(PurePosixPath(inside).parts)
-    for at in range(len(parts) - len(wanted)):
-        if parts[at : at + len(wanted)] == wanted:
-            return Path(*parts[at + len(wanted) :])
-    return None
+    _, found, below = f"/{path}".partition(f"/{inside}/" if inside else "/")
+    return below if found else None

@@ -5,17 +5,15 @@ Modules of `datasets/` describe their sets in `PUBLISHED`; `fetch.py` downloads 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from wavessm.data.task import modules
 from wavessm.errors import DataError, unknown_name
-
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
 
 
 class Finding(NamedTuple):
@@ -42,8 +40,10 @@ class Published:
     Attributes:
         licence: its licence, as the publisher states it.
         homepage: where it is published.
-        find: data folder → files and folders of the set; raises `DataError` where one is missing.
-        check: data folder → findings about files, counts and checksums.
+        options: the `PublishedOptions` that read it.
+        cases: published numbers of training, validation and test cases.
+        symbols: published number of symbols, of sets of tokens.
+        check: options → findings; None compares the numbers of cases and symbols.
         url: file or archive to download; "" where only a person can, and `remark` says how.
         place: what it becomes below the data folder.
         inside: folder of the archive that becomes it; "" for the whole archive.
@@ -53,13 +53,20 @@ class Published:
 
     licence: str
     homepage: str
-    find: Callable[[Path], list[Path]]
-    check: Callable[[Path], list[Finding]]
+    options: Any
+    cases: tuple[int, int, int] = (0, 0, 0)
+    symbols: int = 0
+    check: Callable[[Any], list[Finding]] | None = None
     url: str = ""
     place: str = ""
     inside: str = ""
     sha256: str | None = None
     remark: str = ""
+
+    def at(self, root: str | Path) -> Any:
+        """Return the options for a data folder; files that cannot be read are left out and listed."""
+        names = {field.name for field in dataclasses.fields(self.options)}
+        return dataclasses.replace(self.options, root=str(root), **({"skip_bad": True} if "skip_bad" in names else {}))
 
 
 def published() -> dict[str, Published]:
@@ -80,7 +87,7 @@ def list_sets(root: str | Path) -> list[Row]:
     rows = []
     for name, known in published().items():
         try:
-            files = known.find(Path(root))
+            files = known.at(root).files()
         except DataError:
             files = []
         rows.append(Row(name, bool(files), sum(map(_size, files)), known.licence, known.homepage))
@@ -90,11 +97,18 @@ def list_sets(root: str | Path) -> list[Row]:
 def check_set(root: str | Path, name: str) -> list[Finding]:
     """Check a set under `root`: files, counts, checksums; one finding each."""
     known = get_published(name)
+    options = known.at(root)
     try:
-        known.find(Path(root))
-        return known.check(Path(root))
+        options.files()
+        if known.check is not None:
+            return known.check(options)
+        data = options.load(0)
     except DataError as reason:
         return [Finding("problem", str(reason))]
+    findings = [Finding("problem", f"{file} cannot be read") for file in data.info.skipped[:20]]
+    found = (len(data.train), len(data.val), len(data.test))
+    findings.append(expect("training, validation and test cases", found, known.cases))
+    return findings + ([expect("symbols", len(data.info.symbols), known.symbols)] if known.symbols else [])
 
 
 def expect(what: str, found: object, expected: object) -> Finding:
@@ -102,14 +116,6 @@ def expect(what: str, found: object, expected: object) -> Finding:
     if found == expected:
         return Finding("ok", f"{what}: {found}")
     return Finding("problem", f"{what}: {found}, expected {expected}")
-
-
-def check_cases(data: DataSet, cases: tuple[int, int, int], symbols: int = 0) -> list[Finding]:
-    """Compare the number of training, validation and test cases, and of symbols, with those published."""
-    findings = [Finding("problem", f"{file} cannot be read") for file in data.info.skipped[:20]]
-    found = (len(data.train), len(data.val), len(data.test))
-    findings.append(expect("training, validation and test cases", found, cases))
-    return findings + ([expect("symbols", len(data.info.symbols), symbols)] if symbols else [])
 
 
 def digest(path: Path, algorithm: str) -> str:

@@ -1,21 +1,19 @@
-"""What a loader hands to training: a `DataSet` of three sources of batches and a `DataInfo`.
+"""One split of a set: a `Source`, on one device as a whole. It gathers batches there, without worker processes.
 
-A `Source` is one split. It is on one device as a whole and gathers batches there, so no worker process is needed.
-`crops.py` has the sources that draw at random; modules of `datasets/` build sets, `training/` takes batches from them.
+`crops.py` has the sources that draw at random; `training/` takes batches from all of them.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.errors import OptionError, ShapeError
+from wavessm.data.info import DataInfo as DataInfo
+from wavessm.data.info import DataSet as DataSet
+from wavessm.errors import ShapeError
 
 PAD = 0  # the padding token
 _STEP = 64  # widths of buckets are multiples of it
@@ -81,8 +79,7 @@ class Source:
         return None
 
     def set_state(self, state: Tensor) -> None:
-        """Continue from a state of `get_state`."""
-        raise OptionError(f"{type(self).__name__}: draws nothing, so it has no generator to set.")
+        """Continue from a state of `get_state`; sources that draw nothing ignore it."""
 
 
 class Arrays(Source):
@@ -105,9 +102,6 @@ class Arrays(Source):
         for name, values in (("y", y), ("lengths", lengths)):
             if values is not None and len(values) != len(x):
                 raise ShapeError(f"Arrays: x has {len(x)} cases but {name} has {len(values)}; give one per case.")
-        if lengths is not None and len(x) and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
-            raise ShapeError(f"Arrays: lengths run from {int(lengths.min())} to {int(lengths.max())}, expected 1 to "
-                             f"{x.shape[1]}, the length of x.")  # fmt: skip
         self.x, self.y, self.lengths = x, y, lengths
         self.factor: float | Tensor | None = None if affine is None else affine[0]
         self.offset: float | Tensor | None = None if affine is None else affine[1]
@@ -151,9 +145,6 @@ class Windows(Source):
         starts: Tensor,
         future_calendar: bool = False,
     ) -> None:
-        last = int(starts.max()) + context + horizon if len(starts) else 0
-        if last > len(series):
-            raise ShapeError(f"Windows: the last window ends at row {last}, but the series has {len(series)} rows.")
         self.series, self.marks, self.starts, self.future_calendar = series, marks, starts, future_calendar
         self.context, self.horizon, self.columns = context, horizon, tuple(columns)
 
@@ -193,8 +184,6 @@ class Tokens(Source):
     _stay = ("sizes",)  # looked up for every batch
 
     def __init__(self, flat: Tensor, starts: Tensor, lengths: Tensor, y: Tensor) -> None:
-        if len(y) and (int(lengths.min()) < 1 or int((starts + lengths).max()) > len(flat)):
-            raise ShapeError(f"Tokens: a case is empty or ends behind the {len(flat)} tokens there are.")
         self.flat, self.starts, self.lengths, self.y = flat, starts, lengths, y
         self.sizes = lengths.cpu().flatten(1).amax(1) if lengths.dim() > 1 else lengths.cpu()  # (cases,)
         self.widths: tuple[int, ...] = ()
@@ -225,8 +214,6 @@ class Tokens(Source):
 
         With one, every batch is as wide as the longest case: fixed shapes, and no length is read.
         """
-        if count < 1 or not len(self):
-            raise OptionError(f"Tokens.in_buckets: {count} buckets for {len(self)} cases; expected one of each.")
         shares = torch.arange(1, count + 1, dtype=torch.float64) / count
         quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
         rounded = (quantiles + _STEP - 1) // _STEP * _STEP
@@ -253,95 +240,3 @@ class Tokens(Source):
             return 1.0
         widths = torch.tensor(self.widths)
         return float(widths[torch.searchsorted(widths, self.sizes)].double().mean()) / self.widths[-1]
-
-
-Scale = tuple[tuple[float, ...], tuple[float, ...]]
-"""Means and standard deviations."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataInfo:
-    """What training, evaluation and prediction need to know about a set, as plain numbers and strings."""
-
-    kind: str  # "multilabel", "multiclass", "forecast" or "regression"
-    d_input: int
-    d_output: int
-    length: int  # of x; of the context for "forecast"
-    classes: tuple[str, ...] = ()
-    horizon: int = 0
-    columns: tuple[str, ...] = ()  # names of the outputs of a forecast
-    channels: tuple[str, ...] = ()  # names of the inputs, where known
-    scale: Scale | None = None  # of the input channels, or one for all; x in a batch is (raw - mean) / std
-    target_scale: Scale | None = None  # of the outputs, for "forecast" and "regression"
-    sampling_rate: float | None = None  # hertz
-    mark_sizes: tuple[int, ...] = ()  # table sizes of marks that are embedded
-    mark_width: int = 0  # number of marks that are real
-    target_variance: float | None = None  # known in closed form for generated sets
-    step: float | None = None  # seconds between rows of a series
-    offset: str = ""  # of its clock to UTC, where the dates have one
-    skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
-    symbols: tuple[str, ...] = ()  # what the numbers of a token sequence stand for; d_input is then 1
-    step_scale: Scale | None = None  # of every step, for one channel
-    parts: tuple[str, ...] = ()  # of the test split: the same number of cases each, one after another, scored apart
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Scale raw values (…, channels) as x in a batch is."""
-        if self.step_scale is not None:
-            mean, std = (_row(values[: x.shape[-2]], x)[:, None] for values in self.step_scale)
-            return (x[..., : len(mean), :] - mean) / std
-        return x if self.scale is None else (x - _row(self.scale[0], x)) / _row(self.scale[1], x)
-
-    def restore(self, y: Tensor) -> Tensor:
-        """Return outputs (…, d_output) in the units of the data, in float64: float32 has few digits at a high level."""
-        y = y.double()
-        return y if self.target_scale is None else y * _row(self.target_scale[1], y) + _row(self.target_scale[0], y)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DataInfo:
-        """Return the info of `to_dict`, JSON's lists as tuples; the older name `rate` is understood.
-
-        >>> info = DataInfo("regression", 2, 1, 10, scale=((0.0, 1.0), (1.0, 2.0)))
-        >>> import json
-        >>> DataInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
-        True
-        """
-        values = {"sampling_rate" if name == "rate" else name: _tuples(value) for name, value in values.items()}
-        if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
-            raise OptionError(f"DataInfo: unknown field {unknown[0]!r}; written by another version of wavessm?")
-        return cls(**values)
-
-
-def _row(values: tuple[float, ...], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-    """Three splits and what is known about them."""
-
-    name: str
-    train: Source
-    val: Source
-    test: Source
-    info: DataInfo
-
-    def to(self, device: torch.device | str) -> DataSet:
-        """Return the set with all three splits on a device."""
-        return dataclasses.replace(self, **{part: getattr(self, part).to(device) for part in ("train", "val", "test")})
-
-
-def split_set(name: str, arrays: Mapping[str, np.ndarray], info: DataInfo, affine: Affine | None = None) -> DataSet:
-    """Return the set of the arrays x_train, y_train, x_val, y_val, x_test, y_test; see `Arrays` for `affine`."""
-
-    def part(name: str) -> Arrays:
-        return Arrays(torch.from_numpy(arrays[f"x_{name}"]), torch.from_numpy(arrays[f"y_{name}"]), affine=affine)
-
-    return DataSet(name, part("train"), part("val"), part("test"), info)

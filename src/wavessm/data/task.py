@@ -1,6 +1,6 @@
 """Tasks by name: options of their data, how to load them, recipes. Modules of `datasets/` define them.
 
-Nothing here imports torch, NumPy or pandas, so that `wavessm train TASK --help` is fast. Read `source.py` next.
+No torch or pandas is imported here or in `datasets/`, so that `wavessm train TASK --help` is fast. Next: `info.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wavessm.errors import DataError, OptionError, unknown_name
 from wavessm.nn.config import check_fields
 
 if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
+    from wavessm.data.info import DataSet
 
 ROOT_VARIABLE = "WAVESSM_DATA"
 ENTRY_POINTS = "wavessm.tasks"
@@ -60,6 +60,52 @@ class DataOptions:
     def checksum(self) -> str:
         """Digest that tells a user's files from others of the same shape; empty for published and generated sets."""
         return ""
+
+
+@dataclass(frozen=True)
+class PublishedOptions(DataOptions):
+    """Options of a published set."""
+
+    root: str = ""
+    """Folder of the published sets, or of this one; default $WAVESSM_DATA."""
+
+    def files(self) -> list[Path]:
+        """Return the files and folders that the set is made of; raises `DataError` where one is missing."""
+        raise NotImplementedError
+
+    def find(self, places: Iterable[str], wanted: Iterable[str], missing: str, source: str) -> Path:
+        """Return the first of `places` below the data folder that holds all `wanted` files or folders.
+
+        Raises:
+            DataError: what is `missing`, where it was looked for, and its `source`.
+        """
+        root, wanted = data_root(self.root), list(wanted)
+        for folder in (root / place for place in places):
+            if all((folder / name).exists() for name in wanted):
+                return folder
+        raise DataError(f"{missing} in {root}; {source}")
+
+
+@dataclass(frozen=True)
+class OwnOptions(DataOptions):
+    """Options of a user's own data."""
+
+    def files(self) -> list[Path]:
+        """Return the files that are read."""
+        raise NotImplementedError
+
+    def place(self) -> Path:
+        """Return the folder or file of the data, the first option."""
+        option = dataclasses.fields(self)[0].name
+        if not getattr(self, option):
+            raise OptionError(f"where are the data? Give them after the name of the task, or with --{option}.")
+        return Path(getattr(self, option))
+
+    def checksum(self) -> str:
+        from wavessm.data.cache import checksum
+
+        place = self.place()
+        return checksum(place if place.is_dir() else place.parent, self.files())
 
 
 @dataclass(frozen=True)
@@ -191,23 +237,3 @@ def data_root(given: str = "") -> Path:
     if not root:
         raise OptionError(f"no data folder: give it with --root FOLDER, or set {ROOT_VARIABLE}.")
     return Path(root)
-
-
-def data_path(given: str, option: str) -> Path:
-    """Return where a user's own data are; refuse an empty value."""
-    if not given:
-        raise OptionError(f"where are the data? Give them after the name of the task, or with --{option}.")
-    return Path(given)
-
-
-def find_folder(root: str | Path, places: Iterable[str], wanted: Iterable[str], missing: str) -> Path:
-    """Return the first of `places` below `root` that holds all `wanted` files or folders.
-
-    Raises:
-        DataError: with the text `missing`, where there is none.
-    """
-    wanted = list(wanted)
-    for folder in (Path(root) / place for place in places):
-        if all((folder / name).exists() for name in wanted):
-            return folder
-    raise DataError(missing)

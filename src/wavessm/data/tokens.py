@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-import torch
 
 from wavessm.data.cache import Prepared, cached
-from wavessm.data.source import DataInfo, DataSet, Tokens
+from wavessm.data.info import DataInfo, DataSet
+from wavessm.data.task import PublishedOptions, Recipe
 from wavessm.errors import DataError
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNKNOWN, END = 1, 2
 _CODES = 0x110000  # of Unicode
 _FIELDS = ("flat", "starts", "lengths", "y")
-
-TokenParts = tuple[Mapping[str, Iterator[tuple[np.ndarray, int]]], Sequence[str]]
-"""Sequences with their labels, by part, and the symbols that the numbers stand for."""
+Tokens = Iterable[tuple[np.ndarray, int]]
+"""Sequences with their labels."""
 
 
 class Vocabulary:
@@ -60,49 +60,79 @@ def _codes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-def token_set(
-    name: str,
-    folder: Path,
-    files: Iterable[Path],
-    options: dict[str, Any],
-    classes: tuple[str, ...],
-    read: Callable[[], TokenParts],
-    pairs: bool = False,
-) -> DataSet:
-    """Return a set of token sequences, from the cache where it is in it.
+@dataclass(frozen=True)
+class TokenOptions(PublishedOptions):
+    """A set of token sequences: subclasses find its files and read them."""
 
-    Args:
-        name: of the set.
-        folder: of the set.
-        files: files and folders below it that the set depends on.
-        options: options that it depends on, "max_length" among them.
-        classes: names of the classes.
-        read: reads the parts; where "val" is not among them, it is the training part.
-        pairs: whether sequences 2i and 2i + 1 belong together.
-    """
+    max_length: int = 0
+    """Tokens of the longest sequence, its end included."""
 
-    def build() -> Prepared:
-        parts, symbols = read()
+    name: ClassVar[str]
+    classes: ClassVar[tuple[str, ...]]
+    pairs: ClassVar[bool] = False
+    """Whether sequences 2i and 2i + 1 belong together."""
+
+    def parts(self) -> dict[str, Path]:
+        """Return the file or folder of each part; where "val" is not among them, it is the training part."""
+        raise NotImplementedError
+
+    def read(self, path: Path) -> Iterable[tuple[str, int]]:
+        """Return the texts of a part with their labels."""
+        raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        return list(self.parts().values())
+
+    def encode(self, parts: dict[str, Path], min_count: int = 1) -> tuple[dict[str, Tokens], Sequence[str]]:
+        """Return the sequences of each part, and the symbols; by default the characters of the cut training texts."""
+        longest = self.max_length
+        words = Vocabulary.of((text[: longest - 1] for text, _ in self.read(parts["train"])), min_count)
+        encoded: dict[str, Tokens] = {
+            part: ((words.encode(text, longest), label) for text, label in self.read(path))
+            for part, path in parts.items()
+        }
+        return encoded, words.symbols
+
+    def load(self, seed: int) -> DataSet:
+        import torch
+
+        from wavessm.data import source
+
+        paths = self.parts()
+        folder = paths["train"].parent
+        options = {name: value for name, value in vars(self).items() if name in ("max_length", "min_count")}
+        prepared = cached(self.name, folder, paths.values(), options, lambda: self._prepare(paths))
+        sources = {
+            part: source.Tokens(*(torch.from_numpy(prepared.arrays[f"{field}_{part}"]) for field in _FIELDS))
+            for part in paths
+        }
+        symbols = tuple(prepared.notes["symbols"])
+        info = DataInfo("multiclass", 1, len(self.classes), self.max_length, classes=self.classes, symbols=symbols)
+        return DataSet(self.name, sources["train"], sources.get("val", sources["train"]), sources["test"], info)
+
+    def _prepare(self, paths: dict[str, Path]) -> Prepared:
         arrays: dict[str, np.ndarray] = {}
+        parts, symbols = self.encode(paths)
         for part, cases in parts.items():
             listed = list(cases)
             if not listed:
-                raise DataError(f"{folder}: the {part} part has no cases.")
+                raise DataError(f"{paths[part]}: the {part} part has no cases.")
             tokens, labels = zip(*listed, strict=True)
             y, lengths = np.array(labels, np.int64), np.array([len(case) for case in tokens], np.int64)
             starts = np.cumsum(lengths) - lengths
-            if pairs:
+            if self.pairs:
                 starts, lengths, y = starts.reshape(-1, 2), lengths.reshape(-1, 2), y[::2]
             values = (np.concatenate(tokens), starts, lengths, y)
             arrays |= {f"{field}_{part}": array for field, array in zip(_FIELDS, values, strict=True)}
         return Prepared(arrays, {"symbols": list(symbols)})
 
-    prepared = cached(name, folder, files, options, build)
-    sources = {
-        part: Tokens(*(torch.from_numpy(prepared.arrays[f"{field}_{part}"]) for field in _FIELDS))
-        for part in ("train", "val", "test")
-        if f"flat_{part}" in prepared.arrays
-    }
-    symbols = tuple(prepared.notes["symbols"])
-    info = DataInfo("multiclass", 1, len(classes), options["max_length"], classes=classes, symbols=symbols)
-    return DataSet(name, sources["train"], sources.get("val", sources["train"]), sources["test"], info)
+
+def recipes(batch_size: int, epochs: int, prenorm: bool = True) -> dict[str, Recipe]:
+    """Return the recipes of the token sets of the Long Range Arena."""
+    post = {} if prenorm else {"prenorm": False}
+    paper = Recipe(
+        {"d_model": 256, "n_layers": 6, "norm": "batch", "bidirectional": True, **post},
+        {"lr": 0.01, "weight_decay": 0.05, "batch_size": batch_size, "epochs": epochs, "eval_batch_size": 64,
+         "dt_rate": "global", "precision": "tf32"},
+    )  # fmt: skip
+    return {"paper": paper, "best": paper.change("as paper; batches hold cases of like length", buckets=8)}

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from wavessm.data.source import DataInfo, DataSet, Windows
+from wavessm.data.info import DataInfo, DataSet
 from wavessm.data.tables import import_pandas, need_columns, numbers, parse_dates, read_table
-from wavessm.data.task import CALENDARS
-from wavessm.errors import DataError, check_int, unknown_name
+from wavessm.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
 
 Parts = dict[str, tuple[int, int]]  # part -> first row, row after the last
 
@@ -62,6 +64,8 @@ def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch
             the first two of the day, 24 in all: a mean for every hour and season is then linear in them.
         minutes: whether rows are closer than an hour.
     """
+    import torch
+
     if calendar.startswith("waves"):
         return torch.from_numpy(_waves(seconds, year=calendar == "waves-year")), ()
     now = import_pandas().DatetimeIndex(seconds.astype("datetime64[s]"))
@@ -107,28 +111,23 @@ def window_sets(
         calendar: kind of the marks, see `make_marks`.
         future_calendar: whether a model is given the marks of the horizon too.
     """
-    check_int(context, "context", 1)
-    check_int(horizon, "horizon", 1)
-    if calendar not in CALENDARS:
-        raise unknown_name("calendar", calendar, CALENDARS)
-    for part, (begin, stop) in parts.items():
-        early = begin if part == "train" else begin - context
-        if stop - early < context + horizon or early < 0:
-            raise DataError(
-                f"{series.source}: the {part} part has {stop - begin} rows, too few for context {context} + horizon "
-                f"{horizon}; give more rows, or a shorter context or horizon."
-            )
+    import torch
+
+    from wavessm.data.source import Windows
+
     mean, std = _scale(series, parts["train"])
     scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
-    marks: torch.Tensor | None = None
-    sizes: tuple[int, ...] = ()
+    marks, sizes = None, ()
     if series.seconds is not None:
         marks, sizes = make_marks(series.seconds, calendar, minutes=(series.step or 3600) < 3600)
     columns = tuple(range(len(series.columns)))
     sources = {}
     for part, (begin, stop) in parts.items():
-        begin = begin if part == "train" else begin - context
-        starts = torch.arange(begin, stop - context - horizon + 1)
+        first = begin if part == "train" else begin - context
+        if stop - first < context + horizon or first < 0:
+            raise DataError(f"{series.source}: the {part} part has {stop - begin} rows, too few for context {context} "
+                            f"+ horizon {horizon}; give more rows, or a shorter context or horizon.")  # fmt: skip
+        starts = torch.arange(first, stop - context - horizon + 1)
         sources[part] = Windows(scaled, marks, context, horizon, columns, starts, future_calendar)
     scale = (tuple(mean.tolist()), tuple(std.tolist()))
     info = DataInfo(

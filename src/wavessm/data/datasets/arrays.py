@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from wavessm.data.task import DataOptions, Recipe, Task, data_path
+import numpy as np
+
+from wavessm.data.cases import Cases, guess_kind, make_set
+from wavessm.data.files import read_npy
+from wavessm.data.info import DataSet
+from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from wavessm.data.source import DataSet
 
 log = logging.getLogger("wavessm.data")
 
 
 @dataclass(frozen=True)
-class ArraysOptions(DataOptions):
+class ArraysOptions(OwnOptions):
     """X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
 
     X_val.npy, y_val.npy, X_test.npy, y_test.npy (and lengths_…) are used where they are there; otherwise 15 % each are
@@ -32,11 +32,7 @@ class ArraysOptions(DataOptions):
     """What y means; None takes whole numbers and text for classes, columns of 0 and 1 for labels."""
 
     def load(self, seed: int) -> DataSet:
-        import numpy as np
-
-        from wavessm.data.cases import Cases, guess_kind, make_set
-
-        folder = data_path(self.folder, "folder")
+        folder = self.place()
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
         read = {"train": _read_part(folder, "")}
@@ -61,11 +57,8 @@ class ArraysOptions(DataOptions):
         kind = self.kind or guess_kind(main[1])
         return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder), kind))
 
-    def checksum(self) -> str:
-        from wavessm.data.cases import checksum
-
-        names = [f"{name}{part}.npy" for name in ("X", "y", "lengths") for part in ("", "_val", "_test")]
-        return checksum(Path(self.folder), [Path(self.folder) / name for name in names])
+    def files(self) -> list[Path]:
+        return [self.place() / f"{name}{part}.npy" for name in ("X", "y", "lengths") for part in ("", "_val", "_test")]
 
 
 RECIPES = {
@@ -80,10 +73,6 @@ TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder"),)
 
 def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """X (cases, length, channels) float32, y and lengths of one part, checked against each other."""
-    import numpy as np
-
-    from wavessm.data.files import read_npy
-
     files = {name: folder / f"{name}{suffix}.npy" for name in ("X", "y", "lengths")}
     X, y = read_npy(files["X"]), read_npy(files["y"])
     if X.ndim not in (2, 3) or X.dtype.kind not in "buif" or 0 in X.shape:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from wavessm.data.task import DataOptions, Recipe, Task, data_path
+import numpy as np
 
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
+from wavessm.data.info import DataSet
+from wavessm.data.tables import guess_dates, read_table
+from wavessm.data.task import OwnOptions, Recipe, Task
+from wavessm.data.windows import read_series, window_sets
 
 log = logging.getLogger("wavessm.data")
 
 
 @dataclass(frozen=True)
-class CsvOptions(DataOptions):
+class CsvOptions(OwnOptions):
     """The first 70 % of the rows train, the next 10 % validate, the last 20 % test; see `window_sets`."""
 
     path: str = ""
@@ -35,12 +37,7 @@ class CsvOptions(DataOptions):
     """Give the model the calendar of the horizon too; it is known."""
 
     def load(self, seed: int) -> DataSet:
-        import numpy as np
-
-        from wavessm.data.tables import guess_dates, read_table
-        from wavessm.data.windows import read_series, window_sets
-
-        path = data_path(self.path, "path")
+        path = self.place()
         columns, dates = None if self.target is None else [self.target], self.date_column
         if dates is None:
             table = read_table(path)
@@ -57,10 +54,8 @@ class CsvOptions(DataOptions):
         parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
         return window_sets("csv", series, parts, self.context, self.horizon, self.calendar, self.future_calendar)
 
-    def checksum(self) -> str:
-        from wavessm.data.cases import checksum
-
-        return checksum(Path(self.path).parent, [Path(self.path)])
+    def files(self) -> list[Path]:
+        return [self.place()]
 
 
 _BEST = Recipe(

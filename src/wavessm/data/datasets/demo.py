@@ -14,7 +14,8 @@ from wavessm.data.task import DataOptions, Recipe, Task
 if TYPE_CHECKING:
     import torch
 
-    from wavessm.data.source import Batch, DataSet
+    from wavessm.data.info import DataSet
+    from wavessm.data.source import Batch
 
 EVALUATION_SEEDS = {"val": 20_250_001, "test": 20_250_002}
 """Validation and test cases are the same for every seed of training."""

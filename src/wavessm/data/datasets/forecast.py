@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from wavessm.data.cache import Prepared, cached
+from wavessm.data.info import DataSet
 from wavessm.data.published import Finding, Published, digest, expect
-from wavessm.data.task import DataOptions, Recipe, Task, data_root
+from wavessm.data.tables import read_table
+from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
+from wavessm.data.windows import Parts, Series, read_series, window_sets
 from wavessm.errors import DataError, OptionError, unknown_name
-
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
-    from wavessm.data.windows import Parts, Series
 
 Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
 
@@ -63,11 +65,9 @@ ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
 
 
 @dataclass(frozen=True)
-class ForecastOptions(DataOptions):
+class ForecastOptions(PublishedOptions):
     """Windows of a published series, scaled by the training rows; MSE and MAE are reported in that scale."""
 
-    root: str = ""
-    """Folder of the CSV files, or one that holds forecasting/; default $WAVESSM_DATA."""
     dataset: str = "ETTh1"
     """ETTh1, ETTh2, ETTm1, WTH (weather) or ECL."""
     horizon: int = 24
@@ -85,9 +85,10 @@ class ForecastOptions(DataOptions):
         super().__post_init__()
         object.__setattr__(self, "dataset", ALIASES.get(self.dataset.lower(), self.dataset))
 
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data.windows import window_sets
+    def files(self) -> list[Path]:
+        return [find_series(data_root(self.root), self.dataset, multivariate=False)[0]]
 
+    def load(self, seed: int) -> DataSet:
         if self.dataset not in SETS:
             raise unknown_name("forecasting set", self.dataset, SETS)
         known, multi, context = SETS[self.dataset], self.variables == "multi", self.context
@@ -103,17 +104,6 @@ class ForecastOptions(DataOptions):
         context = context or known.lengths[self.horizon][multi]
         parts = _split_rows(known, series)
         return window_sets(self.dataset, series, parts, context, self.horizon, self.calendar, self.future_calendar)
-
-
-_PAPER = Recipe(
-    {"d_model": 128, "n_layers": 2, "dropout": 0.25},
-    {"lr": 0.01, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "val_per_epoch": 5,
-     "patience": 10, "precision": "tf32"},
-)  # fmt: skip
-_BEST = _PAPER.change(
-    "the last value is taken off the context and put back; lr 2e-3 instead of 1e-2", {"instance_norm": "last"}, lr=2e-3
-)
-TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
 def find_series(root: Path, name: str, multivariate: bool) -> tuple[Path, str]:
@@ -145,19 +135,24 @@ def _split_rows(known: ForecastSet, series: Series) -> Parts:
 
 
 def _read(path: Path) -> Series:
-    import numpy as np
-
-    from wavessm.data.cache import Prepared, cached
-    from wavessm.data.windows import Series, read_series
-
     def build() -> Prepared:
         series = read_series(path, None, "date")
-        assert series.seconds is not None
-        return Prepared({"values": series.values, "seconds": series.seconds}, {"columns": series.columns})
+        return Prepared({"values": series.values, "seconds": series.seconds}, {"columns": series.columns})  # type: ignore[dict-item]
 
     prepared = cached(path.stem, path.parent, [path], {}, build)
     values, seconds = (np.array(prepared.arrays[name]) for name in ("values", "seconds"))
     return Series(values, tuple(prepared.notes["columns"]), seconds, str(path))
+
+
+_PAPER = Recipe(
+    {"d_model": 128, "n_layers": 2, "dropout": 0.25},
+    {"lr": 0.01, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "val_per_epoch": 5,
+     "patience": 10, "precision": "tf32"},
+)  # fmt: skip
+_BEST = _PAPER.change(
+    "the last value is taken off the context and put back; lr 2e-3 instead of 1e-2", {"instance_norm": "last"}, lr=2e-3
+)
+TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
 # -- wavessm data list, check, fetch -----------------------------------------------------------------------------------
@@ -176,15 +171,13 @@ _SHA256 = {
 _ETT_FILES = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"
 
 
-def _check(root: Path, name: str) -> list[Finding]:
-    from wavessm.data.tables import read_table
-
-    known = SETS[name]
-    path, target = find_series(root, name, multivariate=False)
-    data = ForecastOptions(str(root), name, min(known.lengths)).load(0)
+def _check(options: Any) -> list[Finding]:
+    name = options.dataset
+    known, path = SETS[name], options.files()[0]
+    data = options.load(0)
     findings = [
-        Finding("ok", f"{path}: readable, dates rise, no NaN in column {target}"),
-        expect("rows", len(data.train.series), _ROWS[name]),  # type: ignore[attr-defined]
+        Finding("ok", f"{path}: readable, dates rise, no NaN in column {data.info.columns[0]}"),
+        expect("rows", len(data.train.series), _ROWS[name]),
         expect("seconds between rows", data.info.step, 900.0 if name == "ETTm1" else 3600.0),
     ]
     if path.name == known.file:
@@ -197,19 +190,16 @@ def _check(root: Path, name: str) -> list[Finding]:
 
 
 def _published(name: str) -> Published:
-    licence, sha256 = "see the publisher", _SHA256.get(name)
-    url, remark = "", "its publisher keeps it on a shared drive: download it by hand into forecasting/"
-    if sha256:
-        licence, url, remark = "CC BY-ND 4.0", f"{_ETT_FILES}/{name}.csv", ""
+    sha256, options = _SHA256.get(name), ForecastOptions(dataset=name, horizon=min(SETS[name].lengths))
     return Published(
-        licence,
+        "CC BY-ND 4.0" if sha256 else "see the publisher",
         SETS[name].published,
-        lambda root: [find_series(root, name, multivariate=False)[0]],
-        lambda root: _check(root, name),
-        url,
-        f"forecasting/{name}.csv",
+        options,
+        check=_check,
+        url=f"{_ETT_FILES}/{name}.csv" if sha256 else "",
+        place=f"forecasting/{name}.csv",
         sha256=sha256,
-        remark=remark,
+        remark="" if sha256 else "its publisher keeps it on a shared drive: download it by hand into forecasting/",
     )
 
 

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from wavessm.data.published import Finding, Published, check_cases
-from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
+import numpy as np
+
+from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.info import DataInfo, DataSet, split_set
+from wavessm.data.published import Published
+from wavessm.data.task import PublishedOptions, Recipe, Task
 from wavessm.errors import DataError, MissingExtraError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from wavessm.data.cache import Prepared
-    from wavessm.data.source import DataSet
 
 ARENA = "https://github.com/google-research/long-range-arena"
 SIZES = {"pathfinder": 32, "pathx": 128}
 LEVEL = "curv_contour_length_14"
 COUNT = 200_000
 RECORD = "generated.json"
-CLASSES = ("apart", "joined")
-_SPLIT_SEED = 42
 
 
 def arena_places(*below: str) -> list[str]:
@@ -37,20 +32,17 @@ def arena_places(*below: str) -> list[str]:
     return [f"{place}/{each}" for place in (".", "lra_release", "lra_release/lra_release") for each in below]
 
 
-def arena_published(
-    place: str, find: Callable[[Path], list[Path]], check: Callable[[Path], list[Finding]], remark: str
-) -> Published:
+def arena_published(place: str, options: Any, cases: tuple[int, int, int], symbols: int, remark: str) -> Published:
     """Return the description of a set in the archive of the Long Range Arena."""
     url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
-    return Published("Apache 2.0 (its code)", ARENA, find, check, url, place, place, remark=remark)
+    licence = "Apache 2.0 (its code)"
+    return Published(licence, ARENA, options, cases, symbols, None, url, place, place, remark=remark)
 
 
 @dataclass(frozen=True)
-class PathfinderOptions(DataOptions):
+class PathfinderOptions(PublishedOptions):
     """x (batch, size², 1) row by row, y 1 where the discs mark one path. Split 80, 10 and 10 %, as state-spaces/s4."""
 
-    root: str = ""
-    """Folder that holds pathfinder32/ (pathfinder128/ for Path-X), generated or released; default $WAVESSM_DATA."""
     name: Literal["pathfinder", "pathx"] = "pathfinder"
     """pathfinder or pathx."""
     center: bool = False
@@ -58,19 +50,78 @@ class PathfinderOptions(DataOptions):
     skip_bad: bool = False
     """Leave out pictures that cannot be read, and list them."""
 
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data.cache import cached
-        from wavessm.data.source import DataInfo, split_set
+    def files(self) -> list[Path]:
+        below = f"pathfinder{SIZES[self.name]}/{LEVEL}"
+        source = f"make it with `wavessm data generate {self.name}`, or unpack the release of {ARENA}."
+        return [self.find(arena_places(below), ["metadata"], f"{self.name}: no {below}", source)]
 
-        folder, size = find_pathfinder(data_root(self.root), self.name), SIZES[self.name]
+    def load(self, seed: int) -> DataSet:
+        (folder,), size = self.files(), SIZES[self.name]
         # Of the pictures only the folders are looked at: hundreds of thousands of files take long to ask about.
         folders = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(folder / "imgs"))
         files = [folder / "metadata"]
         prepared = cached(self.name, folder, files, {"folders": folders}, lambda: _read_all(folder, size))
         skipped = prepared.bad_files(self.skip_bad, str(folder))
         mean, std = (127.5, 127.5) if self.center else (0.0, 255.0)
-        info = DataInfo("multiclass", 1, 2, size**2, classes=CLASSES, scale=((mean,), (std,)), skipped=skipped)
+        classes = ("apart", "joined")
+        info = DataInfo("multiclass", 1, 2, size**2, classes=classes, scale=((mean,), (std,)), skipped=skipped)
         return split_set(self.name, prepared.arrays, info, (1 / std, -mean / std))
+
+
+def _read_metadata(folder: Path) -> dict[str, int]:
+    """File and label of every picture, batch by batch."""
+    files = sorted((folder / "metadata").glob("[0-9]*.npy"), key=lambda path: int(path.stem))
+    if (folder / RECORD).exists():
+        started = json.loads((folder / RECORD).read_text())
+        batches = -(-started["count"] // started["batch"])
+        if len(files) != batches:
+            raise DataError(f"{folder}: {len(files)} batches of {batches}; the generator was stopped, run it again "
+                            f"with count {started['count']} and seed {started['seed']}.")  # fmt: skip
+    found = {}
+    for path in files:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            fields = line.split()
+            if len(fields) < 4 or fields[3] not in ("0", "1"):
+                raise DataError(f"{path}: line {number} has no label 0 or 1 in its fourth field.")
+            found[f"{fields[0]}/{fields[1]}"] = int(fields[3])
+    return found
+
+
+def _read_all(folder: Path, size: int) -> Prepared:
+    """Pictures (cases, size², 1) uint8 and labels of the three parts, each in the order of the split."""
+    from torch import Generator, randperm
+
+    Image, labels = pillow(), _read_metadata(folder)
+
+    def read(name: str) -> np.ndarray:
+        try:
+            with Image.open(folder / name) as image:
+                values = np.asarray(image.convert("L"))
+            if values.shape != (size, size):
+                raise ValueError(f"{values.shape[1]} × {values.shape[0]} pixels, expected {size} × {size}")
+        except (OSError, ValueError, SyntaxError) as reason:
+            raise DataError(f"{folder / name}: not a readable picture ({' '.join(str(reason).split())}).") from reason
+        return values.reshape(-1, 1)
+
+    pixels, names, bad = read_each(list(labels), read, folder)
+    y = np.array([labels[name] for name in names], np.int64)
+    tenth, order = len(y) // 10, randperm(len(y), generator=Generator().manual_seed(42)).numpy()
+    parts = np.split(order, [len(y) - 2 * tenth, len(y) - tenth])
+    if {*y[parts[0]].tolist()} != {0, 1}:
+        raise DataError(f"{folder}: the training part has not pictures of both kinds; the set is too small.")
+    arrays = {}
+    for part, rows in zip(("train", "val", "test"), parts, strict=True):
+        arrays |= {f"x_{part}": pixels[rows], f"y_{part}": y[rows]}
+    return Prepared(arrays, {"bad": bad})
+
+
+def pillow() -> Any:
+    """Return Pillow's `Image` module, or raise an error that says how to get it."""
+    try:
+        from PIL import Image
+    except ImportError as reason:
+        raise MissingExtraError("pictures need Pillow: pip install 'wavessm[train]'.") from reason
+    return Image
 
 
 _PAPER = Recipe(
@@ -83,101 +134,15 @@ _BEST_X = _PAPER_X.change(
     "smallest step 1e-4, as in S4, instead of 1e-3, with which every frame of the paper fails", {"dt_min": 1e-4}
 )
 _BEST = _PAPER.change("as paper; nothing tuned yet")
+_TASK, _TASK_X = PathfinderOptions(), PathfinderOptions(name="pathx")
 TASKS = (
-    Task("pathfinder", PathfinderOptions(), {"paper": _PAPER, "best": _BEST}, "root", fixed=("name",)),
-    Task("pathx", PathfinderOptions(name="pathx"), {"paper": _PAPER_X, "best": _BEST_X}, "root", fixed=("name",)),
+    Task("pathfinder", _TASK, {"paper": _PAPER, "best": _BEST}, "root", fixed=("name",)),
+    Task("pathx", _TASK_X, {"paper": _PAPER_X, "best": _BEST_X}, "root", fixed=("name",)),
 )
-
-
-def find_pathfinder(root: Path, name: str) -> Path:
-    """Return the folder of the 14-paddle set: below `root`, or below an unpacked release in it."""
-    below = f"pathfinder{SIZES[name]}/{LEVEL}"
-    made = f"make it with `wavessm data generate {name}`, or unpack the release of {ARENA}."
-    return find_folder(root, arena_places(below), ["metadata"], f"{name}: no {below} in {root}; {made}")
-
-
-def _read_metadata(folder: Path) -> list[tuple[str, int]]:
-    """File and label of every picture, batch by batch."""
-    files = sorted((folder / "metadata").glob("[0-9]*.npy"), key=lambda path: int(path.stem))
-    if (folder / RECORD).exists():
-        started = json.loads((folder / RECORD).read_text())
-        batches = -(-started["count"] // started["batch"])
-        if len(files) != batches:
-            raise DataError(f"{folder}: {len(files)} batches of {batches}; the generator was stopped, run it again "
-                            f"with count {started['count']} and seed {started['seed']}.")  # fmt: skip
-    found = []
-    for path in files:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            fields = line.split()
-            if len(fields) < 4 or fields[3] not in ("0", "1"):
-                raise DataError(f"{path}: line {number} has no label 0 or 1 in its fourth field.")
-            found.append((f"{fields[0]}/{fields[1]}", int(fields[3])))
-    return found
-
-
-def _read_all(folder: Path, size: int) -> Prepared:
-    """Pictures (cases, size², 1) uint8 and labels of the three parts, each in the order of the split."""
-    import numpy as np
-
-    from wavessm.data.cache import Prepared
-
-    Image = pillow()
-    listed = _read_metadata(folder)
-    pixels = np.empty((len(listed), size * size, 1), np.uint8)
-    labels: list[int] = []
-    bad: dict[str, str] = {}
-    for name, label in listed:
-        try:
-            with Image.open(folder / name) as image:
-                values = np.asarray(image.convert("L"))
-            if values.shape != (size, size):
-                raise ValueError(f"{values.shape[1]} × {values.shape[0]} pixels, expected {size} × {size}")
-        except (OSError, ValueError, SyntaxError) as reason:
-            bad[name] = f"{folder / name}: not a readable picture ({' '.join(str(reason).split())})."
-            continue
-        pixels[len(labels), :, 0] = values.reshape(-1)
-        labels.append(label)
-    y = np.array(labels, np.int64)
-    parts = _split_rows(len(labels))
-    if {*y[parts["train"]].tolist()} != {0, 1}:
-        raise DataError(f"{folder}: the training part has not pictures of both kinds; the set is too small.")
-    arrays = {f"x_{part}": pixels[rows] for part, rows in parts.items()}
-    return Prepared(arrays | {f"y_{part}": y[rows] for part, rows in parts.items()}, {"bad": bad})
-
-
-def _split_rows(count: int) -> dict[str, np.ndarray]:
-    """Rows of the three parts.
-
-    >>> [len(rows) for rows in _split_rows(200_000).values()]
-    [160000, 20000, 20000]
-    """
-    import torch
-
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT_SEED)).numpy()
-    tenth = count // 10
-    train, val = order[: count - 2 * tenth], order[count - 2 * tenth : count - tenth]
-    return {"train": train, "val": val, "test": order[count - tenth :]}
-
-
-def pillow() -> Any:
-    """Return Pillow's `Image` module, or raise an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as reason:
-        raise MissingExtraError("pictures need Pillow: pip install 'wavessm[train]'.") from reason
-    return Image
-
-
-def _check(root: Path, name: Any) -> list[Finding]:
-    return check_cases(PathfinderOptions(str(root), name, skip_bad=True).load(0), (160_000, 20_000, 20_000))
-
-
 PUBLISHED = {
-    name: arena_published(
-        f"pathfinder{size}/{LEVEL}",
-        lambda root, name=name: [find_pathfinder(root, name)],  # type: ignore[misc]
-        lambda root, name=name: _check(root, name),  # type: ignore[misc]
-        f"or make it: wavessm data generate {name}",
+    options.name: arena_published(
+        f"pathfinder{SIZES[options.name]}/{LEVEL}", options, (160_000, 20_000, 20_000), 0,
+        f"or make it: wavessm data generate {options.name}",
     )
-    for name, size in SIZES.items()
-}
+    for options in (_TASK, _TASK_X)
+}  # fmt: skip

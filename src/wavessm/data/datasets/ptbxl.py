@@ -11,33 +11,34 @@ import ast
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
+
+from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.files import check_samples, read_header, read_samples
+from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Finding, Published, digest, expect
-from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
+from wavessm.data.tables import need_columns, read_table
+from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
 from wavessm.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-
-    from wavessm.data.cache import Prepared
-    from wavessm.data.source import DataSet
 
 Labels = Literal["super-diag", "sub-diag", "diag", "all", "form", "rhythm"]
 LABELS: tuple[Labels, ...] = get_args(Labels)
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
+GAIN = 1000.0  # units a millivolt
 HOMEPAGE = "https://physionet.org/content/ptb-xl/1.0.3/"
-SUFFIX = {100: "lr", 500: "hr"}
+NAMES = {100: "filename_lr", 500: "filename_hr"}
 FOLDS = {"train": range(1, 9), "val": range(9, 10), "test": range(10, 11)}
 
 
 @dataclass(frozen=True)
-class PtbxlOptions(DataOptions):
+class PtbxlOptions(PublishedOptions):
     """x (batch, 1000, 12) at 100 Hz, (batch, 5000, 12) at 500 Hz; y (batch, classes) of 0 and 1."""
 
-    root: str = ""
-    """Folder of the PTB-XL release, or one that holds it; default $WAVESSM_DATA."""
     labels: Labels = "super-diag"
     """Label set."""
     sampling_rate: Literal[100, 500] = 100
@@ -45,28 +46,110 @@ class PtbxlOptions(DataOptions):
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
-    def load(self, seed: int) -> DataSet:
-        import numpy as np
-
-        labels, sampling_rate = self.labels, self.sampling_rate
+    def files(self) -> list[Path]:
         folder = find_ptbxl(data_root(self.root))
+        files = [folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", f"records{self.sampling_rate}")]
+        for path in files:
+            if not path.exists():
+                raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
+        return files
+
+    def load(self, seed: int) -> DataSet:
+        labels, rate = self.labels, self.sampling_rate
+        database, _, records = self.files()
+        folder = database.parent
         table = read_database(folder)
-        names = table[f"filename_{SUFFIX[sampling_rate]}"].tolist()
-        prepared = _signals(folder, names, sampling_rate)
+        names = table[NAMES[rate]].tolist()
+        prepared = cached(f"ptbxl-{rate}", folder, [records, database], {}, lambda: _read_all(folder, names, rate))
         skipped = prepared.bad_files(self.skip_bad, "PTB-XL")
         present, classes = read_labels(folder, table, labels)
-        good = np.array([name not in skipped for name in names])
+        good = ~table[NAMES[rate]].isin(skipped).to_numpy()
         place = np.cumsum(good) - 1  # row of a record among the signals
-        parts = {}
+        signals, sums, squares = (prepared.arrays[name] for name in ("signals", "sums", "squares"))
+        arrays, train = {}, np.array([], int)
         for part, folds in FOLDS.items():
             rows = np.flatnonzero(present.any(axis=1) & good & table["strat_fold"].isin(list(folds)).to_numpy())
             if not rows.size:
                 raise DataError(f"PTB-XL {labels}: no record in the {part} part (folds {list(folds)}) of {folder}.")
-            parts[part] = place[rows], present[rows].astype(np.float32)
-        if (unseen := np.flatnonzero(~parts["train"][1].any(axis=0))).size:
-            raise DataError(f"PTB-XL {labels}: label {classes[unseen[0]]} is never positive in training; "
+            train = place[rows] if part == "train" else train
+            arrays |= {f"x_{part}": signals[place[rows]], f"y_{part}": present[rows].astype(np.float32)}
+        for unseen in np.flatnonzero(~arrays["y_train"].any(axis=0)):
+            raise DataError(f"PTB-XL {labels}: label {classes[unseen]} is never positive in training; "
                             f"the release is incomplete, see {HOMEPAGE}.")  # fmt: skip
-        return _assemble(f"ptbxl-{labels}", prepared, parts, classes, sampling_rate, skipped)
+        count = arrays["x_train"].size
+        mean = float(sums[train].sum() / count)
+        std = math.sqrt(float(squares[train].sum()) / count - mean**2)
+        if std == 0:
+            raise DataError(f"PTB-XL {labels}: every training record is constant at {mean / GAIN} mV.")
+        info = DataInfo("multilabel", len(LEADS), len(classes), signals.shape[1], classes=classes, channels=LEADS,
+                        scale=((mean / GAIN,), (std / GAIN,)), sampling_rate=float(rate), skipped=skipped)  # fmt: skip
+        return split_set(f"ptbxl-{labels}", arrays, info, (1 / std, -mean / std))
+
+
+def find_ptbxl(root: Path) -> Path:
+    """Return the folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
+    for folder in (root, root / "ptbxl", *sorted(root.glob("ptb-xl*"))):
+        if (folder / "ptbxl_database.csv").exists():
+            return folder
+    raise DataError(f"PTB-XL: no ptbxl_database.csv in {root} or {root / 'ptbxl'}; it is published at {HOMEPAGE}.")
+
+
+def read_database(folder: Path) -> pd.DataFrame:
+    """Return ptbxl_database.csv with ecg_id, scp_codes (dict), strat_fold, filename_lr, filename_hr."""
+    path = folder / "ptbxl_database.csv"
+    table = read_table(path)
+    columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
+    need_columns(table, columns, path)
+    table = table[columns].copy()
+    for line in table.index[~table["strat_fold"].isin(range(1, 11))]:
+        raise DataError(f"{path}: strat_fold is {table.at[line, 'strat_fold']!r} in line {line}, expected 1 to 10.")
+    codes = []
+    for line, text in table["scp_codes"].items():
+        try:
+            codes.append(dict(ast.literal_eval(text)))
+        except (ValueError, SyntaxError, TypeError) as reason:
+            raise DataError(f"{path}: scp_codes in line {line} is {text!r}, expected a dict.") from reason
+    table["scp_codes"] = codes
+    return table
+
+
+def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels (records, classes) bool, and the classes in alphabetical order."""
+    path = folder / "scp_statements.csv"
+    statements = read_table(path, index=True)
+    need_columns(statements, ["diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass"], path)
+    flag = {"all": None, "form": "form", "rhythm": "rhythm"}.get(labels, "diagnostic")
+    chosen = statements if flag is None else statements[statements[flag] == 1]
+    title = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(labels)
+    meaning = {code: chosen.at[code, title] if title else code for code in chosen.index}
+    found = []
+    for line, codes in table["scp_codes"].items():
+        if stray := sorted(set(codes).difference(statements.index)):
+            raise DataError(f"{folder / 'ptbxl_database.csv'}: code {stray[0]!r} in line {line} is not in {path.name}.")
+        found.append({meaning[code] for code in codes if code in meaning})
+    classes = tuple(sorted(set().union(*found)))
+    return np.array([[name in names for name in classes] for names in found]), classes
+
+
+def _read(path: str, rate: int) -> np.ndarray:
+    """Samples (length, 12) int16 of a record; all that PTB-XL promises is checked."""
+    header = read_header(path)
+    leads = header.leads
+    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
+        raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
+    if any((lead.gain, lead.baseline, lead.units) != (GAIN, 0, "mV") for lead in leads):
+        raise DataError(f"{path}: a lead is not stored with gain {GAIN:g}/mV and baseline 0, as PTB-XL is published.")
+    values = read_samples(path, header)
+    check_samples(path, header, values)
+    return values
+
+
+def _read_all(folder: Path, names: list[str], rate: int) -> Prepared:
+    """All sound records as one array: signals, sums and squares of each record."""
+    signals, _, bad = read_each(names, lambda name: _read(str(folder / name), rate), "PTB-XL")
+    sums = signals.sum(axis=(1, 2), dtype=np.int64)
+    squares = np.array([np.square(record, dtype=np.int64).sum() for record in signals])
+    return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad})
 
 
 _PAPER = Recipe(
@@ -98,147 +181,6 @@ TASKS = tuple(
     for name in LABELS
 )
 
-
-def _assemble(
-    name: str,
-    prepared: Prepared,
-    parts: dict[str, tuple[np.ndarray, np.ndarray]],
-    classes: tuple[str, ...],
-    sampling_rate: int,
-    skipped: tuple[str, ...],
-) -> DataSet:
-    from wavessm.data.source import DataInfo, split_set
-
-    signals, gain, train = prepared.arrays["signals"], float(prepared.notes["gain"]), parts["train"][0]
-    count = train.size * signals.shape[1] * signals.shape[2]
-    mean = float(prepared.arrays["sums"][train].sum() / count)
-    std = math.sqrt(float(prepared.arrays["squares"][train].sum()) / count - mean**2)
-    if std == 0:
-        raise DataError(f"{name}: every training record is constant at {mean / gain} mV; nothing to learn.")
-    info = DataInfo(
-        "multilabel",
-        d_input=signals.shape[2],
-        d_output=len(classes),
-        length=signals.shape[1],
-        classes=classes,
-        channels=LEADS,
-        scale=((mean / gain,), (std / gain,)),
-        sampling_rate=float(sampling_rate),
-        skipped=skipped,
-    )
-    arrays = {f"x_{part}": signals[rows] for part, (rows, _) in parts.items()}
-    arrays |= {f"y_{part}": y for part, (_, y) in parts.items()}
-    return split_set(name, arrays, info, (1 / std, -mean / std))
-
-
-def find_ptbxl(root: Path) -> Path:
-    """Return the folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
-    places = [".", "ptbxl", *sorted(path.name for path in root.glob("ptb-xl*"))]
-    missing = f"PTB-XL: no ptbxl_database.csv in {root} or {root / 'ptbxl'}; it is published at {HOMEPAGE}."
-    return find_folder(root, places, ["ptbxl_database.csv"], missing)
-
-
-def read_database(folder: Path) -> pd.DataFrame:
-    """Return ptbxl_database.csv with ecg_id, scp_codes (dict), strat_fold, filename_lr, filename_hr."""
-    from wavessm.data.tables import need_columns, read_table
-
-    path = folder / "ptbxl_database.csv"
-    table = read_table(path)
-    columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
-    need_columns(table, columns, path)
-    table = table[columns].copy()
-    for line in table.index[~table["strat_fold"].isin(range(1, 11))]:
-        raise DataError(f"{path}: strat_fold is {table.at[line, 'strat_fold']!r} in line {line}, expected 1 to 10.")
-    codes = []
-    for line, text in table["scp_codes"].items():
-        try:
-            codes.append(ast.literal_eval(text))
-        except (ValueError, SyntaxError, TypeError) as reason:
-            raise DataError(f"{path}: scp_codes in line {line} is {text!r}, expected a dict.") from reason
-    table["scp_codes"] = codes
-    return table
-
-
-def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels (records, classes) bool, and the classes in alphabetical order."""
-    import numpy as np
-
-    from wavessm.data.tables import need_columns, read_table
-
-    path = folder / "scp_statements.csv"
-    if not path.is_file():
-        raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
-    statements = read_table(path, index=True)
-    need_columns(statements, ["diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass"], path)
-    flag = {"all": None, "form": "form", "rhythm": "rhythm"}.get(labels, "diagnostic")
-    chosen = statements if flag is None else statements[statements[flag] == 1]
-    title = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(labels)
-    meaning: dict[str, Any] = {code: chosen.at[code, title] if title else code for code in chosen.index}
-    known = set(statements.index)
-    found = []
-    for line, codes in table["scp_codes"].items():
-        if stray := sorted(set(codes) - known):
-            raise DataError(f"{folder / 'ptbxl_database.csv'}: code {stray[0]!r} in line {line} is not in {path.name}.")
-        found.append({meaning[code] for code in codes if code in meaning})
-    classes = tuple(sorted(set().union(*found)))
-    return np.array([[name in names for name in classes] for names in found]), classes
-
-
-def _signals(folder: Path, names: list[str], rate: int) -> Prepared:
-    """All sound records as one array, from the cache where it is sound: signals, sums and squares of each record."""
-    from wavessm.data.cache import cached
-
-    records = folder / f"records{rate}"
-    if not records.is_dir():
-        raise DataError(f"PTB-XL: the folder {records} is missing; it is published at {HOMEPAGE}.")
-    files = [records, folder / "ptbxl_database.csv"]
-    return cached(f"ptbxl-{rate}", folder, files, {}, lambda: _read_signals(folder, names, rate))
-
-
-def _read(path: str, rate: int) -> tuple[np.ndarray, float]:
-    """Samples (length, 12) int16 of a record and units a millivolt; all that PTB-XL promises is checked."""
-    from wavessm.data.files import check_samples, read_header, read_samples
-
-    header = read_header(path)
-    leads = header.leads
-    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
-        raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
-    if any(lead.gain != leads[0].gain or lead.baseline for lead in leads):
-        raise DataError(f"{path}: gain or baseline differ between leads (expected {leads[0].gain}, 0).")
-    values = read_samples(path, header)
-    check_samples(path, header, values)
-    return values, leads[0].gain
-
-
-def _read_signals(folder: Path, names: list[str], rate: int) -> Prepared:
-    import numpy as np
-
-    from wavessm.data.cache import Prepared
-
-    signals: np.ndarray | None = None
-    bad: dict[str, str] = {}
-    gain, good = 0.0, 0
-    for name in names:
-        try:
-            values, found = _read(str(folder / name), rate)
-            if signals is None:
-                signals, gain = np.empty((len(names), *values.shape), np.int16), found
-            if values.shape != signals.shape[1:] or found != gain:
-                raise DataError(f"{folder / name}: {len(values)} samples and gain {found}, the records before it have "
-                                f"{signals.shape[1]} and {gain}.")  # fmt: skip
-        except DataError as reason:
-            bad[name] = str(reason)
-            continue
-        signals[good] = values
-        good += 1
-    if signals is None:
-        raise DataError(f"PTB-XL: none of {len(names)} records could be read; the first: {next(iter(bad.values()))}")
-    signals = signals[:good]
-    sums = signals.sum(axis=(1, 2), dtype=np.int64)
-    squares = np.array([np.square(record, dtype=np.int64).sum() for record in signals])
-    return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad, "gain": gain})
-
-
 # -- wavessm data check -----------------------------------------------------------------------------------------------
 
 _RECORDS = {21_799: "1.0.3", 21_837: "1.0.1"}
@@ -251,24 +193,21 @@ _CASES = {  # training, validation and test records; the three diagnostic tasks 
 }  # fmt: skip
 
 
-def _check(folder: Path, rate: int) -> list[Finding]:
+def _check(options: PtbxlOptions) -> list[Finding]:
+    rate, folder = options.sampling_rate, options.files()[0].parent
     table = read_database(folder)
-    names = table[f"filename_{SUFFIX[rate]}"].tolist()
-    version = _RECORDS.get(len(table))
-    if version is None:
-        expected = " or ".join(f"{count:,}" for count in _RECORDS)
-        findings = [Finding("problem", f"{len(table):,} records listed, expected {expected}")]
-    else:
+    version = _RECORDS.get(len(table), "")
+    expected = " or ".join(f"{count:,}" for count in _RECORDS)
+    findings = [Finding("problem", f"{len(table):,} records listed, expected {expected}")]
+    if version:
         findings = [Finding("ok", f"{len(table):,} records listed, as in version {version}")]
-        for name, classes in _CLASSES.items():
-            cases = _CASES[version]["diag" if name.endswith("diag") else name]
-            labels, found = read_labels(folder, table, name)
-            kept = table["strat_fold"][labels.any(axis=1)]
-            parts = [int(kept.isin(list(folds)).sum()) for folds in FOLDS.values()]
-            findings.append(
-                expect(f"task {name}, classes and records per part", (len(found), *parts), (classes, *cases))
-            )
-    bad = []
+    for name, classes in _CLASSES.items() if version else ():
+        cases = _CASES[version]["diag" if name.endswith("diag") else name]
+        labels, found = read_labels(folder, table, name)
+        kept = table["strat_fold"][labels.any(axis=1)]
+        parts = [int(kept.isin(list(folds)).sum()) for folds in FOLDS.values()]
+        findings.append(expect(f"task {name}, classes and records per part", (len(found), *parts), (classes, *cases)))
+    names, bad = table[NAMES[rate]].tolist(), []
     for name in names:
         try:
             _read(str(folder / name), rate)
@@ -296,26 +235,13 @@ def _check_digests(folder: Path, names: list[str]) -> list[Finding]:
     return [Finding("ok", f"SHA-256 of {len(there):,} files as in {path.name}")]
 
 
-def _published(rate: int) -> Published:
-    def find(root: Path) -> list[Path]:
-        folder = find_ptbxl(root)
-        files = [folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", f"records{rate}")]
-        for path in files:
-            if not path.exists():
-                raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
-        return files
-
+def _published(options: PtbxlOptions) -> Published:
     archive = "ptb-xl-a-large-publicly-available-electrocardiography-dataset-1.0.3"
     return Published(
-        "CC BY 4.0",
-        HOMEPAGE,
-        find,
-        lambda root: _check(find_ptbxl(root), rate),
-        f"https://physionet.org/static/published-projects/ptb-xl/{archive}.zip",
-        "ptbxl",
-        archive,
+        "CC BY 4.0", HOMEPAGE, options, check=_check, place="ptbxl", inside=archive,
+        url=f"https://physionet.org/static/published-projects/ptb-xl/{archive}.zip",
         remark="the release brings SHA256SUMS.txt: `wavessm data check ptbxl` compares every file",
-    )
+    )  # fmt: skip
 
 
-PUBLISHED = {"ptbxl": _published(100), "ptbxl-500": _published(500)}
+PUBLISHED = {"ptbxl": _published(PtbxlOptions()), "ptbxl-500": _published(PtbxlOptions(sampling_rate=500))}

@@ -5,7 +5,7 @@
 Clips shorter than a second end in zeros. Two scalings:
     global      one mean and one standard deviation over the training clips
     s4-compat   as state-spaces/s4: divided by 2¹⁵ once more, then mean and deviation of every one of the 16,000 steps
-`wavessm evaluate RUN --every 2` scores a model at half the sampling rate.
+`wavessm evaluate RUN --rate 2` scores a model at half the sampling rate.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from wavessm.data.published import Published, check_cases
-from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
+import numpy as np
+
+from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.files import wav_samples
+from wavessm.data.info import DataInfo, DataSet, split_set
+from wavessm.data.published import Published
+from wavessm.data.task import PublishedOptions, Recipe, Task
 from wavessm.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from wavessm.data.cache import Prepared
-    from wavessm.data.source import DataSet
 
 HOMEPAGE = "https://www.tensorflow.org/datasets/catalog/speech_commands"
 LATER_WORDS = ("backward", "follow", "forward", "learn", "visual")  # new in version 0.02
@@ -44,11 +43,9 @@ _CHUNK = 2048
 
 
 @dataclass(frozen=True)
-class SpeechOptions(DataOptions):
+class SpeechOptions(PublishedOptions):
     """x (batch, 16000, 1), y the word."""
 
-    root: str = ""
-    """Folder that holds speech_commands_v0.02/ (v0.01 for 30 words); default $WAVESSM_DATA."""
     words: Literal[35, 30] = 35
     """35 words are version 0.02, 30 words 0.01."""
     scaling: Literal["global", "s4-compat"] = "global"
@@ -56,13 +53,93 @@ class SpeechOptions(DataOptions):
     skip_bad: bool = False
     """Leave out clips that cannot be read, and list them."""
 
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data.cache import cached
+    def files(self) -> list[Path]:
+        name, words = FOLDERS[self.words], WORDS[self.words]
+        source = f"get it with `wavessm data fetch speech{'' if self.words == 35 else '-30'}`, or from {HOMEPAGE}."
+        missing = f"Speech Commands: no {name} with {LISTS['val']}"
+        folder = self.find([name, f"SpeechCommands/{name}", ""], LISTS.values(), missing, source)
+        if absent := [word for word in words if not (folder / word).is_dir()]:
+            hint = " This looks like version 0.01: ask for 30 words." if set(absent) == set(LATER_WORDS) else ""
+            raise DataError(f"{folder}: no folder {absent[0]!r} ({len(absent)} of {len(words)} are missing).{hint}")
+        return [folder / each for each in (*words, *LISTS.values())]
 
-        folder, words = find_speech(data_root(self.root), self.words), self.words
-        files = [*(folder / word for word in WORDS[words]), *(folder / name for name in LISTS.values())]
-        prepared = cached(f"speech-{words}", folder, files, {}, lambda: _read_all(folder, words))
-        return _assemble(prepared.arrays, words, self.scaling, prepared.bad_files(self.skip_bad, "Speech Commands"))
+    def load(self, seed: int) -> DataSet:
+        files, words = self.files(), WORDS[self.words]
+        folder = files[0].parent
+        prepared = cached(f"speech-{self.words}", folder, files, {}, lambda: _read_all(folder, words))
+        skipped = prepared.bad_files(self.skip_bad, "Speech Commands")
+        arrays = prepared.arrays
+        count, sums, squares = len(arrays["y_train"]), arrays["sums"], arrays["squares"]
+        scale = step_scale = None
+        affine: Any
+        if self.scaling == "global":
+            mean = float(sums.sum()) / (count * LENGTH)
+            std = math.sqrt(float(squares.sum()) / (count * LENGTH) - mean**2)
+            scale = ((mean / _FULL,), (std / _FULL,))
+            affine = (1 / std, -mean / std)
+        else:
+            from torch import from_numpy
+
+            means, stds = s4_statistics(sums, squares, count)
+            step_scale = (tuple(means.tolist()), tuple(stds.tolist()))
+            affine = tuple(from_numpy(v).float()[:, None] for v in (1 / (_FULL * stds), -means / stds))
+        info = DataInfo("multiclass", 1, len(words), LENGTH, classes=words, scale=scale, step_scale=step_scale,
+                        sampling_rate=float(RATE), skipped=skipped)  # fmt: skip
+        return split_set("speech", arrays, info, affine)
+
+
+def _clips(folder: Path, words: tuple[str, ...]) -> dict[str, list[str]]:
+    """Clips of each part, as word/file, in order; listed clips of other words are not among them."""
+    listed = {
+        part: {line for line in (folder / name).read_text().split() if line.partition("/")[0] in words}
+        for part, name in LISTS.items()
+    }
+    there = sorted(f"{word}/{file}" for word in words for file in os.listdir(folder / word) if file.endswith(".wav"))
+    for part, names in listed.items():
+        if absent := sorted(names.difference(there)):
+            raise DataError(f"{folder}: {absent[0]} is in {LISTS[part]}, but not there ({len(absent)} such clips).")
+    listed = {"train": set(there) - listed["val"] - listed["test"], **listed}
+    return {part: [name for name in there if name in names] for part, names in listed.items()}
+
+
+def _read_all(folder: Path, words: tuple[str, ...]) -> Prepared:
+    """Samples (clips, 16000, 1) int16 and word numbers of each part; sums over the training clips of every step."""
+    arrays: dict[str, np.ndarray] = {}
+    bad: dict[str, str] = {}
+    for part, names in _clips(folder, words).items():
+        values, good, unreadable = read_each(names, lambda name: _read_clip(folder / name), folder)
+        labels = [words.index(name.partition("/")[0]) for name in good]
+        arrays |= {f"x_{part}": values, f"y_{part}": np.array(labels, np.int64)}
+        bad |= unreadable
+    if missing := sorted(set(range(len(words))).difference(arrays["y_train"].tolist())):
+        raise DataError(f"{folder}: no training clip of {words[missing[0]]!r}; the release is incomplete.")
+    train = arrays["x_train"][..., 0]
+    sums, squares = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
+    for first in range(0, len(train), _CHUNK):
+        chunk = train[first : first + _CHUNK].astype(np.int64)
+        sums += chunk.sum(axis=0)
+        squares += np.square(chunk).sum(axis=0)
+    return Prepared({**arrays, "sums": sums, "squares": squares}, {"bad": bad})
+
+
+def _read_clip(path: Path) -> np.ndarray:
+    """A clip of at most a second at 16 kHz, zeros after its end: (16000, 1) int16."""
+    values, rate = wav_samples(path, "int16")
+    if rate != RATE or values.shape[1] != 1 or not 0 < len(values) <= LENGTH:
+        raise DataError(f"{path}: {rate} Hz, {values.shape[1]} channels, {len(values)} samples; expected "
+                        f"{RATE} Hz, 1 channel, 1 to {LENGTH} samples.")  # fmt: skip
+    return np.pad(values, ((0, LENGTH - len(values)), (0, 0)))
+
+
+def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and divisor of every step for samples in [-1, 1]: (x/2¹⁵ − m_t) / (s_t + 1e-5). (steps,), (steps,)
+
+    Sums and squares are of 16-bit integers. Both results are rounded to eight digits: they go into a run's JSON file.
+    """
+    means = sums / clips
+    variances = np.maximum(squares / clips - means**2, 0) * (clips / max(1, clips - 1))
+    offset, divisor = means / _FULL, np.sqrt(variances) / _FULL + 1e-5 * _FULL  # both times 2¹⁵
+    return np.array([float(f"{v:.8g}") for v in offset]), np.array([float(f"{v:.8g}") for v in divisor])
 
 
 _PAPER = Recipe(
@@ -75,124 +152,10 @@ TASKS = (
 )
 
 
-def find_speech(root: Path, words: int) -> Path:
-    """Return the folder with the word folders and lists: `root`, or one below it named as the archive."""
-    name = FOLDERS[words]
-    folder = find_folder(
-        root,
-        [name, f"SpeechCommands/{name}", ""],
-        LISTS.values(),
-        f"Speech Commands: no {name} with {LISTS['val']} in {root}; get it with "
-        f"`wavessm data fetch {'speech' if words == 35 else 'speech-30'}`, or from {HOMEPAGE}.",
-    )
-    if missing := [word for word in WORDS[words] if not (folder / word).is_dir()]:
-        hint = " This looks like version 0.01: ask for 30 words." if set(missing) == set(LATER_WORDS) else ""
-        raise DataError(f"{folder}: no folder {missing[0]!r} ({len(missing)} of {words} words are missing).{hint}")
-    return folder
-
-
-def _clips(folder: Path, words: int) -> dict[str, list[str]]:
-    """Clips of each part, as word/file, in order; listed clips of other words are not among them."""
-    listed = {
-        part: {line for line in (folder / name).read_text().split() if line.partition("/")[0] in WORDS[words]}
-        for part, name in LISTS.items()
-    }
-    there = sorted(f"{w}/{file}" for w in WORDS[words] for file in os.listdir(folder / w) if file.endswith(".wav"))
-    for part, names in listed.items():
-        if absent := sorted(names.difference(there)):
-            raise DataError(f"{folder}: {absent[0]} is in {LISTS[part]}, but not there ({len(absent)} such clips).")
-    listed = {"train": set(there) - listed["val"] - listed["test"], **listed}
-    return {part: [name for name in there if name in names] for part, names in listed.items()}
-
-
-def _read_all(folder: Path, words: int) -> Prepared:
-    """Samples (clips, 16000, 1) int16 and word numbers of each part; sums over the training clips of every step."""
-    import numpy as np
-
-    from wavessm.data.cache import Prepared
-
-    arrays: dict[str, np.ndarray] = {}
-    bad: dict[str, str] = {}
-    for part, names in _clips(folder, words).items():
-        values, labels = np.zeros((len(names), LENGTH, 1), np.int16), list[int]()
-        for name in names:
-            try:
-                clip = _read_clip(folder / name)
-            except DataError as reason:
-                bad[name] = str(reason)
-                continue
-            values[len(labels), : len(clip), 0] = clip
-            labels.append(WORDS[words].index(name.partition("/")[0]))
-        if not labels:
-            raise DataError(f"{folder}: no readable clip in the {part} part.")
-        arrays |= {f"x_{part}": values[: len(labels)], f"y_{part}": np.array(labels, np.int64)}
-    if missing := sorted(set(range(words)).difference(arrays["y_train"].tolist())):
-        raise DataError(f"{folder}: no training clip of {WORDS[words][missing[0]]!r}; the release is incomplete.")
-    train = arrays["x_train"][..., 0]
-    sums, squares = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
-    for first in range(0, len(train), _CHUNK):
-        part_of_it = train[first : first + _CHUNK].astype(np.int64)
-        sums += part_of_it.sum(axis=0)
-        squares += np.square(part_of_it).sum(axis=0)
-    return Prepared({**arrays, "sums": sums, "squares": squares}, {"bad": bad})
-
-
-def _read_clip(path: Path) -> np.ndarray:
-    """A clip (samples,) int16, at most a second at 16 kHz."""
-    from wavessm.data.files import wav_samples
-
-    values, rate = wav_samples(path, "int16")
-    if rate != RATE or values.shape[1] != 1 or not 0 < len(values) <= LENGTH:
-        raise DataError(f"{path}: {rate} Hz, {values.shape[1]} channels, {len(values)} samples; expected "
-                        f"{RATE} Hz, 1 channel, 1 to {LENGTH} samples.")  # fmt: skip
-    return values[:, 0]
-
-
-def _assemble(arrays: dict[str, np.ndarray], words: int, scaling: str, skipped: tuple[str, ...]) -> DataSet:
-    import torch
-
-    from wavessm.data.source import DataInfo, split_set
-
-    clips, sums, squares = len(arrays["y_train"]), arrays["sums"], arrays["squares"]
-    scale = step_scale = None
-    affine: Any
-    if scaling == "global":
-        mean = float(sums.sum()) / (clips * LENGTH)
-        std = math.sqrt(float(squares.sum()) / (clips * LENGTH) - mean**2)
-        scale = ((mean / _FULL,), (std / _FULL,))
-        affine = (1 / std, -mean / std)
-    else:
-        means, stds = s4_statistics(sums, squares, clips)
-        step_scale = (tuple(means.tolist()), tuple(stds.tolist()))
-        affine = tuple(torch.from_numpy(v).float()[:, None] for v in (1 / (_FULL * stds), -means / stds))
-    info = DataInfo("multiclass", 1, words, LENGTH, classes=WORDS[words], scale=scale, step_scale=step_scale,
-                    sampling_rate=float(RATE), skipped=skipped)  # fmt: skip
-    return split_set("speech", arrays, info, affine)
-
-
-def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and divisor of every step for samples in [-1, 1]: (x/2¹⁵ − m_t) / (s_t + 1e-5). (steps,), (steps,)
-
-    Sums and squares are of 16-bit integers. Both results are rounded to eight digits: they go into a run's JSON file.
-    """
-    import numpy as np
-
-    means = sums / clips
-    variances = np.maximum(squares / clips - means**2, 0) * (clips / max(1, clips - 1))
-    offset, divisor = means / _FULL, np.sqrt(variances) / _FULL + 1e-5 * _FULL  # both times 2¹⁵
-    return np.array([float(f"{v:.8g}") for v in offset]), np.array([float(f"{v:.8g}") for v in divisor])
-
-
 def _published(words: Any, cases: tuple[int, int, int], sha256: str) -> Published:
-    return Published(
-        "CC BY 4.0",
-        HOMEPAGE,
-        lambda root: [find_speech(root, words)],
-        lambda root: check_cases(SpeechOptions(str(root), words, skip_bad=True).load(0), cases),
-        f"https://storage.googleapis.com/download.tensorflow.org/data/{FOLDERS[words]}.tar.gz",
-        FOLDERS[words],
-        sha256=sha256,
-    )
+    url = f"https://storage.googleapis.com/download.tensorflow.org/data/{FOLDERS[words]}.tar.gz"
+    options = SpeechOptions(words=words)
+    return Published("CC BY 4.0", HOMEPAGE, options, cases, url=url, place=FOLDERS[words], sha256=sha256)
 
 
 PUBLISHED = {

@@ -9,30 +9,24 @@ texts. `tokens.py` has what texts have in common.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from wavessm.data.published import Published, check_cases
-from wavessm.data.task import DataOptions, Recipe, Task, data_root, find_folder
+from wavessm.data.info import DataSet
+from wavessm.data.published import Published
+from wavessm.data.task import Task
+from wavessm.data.tokens import TokenOptions, Tokens, recipes
 from wavessm.errors import DataError, OptionError
 
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
-    from wavessm.data.tokens import TokenParts
-
 HOMEPAGE = "https://ai.stanford.edu/~amaas/data/sentiment/"
-CLASSES = ("neg", "pos")
-_HOLD_OUT_SEED = 42
 
 
 @dataclass(frozen=True)
-class TextOptions(DataOptions):
+class TextOptions(TokenOptions):
     """x (batch, longest) of characters, y 1 for a good review."""
 
-    root: str = ""
-    """Folder that holds aclImdb/; default $WAVESSM_DATA."""
     max_length: int = 4096
     """Characters of the longest review, its end included."""
     hold_out: int = 2500
@@ -41,72 +35,45 @@ class TextOptions(DataOptions):
     """Characters rarer than this in training are unknown."""
 
     checks: ClassVar[dict[str, Any]] = {"hold_out": (lambda value: value >= 0, "at least 0")}
+    name, classes = "text", ("neg", "pos")
+
+    def parts(self) -> dict[str, Path]:
+        source = f"get it with `wavessm data fetch text`, or from {HOMEPAGE}."
+        folder = self.find(["aclImdb", ""], ["train/pos"], "Text: no aclImdb/train/pos", source)
+        return {"train": folder / "train", "test": folder / "test"}
+
+    def read(self, path: Path) -> Iterator[tuple[str, int]]:
+        for label, name in enumerate(self.classes):
+            paths = sorted((path / name).glob("*.txt"))
+            if not paths:
+                raise DataError(f"{path / name}: no review in it; unpack the archive again (it is at {HOMEPAGE}).")
+            for review in paths:
+                try:
+                    yield review.read_text(encoding="utf-8"), label
+                except UnicodeDecodeError as reason:
+                    raise DataError(f"{review}: not UTF-8 text at byte {reason.start}.") from reason
+
+    def encode(self, parts: dict[str, Path], min_count: int = 1) -> tuple[dict[str, Tokens], Sequence[str]]:
+        return super().encode(parts, self.min_count)
 
     def load(self, seed: int) -> DataSet:
         import torch
 
-        from wavessm.data.tokens import token_set
-
-        folder = find_text(data_root(self.root))
-        options = {"max_length": self.max_length, "min_count": self.min_count}
-        files = [folder / "train", folder / "test"]
-        # The cache holds the two published parts; validation is drawn from training here.
-        data = token_set("text", folder, files, options, CLASSES, lambda: self._encode(folder))
+        data = super().load(seed)  # the two published parts; validation is drawn from training here
         count = len(data.train)
         if self.hold_out >= count:
             raise OptionError(f"text: hold_out is {self.hold_out}, expected 0 to {count - 1}.")
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(_HOLD_OUT_SEED))
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(42))
         shown = order[count - (self.hold_out or min(2500, max(1, count // 10))) :]
         train, val = (data.train.rows(rows.sort().values) for rows in (order[: count - self.hold_out], shown))  # type: ignore[attr-defined]
         return dataclasses.replace(data, train=train, val=val)
 
-    def _encode(self, folder: Path) -> TokenParts:
-        from wavessm.data.tokens import Vocabulary
 
-        words = Vocabulary.of((text[: self.max_length - 1] for text, _ in _read(folder, "train")), self.min_count)
-        parts = {
-            part: ((words.encode(text, self.max_length), label) for text, label in _read(folder, part))
-            for part in ("train", "test")
-        }
-        return parts, words.symbols
-
-
-_PAPER = Recipe(
-    {"d_model": 256, "n_layers": 6, "norm": "batch", "bidirectional": True},
-    {"lr": 0.01, "weight_decay": 0.05, "batch_size": 16, "epochs": 32, "eval_batch_size": 64, "dt_rate": "global",
-     "precision": "tf32"},
-)  # fmt: skip
-_BEST = _PAPER.change("as paper; batches hold cases of like length", buckets=8)
-TASKS = (Task("text", TextOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
-
-
-def find_text(root: Path) -> Path:
-    """Return the folder aclImdb."""
-    missing = f"Text: no aclImdb/train/pos in {root}; get it with `wavessm data fetch text`, or from {HOMEPAGE}."
-    return find_folder(root, ["aclImdb", ""], ["train/pos"], missing)
-
-
-def _read(folder: Path, part: str) -> Iterator[tuple[str, int]]:
-    for label, name in enumerate(CLASSES):
-        paths = sorted((folder / part / name).glob("*.txt"))
-        if not paths:
-            raise DataError(f"{folder / part / name}: no review in it; unpack the archive again (it is at {HOMEPAGE}).")
-        for path in paths:
-            try:
-                yield path.read_text(encoding="utf-8"), label
-            except UnicodeDecodeError as reason:
-                raise DataError(f"{path}: not UTF-8 text at byte {reason.start}.") from reason
-
-
+TASKS = (Task("text", TextOptions(), recipes(16, 32), "root"),)
 PUBLISHED = {
     "text": Published(
-        "none stated; cite Maas et al. 2011",
-        HOMEPAGE,
-        lambda root: [find_text(root) / part for part in ("train", "test")],
-        lambda root: check_cases(TextOptions(str(root)).load(0), (22_500, 2_500, 25_000), 134),
-        f"{HOMEPAGE}aclImdb_v1.tar.gz",
-        "aclImdb",
-        "aclImdb",
-        "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+        "none stated; cite Maas et al. 2011", HOMEPAGE, TextOptions(), (22_500, 2_500, 25_000), 134,
+        url=f"{HOMEPAGE}aclImdb_v1.tar.gz", place="aclImdb", inside="aclImdb",
+        sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     )
-}
+}  # fmt: skip

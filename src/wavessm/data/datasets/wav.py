@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from wavessm.data.cases import PARTS, Recordings, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.task import DataOptions, Task, data_path
+from wavessm.data.files import read_wav
+from wavessm.data.info import DataSet
+from wavessm.data.task import OwnOptions, Task
 from wavessm.errors import DataError
-
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
 
 
 @dataclass(frozen=True)
-class WavOptions(DataOptions):
+class WavOptions(OwnOptions):
     """folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav; missing parts are drawn from the training files.
 
     Files may differ in length (batches carry the true ones), not in sampling rate or channels.
@@ -27,13 +26,10 @@ class WavOptions(DataOptions):
     """Leave out files that cannot be read, and list them."""
 
     def load(self, seed: int) -> DataSet:
-        from wavessm.data.cases import PARTS, Recordings, load_recordings
-        from wavessm.data.files import read_wav
-
-        folder = data_path(self.folder, "folder")
+        folder = self.place()
         expected = f"expected {folder.name}/<class>/*.wav, with train, val or test above the class or nothing."
         files, labels, parts = [], [], []
-        for path in _files(folder):
+        for path in self.files():
             *above, label, _ = ("", *path.relative_to(folder).parts)
             if not label or label in PARTS or len(above) > 2 or (len(above) == 2 and above[1].lower() not in PARTS):
                 raise DataError(f"{path}: a WAV file outside of a class folder; {expected}")
@@ -44,16 +40,10 @@ class WavOptions(DataOptions):
             raise DataError(f"{folder}: no WAV file in it; {expected}")
         return load_recordings("wav", Recordings(folder, files, labels, parts, "multiclass"), read_wav, self.skip_bad)
 
-    def checksum(self) -> str:
-        from wavessm.data.cases import checksum
-
-        return checksum(Path(self.folder), _files(Path(self.folder)))
+    def files(self) -> list[Path]:
+        """WAV files below the folder, hidden ones left out."""
+        found = (path for path in sorted(self.place().rglob("*")) if path.suffix.lower() == ".wav")
+        return [path for path in found if not any(part[0] == "." for part in path.relative_to(self.place()).parts)]
 
 
 TASKS = (Task("wav", WavOptions(), RECIPES, "folder"),)
-
-
-def _files(folder: Path) -> list[Path]:
-    """WAV files below a folder, hidden ones left out."""
-    found = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".wav")
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from wavessm.data.cases import PARTS, Recordings, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.task import DataOptions, Task, data_path
+from wavessm.data.files import read_record
+from wavessm.data.info import DataSet
+from wavessm.data.tables import need_columns, numbers, read_table
+from wavessm.data.task import OwnOptions, Task
 from wavessm.errors import DataError
-
-if TYPE_CHECKING:
-    from wavessm.data.source import DataSet
 
 
 @dataclass(frozen=True)
-class WfdbOptions(DataOptions):
+class WfdbOptions(OwnOptions):
     """A table with a column `record` (path below the folder, without suffix), and either one column of classes or
     several of 0 and 1 (labels); an optional column `split` holds train, val or test. Records and classes are text as it
     is written (04015, NA).
@@ -28,13 +28,11 @@ class WfdbOptions(DataOptions):
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
-    def load(self, seed: int) -> DataSet:
-        from wavessm.data.cases import PARTS, Recordings, load_recordings
-        from wavessm.data.files import read_record
-        from wavessm.data.tables import need_columns, numbers, read_table
+    def _labels(self) -> Path:
+        return Path(self.labels or self.place() / "labels.csv")
 
-        folder = data_path(self.folder, "folder")
-        path = Path(self.labels or folder / "labels.csv")
+    def load(self, seed: int) -> DataSet:
+        folder, path = self.place(), self._labels()
         table = read_table(path, text=True)
         need_columns(table, ["record"], path)
         names = [name for name in table.columns if name not in ("record", "split")]
@@ -43,6 +41,8 @@ class WfdbOptions(DataOptions):
         for column in ("record", names[0]):
             for line in table.index[table[column].isna()]:
                 raise DataError(f"{path}: nothing in column {column!r}, line {line}; fill it or drop the row.")
+        for line in table.index[table["record"].duplicated()]:
+            raise DataError(f"{path}: {table['record'][line]} is listed twice, line {line}; list every record once.")
         parts = [""] * len(table)
         if "split" in table.columns:
             split = table["split"].astype(str).str.lower()
@@ -56,13 +56,9 @@ class WfdbOptions(DataOptions):
             listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names))
         return load_recordings("wfdb", listed, read_record, self.skip_bad)
 
-    def checksum(self) -> str:  # headers hold the checksums of their signals
-        from wavessm.data.cases import checksum
-        from wavessm.data.tables import read_table
-
-        folder = Path(self.folder)
-        labels = Path(self.labels or folder / "labels.csv")
-        return checksum(folder, [labels, *(folder / f"{name}.hea" for name in read_table(labels)["record"])])
+    def files(self) -> list[Path]:  # headers hold the checksums of their signals
+        records = read_table(self._labels(), text=True)["record"].dropna()
+        return [self._labels(), *(self.place() / f"{name}.hea" for name in records)]
 
 
 TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder"),)

@@ -1,0 +1,107 @@
+"""What a loader returns: a `DataSet` of three sources (`source.py`) and a `DataInfo`. Imports no torch by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from wavessm.errors import OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from wavessm.data.source import Source
+
+Scale = tuple[tuple[float, ...], tuple[float, ...]]
+"""Means and standard deviations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataInfo:
+    """What training, evaluation and prediction need to know about a set, as plain numbers and strings."""
+
+    kind: str  # "multilabel", "multiclass", "forecast" or "regression"
+    d_input: int
+    d_output: int
+    length: int  # of x; of the context for "forecast"
+    classes: tuple[str, ...] = ()
+    horizon: int = 0
+    columns: tuple[str, ...] = ()  # names of the outputs of a forecast
+    channels: tuple[str, ...] = ()  # names of the inputs, where known
+    scale: Scale | None = None  # of the input channels, or one for all; x in a batch is (raw - mean) / std
+    target_scale: Scale | None = None  # of the outputs, for "forecast" and "regression"
+    sampling_rate: float | None = None  # hertz
+    mark_sizes: tuple[int, ...] = ()  # table sizes of marks that are embedded
+    mark_width: int = 0  # number of marks that are real
+    target_variance: float | None = None  # known in closed form for generated sets
+    step: float | None = None  # seconds between rows of a series
+    offset: str = ""  # of its clock to UTC, where the dates have one
+    skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
+    symbols: tuple[str, ...] = ()  # what the numbers of a token sequence stand for; d_input is then 1
+    step_scale: Scale | None = None  # of every step, for one channel
+    parts: tuple[str, ...] = ()  # of the test split: the same number of cases each, one after another, scored apart
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Scale raw values (…, channels) as x in a batch is."""
+        if self.step_scale is not None:
+            mean, std = (x.new_tensor(values[: x.shape[-2]])[:, None] for values in self.step_scale)
+            return (x[..., : len(mean), :] - mean) / std
+        return x if self.scale is None else (x - x.new_tensor(self.scale[0])) / x.new_tensor(self.scale[1])
+
+    def restore(self, y: Tensor) -> Tensor:
+        """Return outputs (…, d_output) in the units of the data, in float64: float32 has few digits at a high level."""
+        mean, std = self.target_scale or ((0.0,), (1.0,))
+        y = y.double()
+        return y * y.new_tensor(std) + y.new_tensor(mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DataInfo:
+        """Return the info of `to_dict`, JSON's lists as tuples; the older name `rate` is understood.
+
+        >>> info = DataInfo("regression", 2, 1, 10, scale=((0.0, 1.0), (1.0, 2.0)))
+        >>> import json
+        >>> DataInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
+        True
+        """
+        values = {"sampling_rate" if name == "rate" else name: _tuples(value) for name, value in values.items()}
+        if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
+            raise OptionError(f"DataInfo: unknown field {unknown[0]!r}; written by another version of wavessm?")
+        return cls(**values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """Three splits and what is known about them."""
+
+    name: str
+    train: Source
+    val: Source
+    test: Source
+    info: DataInfo
+
+    def to(self, device: torch.device | str) -> DataSet:
+        """Return the set with all three splits on a device."""
+        return dataclasses.replace(self, **{part: getattr(self, part).to(device) for part in ("train", "val", "test")})
+
+
+def split_set(name: str, arrays: Mapping[str, np.ndarray], info: DataInfo, affine: Any = None) -> DataSet:
+    """Return the set of the arrays x_train, y_train, x_val, y_val, x_test, y_test; see `Arrays` for `affine`."""
+    import torch
+
+    from wavessm.data.source import Arrays
+
+    def part(name: str) -> Arrays:
+        return Arrays(torch.from_numpy(arrays[f"x_{name}"]), torch.from_numpy(arrays[f"y_{name}"]), affine=affine)
+
+    return DataSet(name, part("train"), part("val"), part("test"), info)
