@@ -73,7 +73,7 @@ def publish(monkeypatch):
     """Adds the set "toy"; folder `inside` of its archive becomes `place`."""
 
     def add(url, place="place", inside="inner", sha256=None):
-        known = Published("CC0", "https://example.org", lambda root: [], lambda root: [], url, place, inside, sha256)
+        known = Published("CC0", "https://example.org", None, url=url, place=place, inside=inside, sha256=sha256)
         monkeypatch.setitem(image.PUBLISHED, "toy", known)
         return known
 

@@ -1,6 +1,7 @@
 """Own data: arrays, WAV folders, WFDB records. What comes out is what was in the files, and bad files are named."""
 
 import logging
+import re
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ import miniatures
 from miniatures import load_arrays, load_wav_folder, load_wfdb
 from wavessm.data import get_task, read_signal, read_wav
 from wavessm.data.cases import Cases, split
+from wavessm.data.files import align
 from wavessm.errors import DataError, MissingExtraError, UnknownNameError
 
 
@@ -161,10 +163,11 @@ FLAGS = np.stack([TWO, 1 - TWO], axis=1)
         ({"X": GOOD.astype(str), "y": TWO}, r"X\.npy: shape .* of <U32"),
         ({"X": nan_case(), "y": TWO}, r"X\.npy, case 7: NaN \(or infinity\) at step 3, channel 1 \(2 in all\)"),
         ({"X": GOOD, "y": TWO, "X_test": nan_case(), "y_test": TWO}, r"X_test\.npy, case 7: NaN"),
+        ({"X": GOOD * 1e300, "y": TWO}, r"X\.npy: -?\d[\d.]*e\+\d+ at \(0, 0, 0\), expected numbers up to 3\.4e\+38"),
         ({"X": FLAT, "y": TWO}, r"channel 1 is constant \(2\.5\)"),
         ({"X": GOOD, "y": np.zeros(40, int)}, r"every training case has the label 0; expected two classes"),
         ({"X": GOOD, "y": np.full(40, 0.5)}, r"target 0 is constant \(0\.5\)"),
-        ({"X": GOOD, "y": np.where(TWO, np.nan, 0.5)}, r"X\.npy, case 1: NaN in its target \(20 in all\)"),
+        ({"X": GOOD, "y": np.where(TWO, np.nan, 0.5)}, r"X\.npy, case 1: its target is nan, expected a finite number"),
         ({"X": GOOD, "y": TWO, "X_test": GOOD, "y_test": TWO * 3}, r"X_test\.npy, case 1: label 3 never occurs"),
         ({"X": GOOD, "y": TWO, "X_test": GOOD[:, :5], "y_test": TWO}, r"X_test\.npy: cases have shape \(5, 2\)"),
         ({"X": GOOD, "y": TWO, "X_val": GOOD}, r"y_val\.npy: no such file"),
@@ -176,7 +179,7 @@ FLAGS = np.stack([TWO, 1 - TWO], axis=1)
         ({"X": GOOD, "y": THREE[:, None].astype(str)}, r"targets of shape \(40, 1\), expected \(40,\)"),
         ({"X": GOOD, "y": TWO * 1j}, r"y\.npy: shape \(40,\) of complex128, expected numbers or text"),
         ({"X": GOOD, "y": FLAGS, "X_val": GOOD, "y_val": FLAGS * 2},
-         r"X_val\.npy, case 0: label 1 is 2, expected 0 or 1 \(40 such labels\)"),
+         r"X_val\.npy, case 0: label 1 is 2, expected 0 or 1 \(40 such\)"),
     ],
 )  # fmt: skip
 def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, message):
@@ -198,7 +201,11 @@ def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, message):
         (TWO, "multilabel", r"targets of shape \(40,\), expected \(40, k\)"),
         (FLAGS.astype(str), "multilabel", r"targets of <U21, expected numbers for multilabel"),
         (TWO.astype(str), "regression", r"targets of <U21, expected numbers for regression"),
-        (np.where(TWO, np.nan, 1.0), "multiclass", r"X\.npy, case 1: NaN in its target \(20 in all\)"),
+        (
+            np.where(TWO, np.nan, 1.0),
+            "multiclass",
+            r"X\.npy, case 1: its target is nan, expected a finite number",
+        ),
         (FLAGS, "multiclass", r"targets of shape \(40, 2\), expected \(40,\)"),
     ],
 )
@@ -245,10 +252,17 @@ def test_a_checksum_follows_what_is_read(tmp_path):
 def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
     folder = save(tmp_path / "a", X=GOOD, y=TWO)
     whole = (folder / "X.npy").read_bytes()
-    for content in (whole[:-9], whole[:20], b"PK hello", b""):
+    np.savez(tmp_path / "packed.npz", X=GOOD)
+    shapes = [f"{(40, 6, 2)}", f"{(2**40, 6, 2)}", f"{(2**62, 2**62, 2)}", f"{(10**30, 6, 2)}"]
+    huge = [whole.replace(shapes[0].encode() + b", }" + b" " * len(each), each.encode() + b", }" + b" " * 12)
+            for each in shapes[1:]]  # fmt: skip
+    assert all(each != whole for each in huge)
+    packed = (tmp_path / "packed.npz").read_bytes()
+    for content in (whole[:-9], whole[:20], b"PK hello", b"", b"1,2\n3,4\n", packed, *huge):
         (folder / "X.npy").write_bytes(content)
-        with pytest.raises(DataError, match=r"X\.npy: not a readable \.npy file|X\.npy: ragged"):
+        with pytest.raises(DataError, match=r"X\.npy: not a readable \.npy file") as caught:
             load_arrays(folder)
+        assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="no such folder"):
         load_arrays(tmp_path / "nowhere")
     with caplog.at_level(logging.WARNING, "wavessm.data"):
@@ -292,7 +306,7 @@ def test_wav_parts_may_be_folders(tmp_path, names):
 def test_a_folder_of_parts_holds_nothing_else(tmp_path):
     for part in ("train", "test", "."):
         miniatures.wav_folder(tmp_path / part, per_class=4)
-    words = r"beep/000\.wav: in none of the parts train, val, test, though others are in train and test \(12 such cases"
+    words = r"beep/000\.wav: in none of the parts train, val, test, though others are \(12 such cases"
     with pytest.raises(DataError, match=words) as caught:
         load_wav_folder(tmp_path)
     assert "\n" not in str(caught.value)
@@ -491,6 +505,98 @@ def test_a_record_in_other_units_is_named(tmp_path):
         DataError, match=r"rec003: 100 Hz, 2 channels \(MLII, V1\) in uV, uV; the others have .* in mV, mV\."
     ):
         load_wfdb(folder)
+
+
+@pytest.mark.parametrize("name", ["../secret", "{tmp}/secret", "link"])
+def test_a_table_names_no_record_outside_its_folder(tmp_path, name):
+    folder = miniatures.wfdb_folder(tmp_path / "records")
+    miniatures.write_record(tmp_path / "secret", np.ones((200, 2)), 100, ("MLII", "V1"))
+    (folder / "link").symlink_to(tmp_path)
+    name = {"link": "link/secret"}.get(name, name.format(tmp=tmp_path))
+    table = (folder / "labels.csv").read_text()
+    (folder / "labels.csv").write_text(table.replace("rec003", name))
+    with pytest.raises(DataError, match="secret: outside of the folders that may be read") as caught:
+        load_wfdb(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_signals_may_lie_anywhere_in_the_folder_of_the_set_and_nowhere_else(tmp_path):
+    folder = miniatures.wfdb_folder(tmp_path / "records")
+    header, signal = folder / "rec003.hea", folder / "rec003.dat"
+    (folder / "signals").mkdir()
+    (folder / "heads").mkdir()
+    signal.rename(folder / "signals" / "three.dat")
+    text = header.read_text().replace("rec003.dat", "../signals/three.dat")
+    header.unlink()
+    (folder / "heads" / "rec003.hea").write_text(text)
+    (folder / "labels.csv").write_text((folder / "labels.csv").read_text().replace("rec003", "heads/rec003"))
+    data = load_wfdb(folder)
+    assert not data.info.skipped
+    with pytest.raises(DataError, match=r"three\.dat: outside of the folders"):
+        read_signal(folder / "heads" / "rec003.hea")
+    (folder / "heads" / "rec003.hea").write_text(text.replace("../signals", str(tmp_path)))
+    (folder / "signals" / "three.dat").rename(tmp_path / "three.dat")
+    with pytest.raises(DataError, match=r"three\.dat: outside of the folders"):
+        load_wfdb(folder)
+
+
+def test_the_cache_follows_every_file_that_is_read(tmp_path):
+    """Also records in hidden folders, and a table elsewhere; not what lies beside them."""
+    folder = tmp_path / "records"
+    miniatures.wfdb_folder(folder / ".hidden")
+    table = (
+        (folder / ".hidden" / "labels.csv")
+        .read_text()
+        .replace("rec", ".hidden/rec")
+        .replace(".hidden/record", "record")
+    )
+    (tmp_path / "labels.csv").write_text(table)
+    first = load_wfdb(folder, tmp_path / "labels.csv").info.scale
+    (folder / "beside.txt").write_text("not read")
+    assert load_wfdb(folder, tmp_path / "labels.csv").info.scale == first
+    assert len(list((folder / ".wavessm-cache").iterdir())) == 1
+    miniatures.write_record(folder / ".hidden" / "rec003", np.full((200, 2), 9000), 100, ("MLII", "V1"))
+    assert load_wfdb(folder, tmp_path / "labels.csv").info.scale != first
+
+
+def test_the_same_signal_in_other_units_is_the_same_input(tmp_path):
+    info = load_wfdb(miniatures.wfdb_folder(tmp_path / "set")).info
+    assert info.units == ("mV", "mV")
+    values = np.round(500 * rng().standard_normal((50, 2)))
+    inputs = {}
+    for name, gain in (("mV", "200/mV"), ("uV", "0.2/uV"), ("micro", "0.2/µV"), ("V", "2e5/V"), ("other", "200/mmHg")):
+        miniatures.write_record(tmp_path / name, values, 100, ("V1", "MLII"))
+        header = tmp_path / f"{name}.hea"
+        header.write_text(header.read_text().replace("1000.0(0)/mV", gain), encoding="latin-1")
+        if name == "other":
+            with pytest.raises(DataError, match="in mmhg, mmhg, but the model was trained on mv, mv"):
+                align(read_signal(header), info.channels, info.units, header)
+            continue
+        inputs[name] = align(read_signal(header), info.channels, info.units, header)
+        np.testing.assert_allclose(inputs[name], values[:, ::-1] / 200, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a.hea: not a WFDB header (it is empty)"),
+        ("# only a comment\n", "a.hea: not a WFDB header (it is empty)"),
+        (
+            "a 1 0 4\na.dat 16 200 16 0 0 0 0 I\n",
+            "a.hea: 1 signals of 4 samples at 0 Hz; expected one or more, and a rate",
+        ),
+        ("a 1 nan 4\na.dat 16 200 16 0 0 0 0 I\n", "at nan Hz; expected one or more, and a rate above 0"),
+        ("a 0 100 4\n", "a.hea: 0 signals of 4 samples"),
+        ("a/2 1 100 4\nb 4\n~ 4\n", "b.hea: the header is missing"),
+        ("a/1 1 100 4\na 4\n", "a.hea: segment a has segments itself"),
+    ],
+)
+def test_odd_headers_are_refused_in_one_line(tmp_path, text, message):
+    (tmp_path / "a.hea").write_text(text)
+    (tmp_path / "a.dat").write_bytes(bytes(8))
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        read_signal(tmp_path / "a.hea")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_record_listed_twice_is_refused(tmp_path):

@@ -143,6 +143,8 @@ def fingerprint(paths: Iterable[Path], base: Path) -> str:
 
 
 def _entries(path: Path | str) -> Iterator[tuple[str, int, int]]:
+    if not os.path.lexists(path):
+        return
     if not os.path.isdir(path):
         about = os.stat(path, follow_symlinks=os.path.exists(path))  # a link to nothing is for its reader
         yield os.fspath(path), about.st_size, about.st_mtime_ns

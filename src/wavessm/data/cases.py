@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached
-from wavessm.data.files import Signal
+from wavessm.data.files import Signal, unit_name
 from wavessm.data.info import DataInfo, DataSet, Scale
 from wavessm.errors import DataError
 
@@ -40,6 +40,7 @@ class Cases:
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     channels: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     sampling_rate: float | None = None
     skipped: tuple[str, ...] = ()
 
@@ -69,6 +70,7 @@ def make_set(name: str, cases: Cases) -> DataSet:
         length=x.shape[1],
         classes=classes,
         channels=cases.channels,
+        units=cases.units,
         scale=(tuple(mean.tolist()), tuple(std.tolist())),
         target_scale=target_scale,
         sampling_rate=cases.sampling_rate,
@@ -211,27 +213,31 @@ class Recordings(NamedTuple):
     classes: tuple[str, ...] = ()
 
 
-def load_recordings(name: str, listed: Recordings, read: Callable[[Path], Signal], skip_bad: bool) -> DataSet:
+def load_recordings(
+    name: str, listed: Recordings, files: list[Path], read: Callable[[Path], Signal], skip_bad: bool
+) -> DataSet:
     """Read recordings once, pad them to the longest, cache them and make a set of them.
 
-    A file that cannot be read raises `DataError`; with `skip_bad` it is left out and listed in `info.skipped`.
+    `files` are all that `read` opens. What cannot be read raises `DataError`; with `skip_bad` it is left out and listed
+    in `info.skipped`.
     """
     folder = listed.folder
-    prepared = cached(name, folder, [folder], {"names": listed.files}, lambda: _read_all(listed, read))
+    prepared = cached(name, folder, files, {"names": listed.files}, lambda: _read_all(listed, read))
     skipped = prepared.bad_files(skip_bad, str(folder))
     good = np.array([file not in skipped for file in listed.files])
-    files = np.array(listed.files)[good]
+    names = np.array(listed.files)[good]
     targets = np.asarray(listed.targets, dtype=str if listed.kind == "multiclass" else None)
     cases = Cases(
         np.array(prepared.arrays["values"]),
         np.array(prepared.arrays["lengths"]),
         targets[good],
         np.array(listed.parts)[good],
-        lambda i: str(folder / files[i]),
+        lambda i: str(folder / names[i]),
         str(folder),
         listed.kind,
         listed.classes,
         tuple(prepared.notes["channels"]),
+        tuple(prepared.notes["units"]),
         prepared.notes["sampling_rate"],
         skipped,
     )
@@ -255,7 +261,7 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
     formats = {file: _format(signal) for file, signal in signals.items()}
     common = collections.Counter(formats.values()).most_common(1)[0][0]
     for file, found in formats.items():
-        if found.lower().replace("µ", "u") != common.lower().replace("µ", "u"):
+        if unit_name(found) != unit_name(common):
             bad[file] = f"{listed.folder / file}: {found}; the others have {common}."
             del signals[file]
     one = next(iter(signals.values()))
@@ -263,7 +269,7 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
     values = np.zeros((len(signals), int(lengths.max()), one.values.shape[1]), np.float32)
     for row, signal in zip(values, signals.values(), strict=True):
         row[: len(signal.values)] = signal.values
-    notes = {"bad": bad, "sampling_rate": one.sampling_rate, "channels": one.channels}
+    notes = {"bad": bad, "sampling_rate": one.sampling_rate, "channels": one.channels, "units": one.units}
     return Prepared({"values": values, "lengths": lengths}, notes)
 
 

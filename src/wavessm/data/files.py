@@ -7,21 +7,23 @@ reads the other formats. `tables.py` reads tables with dates.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from wavessm.data.tables import counted, first_line, is_number, numbers, read_table
+from wavessm.data.tables import LARGEST, counted, first_line, is_number, numbers, read_table
 from wavessm.errors import DataError, MissingExtraError
 
 UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
 _MISSING = -32768  # WFDB's mark for "no sample" in format 16
-_FORMAT = re.compile(r"(\d+)(x\d+)?(:\d+)?(\+\d+)?")
+VOLTS = {"v": 1.0, "mv": 1e-3, "uv": 1e-6, "nv": 1e-9}
 _GAIN = re.compile(r"([-+0-9.eE]+)(?:\(([-+0-9]+)\))?(?:/(.*))?")
 
 
@@ -53,23 +55,66 @@ def read_signal(path: str | Path) -> Signal:
         values = read_npy(path)
         if values.ndim not in (1, 2) or values.dtype.kind not in "buif":
             raise DataError(f"{path}: shape {values.shape} of {values.dtype}, expected numbers (length, channels).")
-        return Signal(values.reshape(len(values), -1).astype(np.float32), None)
+        return Signal(to_float32(values.reshape(len(values), -1), path), None)
     raise DataError(f"{path}: unknown kind of file {suffix or 'without suffix'!r}; expected .wav, .npy, .csv or .hea.")
 
 
 def read_npy(path: Path) -> np.ndarray:
     """Read an array file; ragged ones (arrays of objects) and damaged ones are refused."""
     try:
-        return np.load(path, allow_pickle=False)
+        with np.errstate(all="ignore"):  # a header may say anything; mapping the file holds it to the size
+            return np.array(np.lib.format.open_memmap(path, mode="r"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
-    except (ValueError, EOFError, OSError) as reason:
-        if "allow_pickle" in str(reason) or "Object arrays" in str(reason):
-            raise DataError(
-                f"{path}: ragged (an array of objects), expected rows of one length: fill cases up with zeros and give "
-                f"lengths.npy, or, for text, save it with astype(str)."
-            ) from reason
-        raise DataError(f"{path}: not a readable .npy file ({' '.join(str(reason).split())}).") from reason
+    except (ValueError, EOFError, OSError, OverflowError, TypeError, MemoryError) as reason:
+        if "Python objects" in str(reason):
+            raise DataError(f"{path}: ragged (an array of objects), expected rows of one length: fill up with zeros "
+                            "and give lengths.npy, or, for text, save it with astype(str).") from reason  # fmt: skip
+        raise DataError(f"{path}: not a readable .npy file ({' '.join(str(reason).split())[:200]}).") from reason
+
+
+def to_float32(values: np.ndarray, where: Any) -> np.ndarray:
+    """Return numbers as float32; one that is finite, but beyond float32, raises `DataError`."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if (large := np.argwhere(np.isinf(single) & np.isfinite(values))).size:
+        raise DataError(f"{where}: {values[tuple(large[0])]:g} at {tuple(large[0].tolist())}, expected numbers up to "
+                        f"{LARGEST:.2g}, the largest of float32 ({len(large)} in all); scale the data.")  # fmt: skip
+    return single
+
+
+def align(signal: Signal, channels: Sequence[str], units: Sequence[str], where: Any) -> np.ndarray:
+    """Return the samples (length, channels) in the order and the units of training, where names and units are known.
+
+    Raises:
+        DataError: other channels, or units that are no volts, millivolts or microvolts.
+    """
+    values, here, wanted = (
+        signal.values,
+        [name.upper() for name in signal.channels],
+        [name.upper() for name in channels],
+    )
+    found = [unit_name(unit) for unit in signal.units]
+    if here and wanted and here != wanted:
+        if sorted(here) != sorted(wanted):
+            raise DataError(f"{where}: its channels are {', '.join(signal.channels)}, but the model was trained on "
+                            f"{', '.join(channels)}.")  # fmt: skip
+        order = [here.index(name) for name in wanted]
+        values, found = values[:, order], [found[i] for i in order] if found else []
+    expected = [unit_name(unit) for unit in units]
+    if not found or not expected or found == expected:
+        return values
+    if len(found) != len(expected) or not {*found, *expected} <= VOLTS.keys():
+        raise DataError(
+            f"{where}: in {', '.join(found)}, but the model was trained on {', '.join(expected)}; convert it."
+        )
+    factors = [VOLTS[own] / VOLTS[other] for own, other in zip(found, expected, strict=True)]
+    return to_float32(values * np.array(factors), where)
+
+
+def unit_name(unit: str) -> str:
+    """Return a unit as it is compared: letter case and the sign for micro do not matter."""
+    return unit.lower().replace("\u00b5", "u").replace("\u03bc", "u")
 
 
 def _read_columns(path: Path) -> Signal:
@@ -171,18 +216,17 @@ class Lead(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed .hea file."""
+    """A parsed .hea file: leads, or the names of segments."""
 
     sampling_rate: float
     samples: int
     leads: tuple[Lead, ...]
-    segments: int
+    segments: tuple[str, ...]
 
     @property
     def plain(self) -> bool:
         """Whether it can be read without the wfdb package: one segment, one file, format 16 without extras."""
-        same = {(lead.file, lead.format) for lead in self.leads}
-        return self.segments == 0 and len(same) == 1 and self.leads[0].format == "16"
+        return len({lead.file for lead in self.leads}) == 1 and {lead.format for lead in self.leads} == {"16"}
 
 
 def parse_header(text: str, path: str) -> Header:
@@ -194,105 +238,135 @@ def parse_header(text: str, path: str) -> Header:
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     try:
-        fields = lines[0].split()
-        segments = int(fields[0].split("/")[1]) if "/" in fields[0] else 0
-        count = int(fields[1])
-        rate = float(re.split(r"[/(]", fields[2])[0]) if len(fields) > 2 else 250.0
-        samples = int(fields[3]) if len(fields) > 3 else 0
-        leads = () if segments else tuple(_parse_lead(line) for line in lines[1 : count + 1])
+        fields = (lines[0] if lines else "").split()
+        name, count, rate, samples = (*fields[:4], *("250", "0")[len(fields) - 2 :])
+        several = "/" in name
+        below = lines[1 : (int(name.split("/")[1]) if several else int(count)) + 1]
+        segments = tuple(line.split()[0] for line in below if several and line[0] != "~")
+        leads = () if several else tuple(map(_parse_lead, below))
+        header = Header(float(re.split(r"[/(]", rate)[0]), int(samples), leads, segments)
     except (IndexError, ValueError, AttributeError) as reason:
-        raise DataError(f"{path}: not a WFDB header ({reason or 'it is empty'}).") from reason
-    if not segments and len(leads) != count:
+        raise DataError(f"{path}: not a WFDB header ({reason if lines else 'it is empty'}).") from reason
+    if not several and len(leads) != int(count):
         raise DataError(f"{path}: truncated header, {len(leads)} of {count} signal lines.")
-    return Header(rate, samples, leads, segments)
+    if not 0 < header.sampling_rate < math.inf or header.samples < 0 or not leads + segments:
+        raise DataError(f"{path}: {len(leads + segments)} signals of {samples} samples at {rate} Hz; expected one or "
+                        "more, and a rate above 0.")  # fmt: skip
+    return header
 
 
 def _parse_lead(line: str) -> Lead:
-    fields = line.split(maxsplit=8)
-    plain, *extras = _FORMAT.fullmatch(fields[1]).groups()  # type: ignore[union-attr]
-    gain, baseline, units = (_GAIN.fullmatch(fields[2]).groups() if len(fields) > 2 else (0, None, None))  # type: ignore[union-attr]  # fmt: skip
-    zero = int(fields[4]) if len(fields) > 4 else 0
+    fields = [*line.split(maxsplit=8), *[""] * 8]
+    gain, baseline, units = _GAIN.fullmatch(fields[2] or "0").groups()  # type: ignore[union-attr]
     return Lead(
         fields[0],
-        fields[1] if any(extras) else plain,
+        fields[1],
         float(gain) or 200.0,
-        int(baseline) if baseline else zero,
+        int(baseline or fields[4] or 0),
         units or "mV",
-        int(fields[5]) if len(fields) > 5 else None,
-        int(fields[6]) if len(fields) > 6 else None,
-        fields[8].strip() if len(fields) > 8 else "",
+        int(fields[5]) if fields[5] else None,
+        int(fields[6]) if fields[6] else None,
+        fields[8].strip(),
     )
 
 
-def read_header(path: str) -> Header:
-    """Read the header of the record `path` (without suffix)."""
-    return parse_header(_read_bytes(path + ".hea", "header").decode("latin-1"), path + ".hea")
+def inside(path: str | Path, folders: Sequence[str | Path]) -> Path:
+    """Return a path that came from a file or a page, if it lies in one of the folders, links resolved.
 
-
-def _read_bytes(file: str, what: str) -> bytes:
+    Raises:
+        DataError: naming the path and the folders.
+    """
     try:
-        return Path(file).read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{file}: the {what} is missing.") from None
+        fine = any(Path(path).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+    except (OSError, ValueError, RuntimeError):  # loops of links, a zero byte
+        fine = False
+    if not fine:
+        given = ", ".join(map(str, folders)) or "none"
+        raise DataError(f"{path}: outside of the folders that may be read ({given}); move it there or give its folder.")
+    return Path(path)
+
+
+def record_files(path: str | Path, folders: Sequence[str | Path] = ()) -> list[Path]:
+    """Return the files of a WFDB record: its header, those of its segments, and the signal files that they name.
+
+    Names inside a header may lead to its own folder and to `folders`; others raise `DataError`.
+    """
+    file = Path(re.sub(r"\.(hea|dat)$", "", os.fspath(path)) + ".hea")
+    header, allowed = read_header(file), (file.parent, *folders)
+    names = dict.fromkeys(lead.file for lead in header.leads)
+    found = [file, *(inside(file.parent / name, allowed) for name in names)]
+    for name in dict.fromkeys(header.segments):
+        segment = inside(file.parent / f"{name}.hea", allowed)
+        if segment.exists() and read_header(segment).segments:
+            raise DataError(f"{file}: segment {name} has segments itself; expected records.")
+        found += record_files(segment, allowed) if segment.exists() else [segment]
+    return found
+
+
+def read_header(file: Path) -> Header:
+    """Read a header, of the record `file` (.hea)."""
+    return parse_header(_read_bytes(file, "header").decode("latin-1"), str(file))
+
+
+def _read_bytes(file: Path, what: str) -> bytes:
+    try:
+        return file.read_bytes()
     except OSError as reason:
-        raise DataError(f"{file}: unreadable ({reason.strerror}).") from reason
+        how = "is missing" if isinstance(reason, FileNotFoundError) else f"is unreadable ({reason.strerror})"
+        raise DataError(f"{file}: the {what} {how}.") from reason
 
 
-def read_samples(path: str, header: Header) -> np.ndarray:
-    """Return the integers (samples, leads) int16 of a plain record, of the size that its header says."""
-    file = os.path.join(os.path.dirname(path), header.leads[0].file)
-    data = _read_bytes(file, "signal file")
-    width = 2 * len(header.leads)
+def read_record(path: str | Path, folders: Sequence[str | Path] = ()) -> Signal:
+    """Read a WFDB record in physical units, checked.
+
+    Args:
+        path: without suffix, or with .hea or .dat.
+        folders: where its signal files may lie, beside the header's own folder.
+
+    Raises:
+        DataError: naming the file where it is missing, truncated, damaged, elsewhere, or has missing samples.
+    """
+    path = re.sub(r"\.(hea|dat)$", "", os.fspath(path))
+    file, *signals = record_files(path, folders)
+    header = read_header(file)
+    if not header.plain:
+        return _read_by_wfdb(path, header)
+    integers = read_samples(signals[0], header)
+    baseline, gain = (
+        np.array([getattr(lead, key) for lead in header.leads], np.float64) for key in ("baseline", "gain")
+    )
+    values = to_float32((integers - baseline) / gain, path)
+    names, units = (tuple(getattr(lead, field) for lead in header.leads) for field in ("name", "units"))
+    return Signal(values, header.sampling_rate, names, units)
+
+
+def read_samples(file: Path, header: Header) -> np.ndarray:
+    """Return the integers (samples, leads) int16 of a plain record; size, first values and sums as its header says."""
+    data, width = _read_bytes(file, "signal file"), 2 * len(header.leads)
     samples = header.samples or len(data) // width
     if len(data) != samples * width or not data:
         word = "truncated" if len(data) < samples * width or not data else "too long"
         raise DataError(f"{file}: {word}, {len(data):,} bytes, expected {samples * width:,} by its header.")
-    return np.frombuffer(data, "<i2").reshape(samples, -1)
+    values = np.frombuffer(data, "<i2").reshape(samples, -1)
+    _check_sums(file, header, values)
+    _check_gaps(file, values == _MISSING, [lead.name for lead in header.leads])
+    return values
 
 
-def check_samples(path: str, header: Header, values: np.ndarray) -> None:
-    """Compare first values, checksums and missing samples of `values` (samples, leads) int16 with the header."""
-    _check_sums(path, header, values)
-    _check_gaps(path, values == _MISSING, [lead.name for lead in header.leads])
-
-
-def _check_gaps(path: str, gaps: np.ndarray, names: list[str]) -> None:
+def _check_gaps(path: Any, gaps: np.ndarray, names: list[str]) -> None:
     if gaps.any():
         row, column = np.argwhere(gaps)[0]
         raise DataError(f"{path}: NaN in lead {names[column]}, sample {row} ({gaps.sum()} in all).")
 
 
-def _check_sums(path: str, header: Header, values: np.ndarray) -> None:
-    sums = values.sum(axis=0, dtype=np.int64) & 0xFFFF
+def _check_sums(path: Any, header: Header, values: np.ndarray) -> None:
+    sums = values.sum(axis=0, dtype=np.int64)
     for lead, first, total in zip(header.leads, values[0], sums, strict=True):
         if lead.first is not None and lead.first != first:
             raise DataError(f"{path}: lead {lead.name} begins with {first}, its header says {lead.first}: damaged.")
         if lead.checksum is not None and (lead.checksum - int(total)) & 0xFFFF:
-            raise DataError(
-                f"{path}: lead {lead.name} has checksum {total}, its header says {lead.checksum & 0xFFFF}: damaged."
-            )
-
-
-def read_record(path: str | Path) -> Signal:
-    """Read a WFDB record in physical units, checked.
-
-    Args:
-        path: without suffix, or with .hea or .dat.
-
-    Raises:
-        DataError: naming the file where it is missing, truncated, damaged or has missing samples.
-    """
-    path = re.sub(r"\.(hea|dat)$", "", os.fspath(path))
-    header = read_header(path)
-    if not header.plain:
-        return _read_by_wfdb(path, header)
-    integers = read_samples(path, header)
-    check_samples(path, header, integers)
-    baseline = np.array([lead.baseline for lead in header.leads], np.float64)
-    gain = np.array([lead.gain for lead in header.leads], np.float64)
-    values = ((integers - baseline) / gain).astype(np.float32)
-    names, units = (tuple(getattr(lead, field) for lead in header.leads) for field in ("name", "units"))
-    return Signal(values, header.sampling_rate, names, units)
+            raise DataError(f"{path}: lead {lead.name} has checksum {total & 0xFFFF}, its header says "
+                            f"{lead.checksum & 0xFFFF}: damaged.")  # fmt: skip
 
 
 def import_wfdb() -> Any:
@@ -302,15 +376,13 @@ def import_wfdb() -> Any:
             warnings.simplefilter("ignore")
             import wfdb
     except ImportError as reason:
-        raise MissingExtraError(
-            "this WFDB format needs the wfdb package; install it with pip install 'wavessm[train]'."
-        ) from reason
+        raise MissingExtraError("this WFDB format needs the wfdb package: pip install 'wavessm[train]'.") from reason
     return wfdb
 
 
 def _read_by_wfdb(path: str, header: Header) -> Signal:
     wfdb = import_wfdb()
-    whole = header.segments == 0 and all(lead.format.isdigit() for lead in header.leads)  # samples as they were stored
+    whole = bool(header.leads) and all(lead.format.isdigit() for lead in header.leads)  # samples as they were stored
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -321,6 +393,5 @@ def _read_by_wfdb(path: str, header: Header) -> Signal:
     if whole:
         _check_sums(path, header, record.d_signal)  # wfdb does not
         record.p_signal = record.dac()
-    values = np.asarray(record.p_signal, np.float32)
-    _check_gaps(path, ~np.isfinite(values), record.sig_name)
-    return Signal(values, float(record.fs), tuple(record.sig_name), tuple(record.units))
+    _check_gaps(path, ~np.isfinite(record.p_signal), record.sig_name)
+    return Signal(to_float32(record.p_signal, path), float(record.fs), tuple(record.sig_name), tuple(record.units))

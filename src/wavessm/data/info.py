@@ -33,6 +33,7 @@ class DataInfo:
     channels: tuple[str, ...] = ()  # names of the inputs, where known
     scale: Scale | None = None  # of the input channels, or one for all; x in a batch is (raw - mean) / std
     target_scale: Scale | None = None  # of the outputs, for "forecast" and "regression"
+    units: tuple[str, ...] = ()  # of the inputs, where the files have them
     sampling_rate: float | None = None  # hertz
     mark_sizes: tuple[int, ...] = ()  # table sizes of marks that are embedded
     mark_width: int = 0  # number of marks that are real

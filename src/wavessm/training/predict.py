@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavessm.data.files import Signal, read_npy, read_signal
+from wavessm.data.files import Signal, align, read_npy, read_signal, to_float32
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
 from wavessm.data.windows import Series, make_marks, read_series
@@ -76,7 +76,7 @@ def output_names(info: DataInfo) -> list[str]:
 def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     info, rows = run.info, []
     for case, signal in enumerate(_read_signals(path)):
-        values = check_values(info, _reorder(info, signal, path), str(path))
+        values = check_values(info, align(signal, info.channels, info.units, path), str(path))
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained else 1.0
         if info.step_scale is not None and (rate != 1 or len(values) > info.length):
@@ -91,19 +91,8 @@ def _read_signals(path: Path) -> list[Signal]:
     if path.suffix.lower() == ".npy" and (values := read_npy(path)).ndim == 3 and values.dtype.kind in "buif":
         if not values.size:
             raise DataError(f"{path}: shape {values.shape}, which holds no samples.")
-        return [Signal(case.astype(np.float32), None) for case in values]
+        return [Signal(case, None) for case in to_float32(values, path)]
     return [read_signal(path)]
-
-
-def _reorder(info: DataInfo, signal: Signal, path: Path) -> np.ndarray:
-    """Samples with the channels in the order of training, where both have names (letter case ignored)."""
-    here, wanted = ([name.upper() for name in names] for names in (signal.channels, info.channels))
-    if not here or not wanted or here == wanted:
-        return signal.values
-    if sorted(here) != sorted(wanted):
-        raise DataError(f"{path}: its channels are {', '.join(signal.channels)}, but the model was trained on "
-                        f"{', '.join(info.channels)}.")  # fmt: skip
-    return signal.values[:, [here.index(name) for name in wanted]]
 
 
 def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:

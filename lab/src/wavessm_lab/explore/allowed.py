@@ -1,8 +1,8 @@
 """The files that the page may read: those under the folders it was given, and what was uploaded to it.
 
-A path is resolved first and then has to lie under one of the folders, and so do the names inside the header of a WFDB
-record; what is not a plain file or is too large is not opened. Uploads are stored under the hash of their content, so
-that links to them stay valid.
+A path is resolved first and then has to lie under one of the folders; readers hold the names inside of tables and WFDB
+headers to the same rule. What is not a plain file or is too large is not opened. Uploads are stored under the hash of
+their content, so that links to them stay valid.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from wavessm.data.files import inside
 from wavessm.errors import DataError
 
 T = TypeVar("T")
@@ -50,15 +51,7 @@ class AllowedFiles:
 
     def inside(self, path: str | Path) -> Path:
         """Return the path if it lies under one of the folders, links resolved; else raise `DataError`."""
-        try:
-            real = Path(path).resolve()
-            fine = any(real.is_relative_to(folder.resolve()) for folder in (*self.folders, self.keep))
-        except (OSError, ValueError, RuntimeError):  # loops of links, a zero byte
-            fine = False
-        if not fine:
-            given = ", ".join(str(folder) for folder in self.folders) or "none"
-            raise DataError(f"{path}: outside of the folders that were given ({given}); add its folder to the command.")
-        return Path(path)
+        return inside(path, (*self.folders, self.keep))
 
     def file(self, path: str | Path, largest: int = LARGEST) -> Path:
         """Return the path of a file that may be read: inside, plain, and not larger than `largest` bytes."""
@@ -68,32 +61,15 @@ class AllowedFiles:
         size = found.stat().st_size
         if size > largest:
             raise DataError(f"{path}: {size / 2**20:.1f} MiB, expected at most {largest / 2**20:.0f} MiB; cut it.")
-        if found.suffix.lower() in (".hea", ".dat"):
-            self.record(found)
         return found
 
-    def record(self, path: str | Path) -> None:
-        """Check the names of signal files and segments inside the header of a WFDB record."""
-        header = self.inside(re.sub(r"\.(hea|dat)$", "", str(path)) + ".hea")
-        if not header.is_file():
-            return  # the reader says what is missing
-        text = header.read_text(encoding="latin-1")
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        for name in {line.split()[0] for line in lines[1:]}:
-            self.inside(header.parent / name)
-            segment = header.parent / f"{name}.hea"
-            if segment != header and segment.is_file():
-                self.record(segment)
-
     def tree(self, path: str | Path) -> Path:
-        """Return a folder that a loader may read: no link or header in it leads out of the given folders."""
+        """Return a folder that a loader may read: no link in it leads out of the given folders."""
         found = self.inside(path)
         for folder, below, names in os.walk(found):
             for name in (*below, *names):
                 if os.path.islink(os.path.join(folder, name)):
                     self.inside(os.path.join(folder, name))
-                if name.endswith(".hea"):
-                    self.record(os.path.join(folder, name))
         return found
 
     # -- what is there --------------------------------------------------------------------------------------

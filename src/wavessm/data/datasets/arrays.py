@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from wavessm.data.cases import Cases, guess_kind, make_set
-from wavessm.data.files import read_npy
+from wavessm.data.files import read_npy, to_float32
 from wavessm.data.info import DataSet
 from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.errors import DataError
@@ -81,7 +81,7 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
     if y.ndim not in (1, 2) or len(y) != len(X) or 0 in y.shape or y.dtype.kind not in "buifU":
         raise DataError(f"{files['y']}: shape {y.shape} of {y.dtype}, expected numbers or text ({len(X)},) or "
                         f"({len(X)}, k), one row per case of X.")  # fmt: skip
-    X = X.reshape(*X.shape[:2], -1).astype(np.float32)
+    X = X.reshape(*X.shape[:2], -1)
     lengths = np.full(len(X), X.shape[1])
     if files["lengths"].exists():
         lengths = read_npy(files["lengths"])
@@ -90,4 +90,4 @@ def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.nd
             raise DataError(f"{files['lengths']}: shape {lengths.shape} of {lengths.dtype}, expected {len(X)} whole "
                             f"numbers from 1 to {X.shape[1]}.")  # fmt: skip
         X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
-    return X, y, lengths.astype(np.int64)
+    return to_float32(X, files["X"]), y, lengths.astype(np.int64)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.files import inside
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Published
 from wavessm.data.task import PublishedOptions, Recipe, Task
@@ -95,7 +96,7 @@ def _read_all(folder: Path, size: int) -> Prepared:
 
     def read(name: str) -> np.ndarray:
         try:
-            with Image.open(folder / name) as image:
+            with Image.open(inside(folder / name, [folder])) as image:
                 values = np.asarray(image.convert("L"))
             if values.shape != (size, size):
                 raise ValueError(f"{values.shape[1]} × {values.shape[0]} pixels, expected {size} × {size}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached, read_each
-from wavessm.data.files import check_samples, read_header, read_samples
+from wavessm.data.files import inside, read_header, read_samples, record_files
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Finding, Published, digest, expect
 from wavessm.data.tables import need_columns, read_table
@@ -81,8 +81,11 @@ class PtbxlOptions(PublishedOptions):
         std = math.sqrt(float(squares[train].sum()) / count - mean**2)
         if std == 0:
             raise DataError(f"PTB-XL {labels}: every training record is constant at {mean / GAIN} mV.")
-        info = DataInfo("multilabel", len(LEADS), len(classes), signals.shape[1], classes=classes, channels=LEADS,
-                        scale=((mean / GAIN,), (std / GAIN,)), sampling_rate=float(rate), skipped=skipped)  # fmt: skip
+        info = DataInfo(
+            "multilabel", len(LEADS), len(classes), signals.shape[1], classes=classes, channels=LEADS,
+            units=("mV",) * len(LEADS), scale=((mean / GAIN,), (std / GAIN,)), sampling_rate=float(rate),
+            skipped=skipped,
+        )  # fmt: skip
         return split_set(f"ptbxl-{labels}", arrays, info, (1 / std, -mean / std))
 
 
@@ -131,22 +134,21 @@ def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndar
     return np.array([[name in names for name in classes] for names in found]), classes
 
 
-def _read(path: str, rate: int) -> np.ndarray:
+def _read(folder: Path, name: str, rate: int) -> np.ndarray:
     """Samples (length, 12) int16 of a record; all that PTB-XL promises is checked."""
-    header = read_header(path)
+    file, *signals = record_files(inside(folder / name, [folder]))
+    path, header = folder / name, read_header(file)
     leads = header.leads
     if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
         raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
     if any((lead.gain, lead.baseline, lead.units) != (GAIN, 0, "mV") for lead in leads):
         raise DataError(f"{path}: a lead is not stored with gain {GAIN:g}/mV and baseline 0, as PTB-XL is published.")
-    values = read_samples(path, header)
-    check_samples(path, header, values)
-    return values
+    return read_samples(signals[0], header)
 
 
 def _read_all(folder: Path, names: list[str], rate: int) -> Prepared:
     """All sound records as one array: signals, sums and squares of each record."""
-    signals, _, bad = read_each(names, lambda name: _read(str(folder / name), rate), "PTB-XL")
+    signals, _, bad = read_each(names, lambda name: _read(folder, name, rate), "PTB-XL")
     sums = signals.sum(axis=(1, 2), dtype=np.int64)
     squares = np.array([np.square(record, dtype=np.int64).sum() for record in signals])
     return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad})
@@ -210,7 +212,7 @@ def _check(options: PtbxlOptions) -> list[Finding]:
     names, bad = table[NAMES[rate]].tolist(), []
     for name in names:
         try:
-            _read(str(folder / name), rate)
+            _read(folder, name, rate)
         except DataError as reason:
             bad.append(str(reason))
     findings += [Finding("problem", text) for text in bad[:20]]

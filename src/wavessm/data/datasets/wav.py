@@ -38,7 +38,8 @@ class WavOptions(OwnOptions):
             parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
         if not files:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
-        return load_recordings("wav", Recordings(folder, files, labels, parts, "multiclass"), read_wav, self.skip_bad)
+        listed = Recordings(folder, files, labels, parts, "multiclass")
+        return load_recordings("wav", listed, [folder / file for file in files], read_wav, self.skip_bad)
 
     def files(self) -> list[Path]:
         """WAV files below the folder, hidden ones left out."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from wavessm.data.cases import PARTS, Recordings, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import read_record
+from wavessm.data.files import Signal, inside, read_record, record_files
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, numbers, read_table
 from wavessm.data.task import OwnOptions, Task
@@ -54,11 +56,23 @@ class WfdbOptions(OwnOptions):
             listed = Recordings(folder, files, table[names[0]], parts, "multiclass")
         else:
             listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names))
-        return load_recordings("wfdb", listed, read_record, self.skip_bad)
 
-    def files(self) -> list[Path]:  # headers hold the checksums of their signals
-        records = read_table(self._labels(), text=True)["record"].dropna()
-        return [self._labels(), *(self.place() / f"{name}.hea" for name in records)]
+        def read(record: Path) -> Signal:
+            return read_record(inside(record, [folder]), [folder])
+
+        return load_recordings("wfdb", listed, self._record_files(files), read, self.skip_bad)
+
+    def files(self) -> list[Path]:
+        found = self._record_files(read_table(self._labels(), text=True)["record"].dropna())
+        return [self._labels(), *(path for path in found if path.suffix == ".hea")]  # they hold the signals' checksums
+
+    def _record_files(self, records: Iterable[str]) -> list[Path]:
+        """The files of all records; those that cannot be read are left to the reader."""
+        found, folder = [], self.place()
+        for name in records:
+            with suppress(DataError):
+                found += record_files(inside(folder / name, [folder]), [folder])
+        return found
 
 
 TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder"),)
