@@ -297,9 +297,9 @@ def record_files(path: str | Path, folders: Sequence[str | Path] = ()) -> list[P
     found = [file, *(inside(file.parent / name, allowed) for name in names)]
     for name in dict.fromkeys(header.segments):
         segment = inside(file.parent / f"{name}.hea", allowed)
-        if segment.exists() and read_header(segment).segments:
+        if read_header(segment).segments:
             raise DataError(f"{file}: segment {name} has segments itself; expected records.")
-        found += record_files(segment, allowed) if segment.exists() else [segment]
+        found += record_files(segment, allowed)
     return found
 
 
