@@ -255,4 +255,4 @@ def test_known_checksums_are_compared(root):
     miniatures.forecast(root / "forecasting", "ETTh1")
     assert load_forecast(root, "ETTh1").info.length == 720
     found = problems(root, "ETTh1")
-    assert any(text.startswith("MD5: ") and "8381763947c85f4be6ac456c508460d6" in text for text in found)
+    assert any(text.startswith("SHA-256: ") and "expected f18de3ad269c" in text for text in found)

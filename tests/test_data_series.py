@@ -9,8 +9,8 @@ import torch
 
 import miniatures
 from miniatures import load_csv, load_forecast
-from wavessm.data import Linear, Seasonal, Windows, baseline_scores, fit_linear, predict, read_signal, score
-from wavessm.data.baselines import PENALTIES, window_gram
+from wavessm.data import Windows, baseline_scores, fit_linear, read_signal, score
+from wavessm.data.baselines import PENALTIES, Linear, window_gram
 from wavessm.data.datasets.forecast import SETS
 from wavessm.data.tables import continue_dates, same_step
 from wavessm.data.windows import make_marks, read_series
@@ -466,15 +466,6 @@ def test_scores_are_errors_over_windows_steps_and_columns(tmp_path):
     assert scores["linear"].mse < scores["last value"].mse  # the series has a daily cycle
     week = load_csv(tmp_path / "a.csv", horizon=5, context=168)
     assert "seasonal week" in baseline_scores(week)
-
-
-def test_predictions_come_for_every_window_in_order():
-    source = random_windows(rows=700)
-    forecasts = predict(Seasonal(3, 4, (0, 1, 2)), source)
-    batch = every(source)
-    torch.testing.assert_close(forecasts, batch.x[:, [6, 7, 8, 6]])
-    with pytest.raises(OptionError, match="a context of 9 rows is shorter than the period 24"):
-        predict(Seasonal(24, 4, (0,)), source)
 
 
 def test_baselines_are_for_forecasts_only(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, load, tasks
 
 _PLACES = {
-    "baselines": ("ForecastErrors", "Linear", "Seasonal", "baseline_scores", "fit_linear", "predict", "score"),
+    "baselines": ("ForecastErrors", "Linear", "Seasonal", "baseline_scores", "fit_linear", "score"),
     "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
     "fetch": ("Fetched", "fetch_set"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),

@@ -1,19 +1,19 @@
 """Forecasts that need no training, for every table of forecasts: last value, seasonal naive and a linear map.
 
 Each is a callable from contexts (batch, context, channels) to forecasts (batch, horizon, columns) in the scale of the
-data; `predict` and `score` run it over every window of a `Windows` source. The linear map is fitted in closed form.
+data. The linear map is fitted in closed form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Batch, DataSet, Windows
+from wavessm.data.source import DataSet, Windows
 from wavessm.errors import OptionError
 
 PENALTIES = (1e-4, 1e-2, 0.1, 1.0)
@@ -40,8 +40,6 @@ class Seasonal:
     columns: tuple[int, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[1] < self.period:
-            raise OptionError(f"Seasonal: a context of {x.shape[1]} rows is shorter than the period {self.period}.")
         steps = torch.arange(self.horizon, device=x.device) % self.period
         return x[:, x.shape[1] - self.period + steps][..., list(self.columns)]
 
@@ -60,20 +58,11 @@ class Linear:
         return torch.einsum("bsc,sh->bhc", x - last, self.weight.to(x)) + last
 
 
-def _batches(source: Windows, size: int = 512) -> Iterator[Batch]:
-    for index in torch.arange(len(source), device=source.device).split(size):
-        yield source.take(index)
-
-
-def predict(forecast: Forecast, source: Windows) -> Tensor:
-    """Return the forecasts of every window, (windows, horizon, columns)."""
-    return torch.cat([forecast(batch.x) for batch in _batches(source)])
-
-
 def score(forecast: Forecast, source: Windows) -> ForecastErrors:
     """Return the errors over every window, without holding all forecasts at once."""
     squares = sizes = count = 0.0
-    for batch in _batches(source):
+    for index in torch.arange(len(source), device=source.device).split(512):
+        batch = source.take(index)
         error = (forecast(batch.x) - batch.y).double()
         squares += float(error.square().sum())
         sizes += float(error.abs().sum())

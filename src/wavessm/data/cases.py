@@ -174,8 +174,8 @@ def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tupl
         return place.astype(np.int64), tuple(str(label) for label in known), None
     if cases.kind == "multilabel":
         classes = cases.classes or tuple(str(i) for i in range(targets.shape[1]))
-        for unseen in np.flatnonzero(~(targets[train] > 0).any(axis=0)):
-            raise DataError(f"{cases.source}: label {classes[unseen]} never occurs in training; leave it out.")
+        for label in np.flatnonzero(~(targets[train] > 0).any(axis=0)):
+            raise DataError(f"{cases.source}: label {classes[label]} never occurs in training; leave it out.")
         return targets.astype(np.float32), classes, None
     real = targets.reshape(len(targets), -1).astype(np.float64)
     mean, std = real[train].mean(axis=0), real[train].std(axis=0)

@@ -55,7 +55,7 @@ def fetch_set(
     except DataError as reason:
         hint = f" {known.remark[0].upper()}{known.remark[1:]}." if known.remark.startswith("or make") else ""
         raise DataError(f"{name}: {reason}{hint}") from reason
-    sha256 = digest(archive, "sha256")
+    sha256 = digest(archive)
     final.parent.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".csv":
         os.replace(archive, final)

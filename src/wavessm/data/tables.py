@@ -84,13 +84,11 @@ def _start(path: Path) -> tuple[list[str], str, str]:
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(1 << 16)
+        first = next(line for line in text.splitlines() if line.strip())
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
-    except (UnicodeDecodeError, OSError) as reason:
-        raise DataError(f"{path}: not a readable CSV table ({reason}).") from reason
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    if not first:
-        raise DataError(f"{path}: not a readable CSV table (it is empty).")
+    except (UnicodeDecodeError, OSError, StopIteration) as reason:
+        raise DataError(f"{path}: not a readable CSV table ({str(reason) or 'it is empty'}).") from reason
     separator = max(",;\t", key=first.count)
     decimal = "," if separator != "," and re.search(r"\d,\d", text) else "."
     return next(csv.reader([first], delimiter=separator)), separator, decimal
@@ -100,9 +98,9 @@ def _check_header(header: list[str], path: Path) -> None:
     if all(map(is_number, header)) and not counted(header):
         raise DataError(f"{path}: has no line with names, the first is {','.join(header)[:60]!r}; write a name for "
                         "each column above it, or a letter before each of these.")  # fmt: skip
-    twice = next((name for name in header if name and header.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: column {twice!r} is there {header.count(twice)} times; give each a name of its own.")
+    for name in header:
+        if name and header.count(name) > 1:
+            raise DataError(f"{path}: column {name!r} is there {header.count(name)} times; give each a name.")
 
 
 def is_number(text: str) -> bool:
@@ -150,15 +148,11 @@ def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
     """Return the column that is named as dates are, or a first column of dates; and whether it may hold some: one of
     numbers alone does not.
     """
+    numeric = table.dtypes.map(lambda dtype: dtype.kind in "iuf")
     name = next((name for name in table.columns if name.lower() in DATE_NAMES), None)
-    if (
-        name is None
-        and len(table)
-        and _DATE_LIKE.match(str(table.iloc[0, 0]))
-        and table.dtypes.iloc[0].kind not in "iuf"
-    ):
+    if name is None and len(table) and _DATE_LIKE.match(str(table.iloc[0, 0])) and not numeric.iloc[0]:
         name = table.columns[0]
-    return name, name is not None and (table.empty or table[name].dtype.kind not in "iuf" or table[name].isna().all())
+    return name, name is not None and (table.empty or not numeric[name] or bool(table[name].isna().all()))
 
 
 def parse_dates(column: pd.Series, source: str) -> tuple[np.ndarray, str]:

@@ -23,36 +23,28 @@ Tokens = Iterable[tuple[np.ndarray, int]]
 
 
 class Vocabulary:
-    """Characters and their numbers; the first three are padding, unknown, end.
+    """The characters that occur `min_count` times or more in texts, in the order of Unicode, and their numbers.
 
-    >>> words = Vocabulary("abc")
-    >>> words.encode("abx", longest=10).tolist(), len(words.symbols)
-    ([3, 4, 1, 2], 6)
+    The first three numbers are padding, unknown, end.
+
+    >>> words = Vocabulary(["ban", "ana"], min_count=2)
+    >>> words.symbols[3:], words.encode("bank", longest=10).tolist()
+    (('a', 'n'), [1, 3, 4, 1, 2])
     """
 
-    def __init__(self, characters: Sequence[str]) -> None:
-        self.symbols = (*SPECIALS, *characters)
-        self.dtype = np.uint8 if len(self.symbols) <= 256 else np.int32
-        self._numbers = np.full(_CODES, UNKNOWN, self.dtype)
-        for number, character in enumerate(characters, len(SPECIALS)):
-            self._numbers[ord(character)] = number
-
-    @classmethod
-    def of(cls, texts: Iterable[str], min_count: int) -> Vocabulary:
-        """Return the characters that occur `min_count` times or more, in the order of Unicode.
-
-        >>> Vocabulary.of(["ban", "ana"], min_count=2).symbols[3:]
-        ('a', 'n')
-        """
+    def __init__(self, texts: Iterable[str], min_count: int) -> None:
         counts = np.zeros(_CODES, np.int64)
         for text in texts:
             codes, found = np.unique(_codes(text), return_counts=True)
             counts[codes] += found
-        return cls([chr(code) for code in np.flatnonzero(counts >= min_count)])
+        kept = np.flatnonzero(counts >= min_count)
+        self.symbols = (*SPECIALS, *map(chr, kept))
+        self._numbers = np.full(_CODES, UNKNOWN, np.uint8 if len(self.symbols) <= 256 else np.int32)
+        self._numbers[kept] = np.arange(len(SPECIALS), len(self.symbols))
 
     def encode(self, text: str, longest: int) -> np.ndarray:
         """Return the numbers of at most longest − 1 characters, and the end."""
-        return np.append(self._numbers[_codes(text[: longest - 1])], self.dtype(END))
+        return np.append(self._numbers[_codes(text[: longest - 1])], self._numbers.dtype.type(END))
 
 
 def _codes(text: str) -> np.ndarray:
@@ -86,7 +78,7 @@ class TokenOptions(PublishedOptions):
     def encode(self, parts: dict[str, Path], min_count: int = 1) -> tuple[dict[str, Tokens], Sequence[str]]:
         """Return the sequences of each part, and the symbols; by default the characters of the cut training texts."""
         longest = self.max_length
-        words = Vocabulary.of((text[: longest - 1] for text, _ in self.read(parts["train"])), min_count)
+        words = Vocabulary((text[: longest - 1] for text, _ in self.read(parts["train"])), min_count)
         encoded: dict[str, Tokens] = {
             part: ((words.encode(text, longest), label) for text, label in self.read(path))
             for part, path in parts.items()

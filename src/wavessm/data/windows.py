@@ -117,7 +117,8 @@ def window_sets(
 
     mean, std = _scale(series, parts["train"])
     scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
-    marks, sizes = None, ()
+    marks: torch.Tensor | None = None
+    sizes: tuple[int, ...] = ()
     if series.seconds is not None:
         marks, sizes = make_marks(series.seconds, calendar, minutes=(series.step or 3600) < 3600)
     columns = tuple(range(len(series.columns)))

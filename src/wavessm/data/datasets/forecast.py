@@ -158,11 +158,6 @@ TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "
 # -- wavessm data list, check, fetch -----------------------------------------------------------------------------------
 
 _ROWS = {"ETTh1": 17_420, "ETTh2": 17_420, "ETTm1": 69_680, "WTH": 35_064, "ECL": 26_304}
-_MD5 = {  # as other libraries pin them
-    "ETTh1.csv": "8381763947c85f4be6ac456c508460d6",
-    "ETTh2.csv": "51a229a3fc13579dd939364fefe9c7ab",
-    "ETTm1.csv": "82d6bd89109c63d075d99c1077b33f38",
-}
 _SHA256 = {
     "ETTh1": "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
     "ETTh2": "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
@@ -184,8 +179,8 @@ def _check(options: Any) -> list[Finding]:
         findings.append(expect("columns beside the date", len(read_table(path).columns) - 1, known.columns))
     else:
         findings.append(Finding("note", f"{path.name} has the target only; {known.file} is needed for all columns"))
-    if path.name in _MD5:
-        findings.append(expect("MD5", digest(path, "md5"), _MD5[path.name]))
+    if name in _SHA256:
+        findings.append(expect("SHA-256", digest(path), _SHA256[name]))
     return findings
 
 

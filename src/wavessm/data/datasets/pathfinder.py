@@ -110,7 +110,7 @@ def _read_all(folder: Path, size: int) -> Prepared:
     parts = np.split(order, [len(y) - 2 * tenth, len(y) - tenth])
     if {*y[parts[0]].tolist()} != {0, 1}:
         raise DataError(f"{folder}: the training part has not pictures of both kinds; the set is too small.")
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for part, rows in zip(("train", "val", "test"), parts, strict=True):
         arrays |= {f"x_{part}": pixels[rows], f"y_{part}": y[rows]}
     return Prepared(arrays, {"bad": bad})

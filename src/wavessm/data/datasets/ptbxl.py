@@ -66,7 +66,8 @@ class PtbxlOptions(PublishedOptions):
         good = ~table[NAMES[rate]].isin(skipped).to_numpy()
         place = np.cumsum(good) - 1  # row of a record among the signals
         signals, sums, squares = (prepared.arrays[name] for name in ("signals", "sums", "squares"))
-        arrays, train = {}, np.array([], int)
+        arrays: dict[str, np.ndarray] = {}
+        train = np.array([], int)
         for part, folds in FOLDS.items():
             rows = np.flatnonzero(present.any(axis=1) & good & table["strat_fold"].isin(list(folds)).to_numpy())
             if not rows.size:
@@ -231,7 +232,7 @@ def _check_digests(folder: Path, names: list[str]) -> list[Finding]:
     listed = {name: value for value, name in (line.split(maxsplit=1) for line in path.read_text().splitlines())}
     files = ["ptbxl_database.csv", "scp_statements.csv", *(name + end for name in names for end in (".hea", ".dat"))]
     there = [name for name in files if name in listed and (folder / name).is_file()]
-    wrong = [name for name in there if digest(folder / name, "sha256") != listed[name]]
+    wrong = [name for name in there if digest(folder / name) != listed[name]]
     if wrong:
         return [Finding("problem", f"{name}: SHA-256 differs from {path.name}") for name in wrong[:20]]
     return [Finding("ok", f"SHA-256 of {len(there):,} files as in {path.name}")]
