@@ -143,12 +143,8 @@ def _check_data(allowed: AllowedFiles, run: Run) -> None:
     if task.path_option is not None:
         given = str(options[task.path_option])
         allowed.tree(data_root(given) if task.path_option == "root" else given)
-    if task.name == "wfdb":
-        from wavessm.data.tables import read_table
-
-        labels = allowed.file(options["labels"] or Path(options["folder"]) / "labels.csv")
-        for record in read_table(labels, text=True)["record"]:
-            allowed.record(Path(options["folder"]) / str(record))
+    if options.get("labels") and task.name == "wfdb":  # a table elsewhere; the reader keeps its records in the folder
+        allowed.file(options["labels"])
 
 
 @lru_cache(maxsize=8)
