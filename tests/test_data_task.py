@@ -89,10 +89,3 @@ def test_options_of_before_are_understood_and_unknown_ones_refused():
             get_task(name).with_options(values)
     with pytest.raises(UnknownNameError, match="did you mean 'forecast'"):
         get_task("forcast")
-
-
-@pytest.mark.parametrize(("old", "new"), [("--seq-len 3", "--context"), ("--timeenc 2", "--calendar (0 is now table")])
-def test_the_command_line_gives_the_new_name_of_an_option(capsys, old, new):
-    assert main(["train", "forecast", *old.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"is now called {new}" in line
