@@ -10,7 +10,7 @@ import wavessm as ws
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, dplr, run_layer, run_system
 from wavessm.ops.modes import phi, sample
 from wavessm.ops.scan import scan
-from wavessm.ops.tables import dense_kernel, dense_tables, diagonal_kernel, diagonal_tables, repeated
+from wavessm.ops.tables import dense_kernel, dense_tables, diagonal_kernel, diagonal_tables
 
 # batch, channels, complex modes, real modes, length
 SHAPES = [(1, 1, 1, 0, 1), (2, 3, 0, 3, 2), (3, 2, 7, 1, 63), (1, 3, 5, 2, 64), (2, 3, 16, 0, 65), (2, 2, 31, 2, 1000)]
@@ -165,8 +165,7 @@ def test_phi_is_the_integral_of_the_exponential(exponent):
     by_quadrature = [weight @ np.exp(v * (nodes + 1) / 2) / 2 for v in (complex(-1, 0.7) * size, -size, -2 * size)]
     turned, first, second = by_quadrature
     expected = torch.tensor([[turned.real, turned.imag], [first, second]], dtype=torch.float64)
-    got = phi(z, torch.tensor([1.0, 0.0], dtype=torch.float64))
-    torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-10)
+    torch.testing.assert_close(phi(z[None], 1)[0], expected, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize("length", [1, 2, 17, 1000, 65_536])
@@ -196,11 +195,12 @@ def test_dense_kernel_is_the_impulse_response():
 def test_dense_tables_hold_powers(chunk):
     _, (A, B, C), _, _ = dense_problem(1, 2, 5, 3, directions=2)
     K, E, out, decay = dense_tables(DenseSystem(A, B, C), chunk)
-    columns = repeated(A, B[..., None], chunk)
-    torch.testing.assert_close(E, columns.flip(-1).transpose(1, 2))
-    torch.testing.assert_close(K, torch.einsum("dhr,hrj->dhj", C, columns))
-    torch.testing.assert_close(out, repeated(A.transpose(1, 2), A.transpose(1, 2) @ C[..., None], chunk))
-    torch.testing.assert_close(decay, torch.linalg.matrix_power(A, chunk))
+    powers = torch.stack([torch.linalg.matrix_power(A, j) for j in range(chunk + 1)])
+    columns = torch.einsum("jhrs,hs->hjr", powers[:chunk], B)
+    torch.testing.assert_close(E, columns.flip(1))
+    torch.testing.assert_close(K, torch.einsum("dhr,hjr->dhj", C, columns))
+    torch.testing.assert_close(out, torch.einsum("dhr,jhrs->dhsj", C, powers[1:]))
+    torch.testing.assert_close(decay, powers[chunk])
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7])

@@ -15,7 +15,7 @@ from torch import nn
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.initial import initial_modes
 from wavessm.nn.layer import WaveSSM
-from wavessm.ops.tables import DenseSystem, repeated
+from wavessm.ops.tables import DenseSystem, repeated, squared
 
 REACH = 0.9
 """Fraction of a kernel's energy that its reach holds."""
@@ -106,8 +106,9 @@ def jacobian(layer: WaveSSM, length: int, channel: int = 0, rate: float = 1.0) -
     start = initial_modes(layer.family, layer.measure, layer.d_state, layer.structure, layer.b_init)
     system, modes = layer.discrete(rate), len(start.weight)
     if isinstance(system, DenseSystem):
-        states = repeated(system.A[channel : channel + 1], system.B[channel : channel + 1, :, None], length)[0]
-        x = _complex_modes(states.T.unflatten(1, (-1, 2)), start.n_complex, modes).T
+        A, B = system.A[channel], system.B[channel]
+        states = repeated(squared(A.T, length), B[None], length)
+        x = _complex_modes(states.unflatten(1, (-1, 2)), start.n_complex, modes).T
     else:
         z = _complex_modes(system.log_lam[channel], system.n_complex, modes)
         B = layer.B[channel * layer.n_ssm // layer.d_model].double()

@@ -149,7 +149,7 @@ def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
     parameters, system = layer.system(), layer.discrete(rate)
     if isinstance(parameters, dplr.LowRank):
         dense = cast(DenseSystem, system)
-        e, U, V, c = dplr.resolvent_of(parameters, rate)
+        e, U, V, c = dplr.resolvent(parameters, rate)
         same, across = pair_factors(e, c)
         B, C = (values.unflatten(-1, (-1, 2)) for values in (dense.B, dense.C[0]))
         return 2 * same - 1, 2 * across, B, C, 2 * U, V
@@ -157,7 +157,7 @@ def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
     c = modes.flags(n_complex, log_lam.shape[1], log_lam)
     one = torch.ones_like(c)
     B, C = torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1)
-    return *pair_factors(modes.exponential(log_lam, c), c), B, C
+    return *pair_factors(modes.exponential(log_lam, n_complex), c), B, C
 
 
 def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -60,11 +60,12 @@ def trace(z: Tensor, c: Tensor) -> Tensor:
     return z[..., 0] + (1 - c) * z[..., 1]
 
 
-def exponential(z: Tensor, c: Tensor) -> Tensor:
-    """e^z of slots. Both factors stay finite where they are not used, so that their gradients do too."""
-    first, second = z.unbind(-1)
-    size, angle = torch.exp(first), c * second
-    return torch.stack([size * torch.cos(angle), c * size * torch.sin(angle) + (1 - c) * torch.exp(second - angle)], -1)
+def exponential(z: Tensor, n_complex: int) -> Tensor:
+    """e^z of slots. (channels, slots, ..., 2) → the same"""
+    first, second = z[:, :n_complex].unbind(-1)
+    size = torch.exp(first)
+    turned = torch.stack([size * torch.cos(second), size * torch.sin(second)], -1)
+    return turned if n_complex == z.shape[1] else torch.cat([turned, torch.exp(z[:, n_complex:])], dim=1)
 
 
 def weights(modes: int, n_complex: int, like: Tensor) -> Tensor:
@@ -92,26 +93,32 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
     return values.repeat_interleave(channels // values.shape[0], dim=0)
 
 
+def step_sizes(log_dt: Tensor, rate: float) -> Tensor:
+    """Δ times the rate, float64. (channels,) → (channels, 1, 1)"""
+    return (torch.exp(log_dt.double()) * rate)[:, None, None]
+
+
 def sample(modes: Modes, rate: float) -> DiagonalSystem:
     """The layer in discrete time by zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
     channels = len(modes.log_dt)
     lam = continuous(modes.log_decay, modes.frequency)
     c = flags(modes.n_complex, lam.shape[1], lam)
-    dt = (torch.exp(modes.log_dt.double()) * rate)[:, None, None]
+    dt = step_sizes(modes.log_dt, rate)
     z = dt * per_channel(lam, channels)
     weight = weights(modes.log_decay.shape[1], modes.n_complex, lam)
-    held = multiply(dt * phi(z, c), per_channel(modes.B.double(), channels), c)
+    held = multiply(dt * phi(z, modes.n_complex), per_channel(modes.B.double(), channels), c)
     return DiagonalSystem(z, multiply(modes.C.double() * weight, held, c), modes.n_complex)
 
 
-def phi(z: Tensor, c: Tensor) -> Tensor:
-    """(e^z − 1)/z of slots: by its series near zero, where the difference would cancel."""
+def phi(z: Tensor, n_complex: int) -> Tensor:
+    """(e^z − 1)/z of slots (channels, slots, 2): by its series near zero, where the difference would cancel."""
+    c = flags(n_complex, z.shape[1], z)
     first, second = z.unbind(-1)
     size = torch.stack([first.square() + c * second.square(), second.square() + c * first.square()], -1)
     small = size < 1e-6
     conjugate = torch.stack([first, (1 - 2 * c) * second], -1)
-    unit = torch.stack([torch.ones_like(first), (1 - c).expand_as(first)], -1)
-    far = multiply(exponential(z, c) - unit, conjugate / torch.where(small, 1.0, size), c)
+    unit = torch.stack([torch.ones_like(c), 1 - c], -1).expand_as(z)
+    far = multiply(exponential(z, n_complex) - unit, conjugate / torch.where(small, 1.0, size), c)
     near = unit
     for k in (5, 4, 3, 2):
         near = unit + multiply(z / k, near, c)
