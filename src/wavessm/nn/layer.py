@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
 from wavessm.nn.initial import initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
-from wavessm.ops.tables import dense_kernel, diagonal_kernel
+from wavessm.ops.tables import kernel
 
 
 class WaveSSM(nn.Module):
@@ -119,8 +119,7 @@ class WaveSSM(nn.Module):
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """Return the convolution kernels without D, shape (directions, d_model, length), float64."""
-        length, system = check_int(length, "WaveSSM.kernel: length", minimum=1), self.discrete(rate)
-        return dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length)
+        return kernel(self.discrete(rate), check_int(length, "WaveSSM.kernel: length", minimum=1))
 
     def forward(
         self,

@@ -24,7 +24,7 @@ def first_only(backward: Callable[..., T]) -> Callable[..., T]:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():
             raise RuntimeError(
                 "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
-                "out, or use backend='reference' (for DPLR layers by the signal only)."
+                "out, or use backend='reference'."
             )
         return backward(ctx, *gradients)
 

@@ -25,7 +25,7 @@ from wavessm.ops.convolution import convolve
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import DiagonalSystem, Modes
 from wavessm.ops.scan import scan
-from wavessm.ops.tables import DenseSystem, dense_kernel, diagonal_kernel
+from wavessm.ops.tables import DenseSystem, kernel
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -37,15 +37,10 @@ log = logging.getLogger("wavessm")
 
 
 class Engine(NamedTuple):
-    """How to run a layer.
-
-    Args:
-        backend: One of `BACKENDS`.
-        precision: One of `PRECISIONS`, the arithmetic of the triton backend; the others follow the input's dtype.
-    """
+    """How to run a layer."""
 
     backend: str = "auto"
-    precision: str = "fp32"
+    precision: str = "fp32"  # arithmetic of the triton backend; the others follow the input's dtype
 
     def check(self) -> Engine:
         """Return itself, or raise `UnknownNameError` for a backend or a precision that does not exist."""
@@ -85,7 +80,11 @@ def run_layer(
     Raises:
         OptionError: If `engine.backend` is "triton" and the kernels do not support the call.
     """
-    if use_triton(u, engine, layer) and not _prefers_convolution(u, layer, state, want_state, engine):
+    engine.check()
+    whole = state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
+    # in float32's accuracy FFT is faster than products with a large dense state
+    large = isinstance(layer, LowRank) and layer.B.shape[1] > 32 and engine == DEFAULT
+    if use_triton(u, engine, layer) and not (whole and large):
         from wavessm.ops.triton import scan as triton_scan
 
         return triton_scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
@@ -103,17 +102,17 @@ def run_system(
     engine: Engine = DEFAULT,
 ) -> tuple[Tensor, Tensor | None]:
     """Run a system in discrete time by the reference, the convolution or the chunked scan; see `run_layer`."""
-    engine.check()
     two_way = (system.w if isinstance(system, DiagonalSystem) else system.C).shape[0] == 2
     last: Tensor | None = None
     if engine.backend == "reference" and two_way:
         y = _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1)
     elif engine.backend == "reference":
         y, last = nan_safe(lambda finite: _reference(finite, system, 0, state), u)
+    elif state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM:
+        K = kernel(system, u.shape[-1], u.dtype)
+        return (convolve(u, K, D), None) if two_way else nan_safe(lambda finite: (convolve(finite, K, D), None), u)
     elif two_way:
-        return _whole(u, system, D), None
-    elif state is None and not want_state:
-        return nan_safe(lambda finite: (_whole(finite, system, D), None), u)
+        y, _ = scan(u, system)
     else:
         y, last = nan_safe(lambda finite: scan(finite, system, state, want_state), u)
     return y + D.to(u.dtype)[:, None] * u, last if want_state else None
@@ -128,15 +127,6 @@ def nan_safe(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) -
     broken = torch.cumsum(u * 0, dim=-1)  # 0 · ∞ is NaN too
     y, last = run(torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
     return y + broken, None if last is None else last + broken[..., -1, None]
-
-
-def _whole(u: Tensor, system: DiagonalSystem | DenseSystem, D: Tensor) -> Tensor:
-    """A whole sequence from a zero state: by FFT unless it is short."""
-    length = u.shape[-1]
-    if length < CONVOLVE_FROM:
-        return scan(u, system)[0] + D.to(u.dtype)[:, None] * u
-    K = dense_kernel(system, length) if isinstance(system, DenseSystem) else diagonal_kernel(system, length, u.dtype)
-    return convolve(u, K, D)
 
 
 def _reference(
@@ -219,37 +209,19 @@ def use_triton(u: Tensor, engine: Engine, layer: Modes | LowRank | None = None) 
     Raises:
         OptionError: If triton was asked for and does not support the call.
     """
-    engine.check()
-    reason = _why_not_triton(u, engine.backend, layer)
-    if reason is None:
-        return True
-    if engine.backend == "triton":
-        raise OptionError(f"backend='triton' does not support this call: {reason}; use backend='auto' or 'torch'.")
-    if engine.backend == "auto" and u.is_cuda:
-        _log_once(reason)
-    return False
-
-
-def _why_not_triton(u: Tensor, backend: str, layer: Modes | LowRank | None) -> str | None:
-    if backend in ("torch", "reference"):
-        return "not asked for"
-    if backend == "auto" and not u.is_cuda:
-        return "the input is not on a GPU"
-    if backend == "auto" and torch.compiler.is_compiling():
-        return "torch.compile traces the torch backend"
-    try:
+    if engine.backend in ("torch", "reference") or (engine.backend == "auto" and not u.is_cuda):
+        return False
+    if engine.backend == "auto" and torch.compiler.is_compiling():
+        reason: str | None = "torch.compile traces the torch backend"
+    else:
         from wavessm.ops.triton import scan as triton_scan
-    except ImportError as reason:
-        return f"triton is not installed ({reason})"
-    return triton_scan.unavailable(u, layer)
 
-
-def _prefers_convolution(
-    u: Tensor, layer: Modes | LowRank, state: Tensor | None, want_state: bool, engine: Engine
-) -> bool:
-    """Whether FFT is faster than the kernels: where a large dense state is multiplied in float32's accuracy."""
-    large = isinstance(layer, LowRank) and layer.B.shape[1] > 32 and engine == Engine("auto", "fp32")
-    return large and state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
+        reason = triton_scan.unavailable(u, layer)
+    if reason is not None and engine.backend == "triton":
+        raise OptionError(f"backend='triton' does not support this call: {reason}; use backend='auto' or 'torch'.")
+    if reason is not None:
+        _log_once(reason)
+    return reason is None
 
 
 @lru_cache(maxsize=64)

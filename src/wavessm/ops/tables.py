@@ -139,3 +139,9 @@ def dense_kernel(system: DenseSystem, length: int) -> Tensor:
     right = repeated([square.transpose(1, 2) for square in squares], B[:, None], inner)  # (channels, M, R)
     left = repeated(squared(power(squares, inner), outer), C[:, :, None], outer)  # (directions, channels, L/M, R)
     return (left @ right.transpose(1, 2)).flatten(2)[..., :length]
+
+
+def kernel(system: DiagonalSystem | DenseSystem, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The convolution kernel of a system. (directions, channels, length)"""
+    dense = isinstance(system, DenseSystem)
+    return dense_kernel(system, length) if dense else diagonal_kernel(system, length, dtype)
