@@ -81,34 +81,21 @@ def shape_error(name: str, value: Any, expected: str) -> ShapeError:
     return ShapeError(f"{name} {given}, expected {expected}.")
 
 
-class Registry(Generic[T]):
-    """An ordered mapping from names to values of one kind; an unknown name raises `UnknownNameError`.
-
-    Args:
-        kind: What the names stand for, used in messages.
-    """
+class Registry(dict[str, T], Generic[T]):
+    """Names of one kind, such as "family", and their values; an unknown name raises `UnknownNameError`."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.kind = kind
-        self._entries: dict[str, T] = {}
 
     def register(self, name: str, value: T) -> None:
         """Add a value; raises `OptionError` if the name is taken."""
-        if name in self._entries:
+        if name in self:
             raise OptionError(f"{self.kind} {name!r} is already registered; choose another name.")
-        self._entries[name] = value
+        self[name] = value
 
-    def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            raise unknown_name(self.kind, name, self._entries)
-        return self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def names(self) -> list[str]:
-        """Return the names in the order of registration."""
-        return list(self._entries)
+    def __missing__(self, name: str) -> T:
+        raise unknown_name(self.kind, name, self)
 
 
 def is_int(value: object) -> bool:

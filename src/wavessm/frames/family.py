@@ -235,7 +235,7 @@ _FAMILIES: Registry[Callable[..., Family]] = Registry("family")
 
 def families() -> list[str]:
     """Return the names that `make_frame` knows: the paper's five, the bases, then every wavelet of PyWavelets."""
-    return _FAMILIES.names()
+    return list(_FAMILIES)
 
 
 def is_family(name: str) -> bool:

@@ -131,25 +131,21 @@ class Frame:
         """Whether the atoms are orthonormal."""
         return bool(np.abs(self.gram() - np.eye(self.n)).max() < TIGHT_TOLERANCE)
 
-    @cached_property
-    def _dual(self) -> Frame:
-        self.require_full_rank()
-        U, sigma, Vt = self._svd
-        return Frame((U / sigma) @ Vt / np.sqrt(self.weights), self.quadrature, name=f"dual of {self.name}")
-
     def dual(self) -> Frame:
         """Return the dual frame S⁻¹φ on the same grid; raises `RankError` if the atoms are dependent."""
-        return self._dual
-
-    @cached_property
-    def _tight(self) -> Frame:
-        self.require_full_rank()
-        U, _, Vt = self._svd
-        return Frame(U @ Vt / np.sqrt(self.weights), self.quadrature, name=self.name)
+        return self._dual_and_tight[0]
 
     def tighten(self) -> Frame:
         """Return the tight frame S^{−1/2}φ, whose Gram matrix is I; raises `RankError` if the atoms are dependent."""
-        return self._tight
+        return self._dual_and_tight[1]
+
+    @cached_property
+    def _dual_and_tight(self) -> tuple[Frame, Frame]:
+        self.require_full_rank()
+        U, sigma, Vt = self._svd
+        Vt = Vt / np.sqrt(self.weights)
+        dual = Frame((U / sigma) @ Vt, self.quadrature, name=f"dual of {self.name}")
+        return dual, Frame(U @ Vt, self.quadrature, name=self.name)
 
     # -- signals --------------------------------------------------------------------------------------------
 
@@ -186,8 +182,13 @@ class Frame:
     def _energy(self) -> Array:
         """(N, L) shares of the energy of each atom, every row summing to 1."""
         energy = self.atoms**2 * self.weights
-        total = energy.sum(axis=1, keepdims=True)
-        return energy / np.where(total > 0, total, 1.0)
+        return energy / self._totals[:, None]
+
+    @cached_property
+    def _totals(self) -> Array:
+        """Energy of each atom, 1 for one of zeros."""
+        total = self.atoms**2 @ self.weights
+        return np.where(total > 0, total, 1.0)
 
     @cached_property
     def centres(self) -> Array:
@@ -205,9 +206,8 @@ class Frame:
 
         For an oscillating atom this is its pseudo-frequency (`tiling.py`); a broad-band atom lies somewhat above it.
         """
-        slope = np.sum(self.quadrature.derivative(self.atoms) ** 2 * self.weights, axis=1)
-        total = np.sum(self.atoms**2 * self.weights, axis=1)
-        return frozen(np.sqrt(slope / np.where(total > 0, total, 1.0)) / (2 * np.pi))
+        slope = self.quadrature.derivative(self.atoms) ** 2 @ self.weights
+        return frozen(np.sqrt(slope / self._totals) / (2 * np.pi))
 
     def share(self, start: float, stop: float) -> Array:
         """Return the share of the energy of each atom in [start, stop], shape (N,): the coordinates that see it."""

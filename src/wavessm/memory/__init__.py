@@ -3,8 +3,7 @@
 Read `online`, then `flows`; the layers of `nn` use the same operators with a learned clock.
 """
 
-from wavessm.memory.flows import DenseFlow as DenseFlow
-from wavessm.memory.flows import ModalFlow as ModalFlow
-from wavessm.memory.flows import make_flow as make_flow
-from wavessm.memory.online import OnlineMemory as OnlineMemory
-from wavessm.memory.online import recurrence as recurrence
+from wavessm.memory.flows import DenseFlow, ModalFlow, make_flow
+from wavessm.memory.online import OnlineMemory, recurrence
+
+__all__ = ["DenseFlow", "ModalFlow", "OnlineMemory", "make_flow", "recurrence"]

@@ -225,22 +225,15 @@ def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None
     """
     if method not in ("zoh", "bilinear"):
         raise unknown_name("method", method, ("zoh", "bilinear"))
-    window = _check_window(operator, window)
-    A, B, signal = operator.A, operator.B, np.asarray(x, float)
-    identity = np.eye(len(B))
+    window, system, signal = _check_window(operator, window), operator.system, np.asarray(x, float)
     sample = zoh if method == "zoh" else bilinear
-    same = None if window is None else sample(operator.system, 1 / window)
-    h, states = np.zeros(len(B)), np.empty((len(signal), len(B)))
+    same = None if window is None else sample(system, 1 / window)
+    h, states = np.zeros(operator.n), np.empty((len(signal), operator.n))
     for k, u in enumerate(signal):
-        if same is not None:
-            h = same.apply(h) + same.B * u
-        elif method == "bilinear":
-            dt = 1 / (k + 1)
-            h = np.linalg.solve(identity + dt / 2 * A, h - dt / 2 * (A @ h) + dt * B * u)
-        elif k == 0:
-            h = np.linalg.solve(A, B) * u
+        if k == 0 and window is None and method == "zoh":  # since log 0 all of the past is this sample
+            h = np.linalg.solve(operator.A, operator.B) * u
         else:
-            step = zoh(operator.system, np.log((k + 1) / k))
+            step = same or sample(system, 1 / (k + 1) if method == "bilinear" else np.log((k + 1) / k))
             h = step.apply(h) + step.B * u
         states[k] = h
     return states

@@ -143,5 +143,6 @@ def dense_kernel(system: DenseSystem, length: int) -> Tensor:
 
 def kernel(system: DiagonalSystem | DenseSystem, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The convolution kernel of a system. (directions, channels, length)"""
-    dense = isinstance(system, DenseSystem)
-    return dense_kernel(system, length) if dense else diagonal_kernel(system, length, dtype)
+    if isinstance(system, DenseSystem):
+        return dense_kernel(system, length)
+    return diagonal_kernel(system, length, dtype)

@@ -57,7 +57,7 @@ def select(names: Sequence[str]) -> list[str]:
     >>> select(["overlap", "steps-one-m*"])
     ['overlap', 'steps-one-mexh', 'steps-one-morl']
     """
-    known = FIGURES.names()
+    known = list(FIGURES)
     wanted: set[str] = set()
     for name in names:
         found = fnmatch.filter(known, name)
@@ -93,7 +93,7 @@ def make(name: str, folder: Path, small: Path | None = None) -> str:
 def gallery_page(captions: dict[str, str]) -> str:
     """The gallery as Markdown; pictures are taken from the folder `figures` beside it.
 
-    >>> print(gallery_page({name: "…" for name in FIGURES.names()}).splitlines()[0])
+    >>> print(gallery_page({name: "…" for name in FIGURES}).splitlines()[0])
     # Gallery
     """
     lines = [

@@ -5,83 +5,69 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from wavessm.ops.derivatives import first_only
 from wavessm.ops.dplr import LowRank
-from wavessm.ops.tables import ChunkTables
 from wavessm.ops.triton.chain_gradients import chain_gradient_kernel, resolve_gradient_kernel
 from wavessm.ops.triton.chains import chain_kernel, decay_kernel, resolve_kernel
 from wavessm.ops.triton.language import cdiv, power_of_two
-from wavessm.ops.triton.tables import sizes_of
+from wavessm.ops.triton.tables import KernelTables, sizes_of
 
 ROWS = 16
 """Rows of Ā^M that a program computes."""
 
 
-def low_rank_tables(layer: LowRank, rate: float, chunk: int) -> ChunkTables:
-    """The result of `tables.dense_tables` for the sampled layer, in float32 and differentiable."""
-    return ChunkTables(*_LowRankTables.apply(*layer, rate, chunk))
+def low_rank_tables(layer: LowRank, D: Tensor, rate: float, M: int) -> tuple[KernelTables, list[Tensor]]:
+    """As `tables.diagonal_tables`, for the dense state of a DPLR layer."""
+    log_dt, log_decay, frequency, B, C, P = (parameter.contiguous() for parameter in layer)
+    (directions, channels, slots, _), rank = C.shape, P.shape[1]
+    sizes, R, options = sizes_of(layer), 2 * slots, _options(layer)
+    empty = partial(torch.empty, device=C.device)
+    system = empty(channels, 2 + 2 * rank, R, dtype=torch.float64)  # a, B̄, 2U, V
+    resolve_kernel[(channels,)](log_dt, log_decay, frequency, B, P, system, rate, *sizes, **options)
+    K, E, out = empty(directions, channels, M), empty(channels, M, R), empty(directions, channels, R, M)
+    count = 1 + directions + 2 * rank
+    chains = empty(channels, count, M, R, dtype=torch.float64)  # x, c, q, p; p the last first
+    chain_kernel[(channels, count)](system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options)
+    q, p = _low(chains, directions, rank)
+    over, decay = torch.bmm(p.transpose(1, 2), q), empty(channels, R, R)
+    decay_kernel[(channels, cdiv(R, ROWS))](
+        system, over, decay, *sizes, RANK=rank, W=2 * options["N"], ROWS=ROWS, BITS=M.bit_length() - 1
+    )
+    K[0, :, 0] += D
+    return KernelTables(K, E[:, None], out[:, :, None], decay), [system, chains]
 
 
-class _LowRankTables(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        *parameters, rate, M = arguments
-        layer = LowRank(*(parameter.contiguous() for parameter in parameters))
-        log_dt, log_decay, frequency, B, C, P = layer
-        (directions, channels, slots, _), rank = C.shape, P.shape[1]
-        sizes, R = sizes_of(layer), 2 * slots
-        options = {"RANK": rank, "N": power_of_two(slots), "num_warps": 1}
-        empty = partial(torch.empty, device=C.device)
-        system = empty(channels, 2 + 2 * rank, R, dtype=torch.float64)  # a, B̄, 2U, V
-        resolve_kernel[(channels,)](log_dt, log_decay, frequency, B, P, system, rate, *sizes, **options)
-        K, E, out = empty(directions, channels, M), empty(channels, M, R), empty(directions, channels, R, M)
-        count = 1 + directions + 2 * rank
-        chains = empty(channels, count, M, R, dtype=torch.float64)  # x, c, q, p; p the last first
-        chain_kernel[(channels, count)](system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options)
-        q, p = _low(chains, directions, rank)
-        over = torch.bmm(p.transpose(1, 2), q)
-        decay = empty(channels, R, R)
-        decay_kernel[(channels, cdiv(R, ROWS))](
-            system, over, decay, *sizes, RANK=rank, W=2 * options["N"], ROWS=ROWS, BITS=M.bit_length() - 1
-        )
-        ctx.save_for_backward(*layer, system, chains)
-        ctx.rate, ctx.options = rate, options
-        return K, E, out, decay
+def low_rank_gradients(layer: LowRank, made: list[Tensor], sums: Tensor, rate: float, M: int) -> tuple[Tensor, ...]:
+    """As `tables.diagonal_gradients`."""
+    log_dt, log_decay, frequency, B, C, P = (parameter.contiguous() for parameter in layer)
+    (directions, channels, slots, _), rank, (copies, count) = C.shape, P.shape[1], log_decay.shape
+    (system, chains), R, n_complex, sizes = made, 2 * slots, frequency.shape[1], sizes_of(layer)
+    dT, dE, dout, ddecay = sums.sum(1).split((M * M, M * R, M * R, R * R), dim=-1)
+    dK = dT.unflatten(-1, (M, M)).sum(2)  # the kernel stores the diagonals of dT as columns
+    dE, ddecay = dE.sum(0), ddecay.sum(0)
+    q, p = _low(chains, directions, rank)
+    over = ddecay.view(channels, R, R).double()
+    dq, dp = torch.bmm(p, over), torch.bmm(q, over.transpose(1, 2))  # both come with a minus
+    empty, options = partial(torch.empty, device=C.device), {"DIRECTIONS": directions, **_options(layer)}
+    parts = empty(*chains.shape[:2], 3 + 2 * rank, R, dtype=torch.float64)
+    chain_gradient_kernel[chains.shape[:2]](
+        system, chains, dK, dE, dout.contiguous(), dq, dp, ddecay, parts, *sizes,
+        M=M, BITS=M.bit_length() - 1, **options,
+    )  # fmt: skip
+    rows, ddt, dC = empty(channels, count + n_complex + R * (1 + rank)), empty(channels), empty(C.shape)
+    resolve_gradient_kernel[(channels,)](
+        log_dt, log_decay, frequency, B, P, system, parts, ddt, rows, dC, rate, *sizes, **options
+    )
+    widths = (count, n_complex, R, R * rank)
+    ddecay, dfrequency, dB, dP = rows.view(copies, -1, rows.shape[1]).sum(1).split(widths, dim=1)
+    return ddt, ddecay, dfrequency, dB.view_as(B), dC, dP.reshape(P.shape), dK[0, :, 0]
 
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dK: Tensor, dE: Tensor, dout: Tensor, ddecay: Tensor) -> tuple[Tensor | None, ...]:
-        *parameters, system, chains = ctx.saved_tensors
-        layer, options = LowRank(*parameters), ctx.options
-        log_dt, log_decay, frequency, B, C, P = layer
-        (directions, channels, slots, _), rank = C.shape, P.shape[1]
-        copies, count = log_decay.shape
-        M, n_complex, sizes = dK.shape[-1], frequency.shape[1], sizes_of(layer)
-        q, p = _low(chains, directions, rank)
-        ddecay = ddecay.contiguous()
-        over = ddecay.double()
-        dq, dp = torch.bmm(p, over), torch.bmm(q, over.transpose(1, 2))  # both come with a minus
-        empty = partial(torch.empty, device=C.device)
-        parts = empty(*chains.shape[:2], 3 + 2 * rank, 2 * slots, dtype=torch.float64)
-        chain_gradient_kernel[chains.shape[:2]](
-            system, chains, dK.contiguous(), dE.contiguous(), dout.transpose(-1, -2).contiguous(), dq, dp, ddecay,
-            parts, *sizes, DIRECTIONS=directions, M=M, BITS=M.bit_length() - 1, **options,
-        )  # fmt: skip
-        rows = empty(channels, count + n_complex + 2 * slots * (1 + rank))
-        ddt, dC = empty(channels), empty(C.shape)
-        resolve_gradient_kernel[(channels,)](
-            log_dt, log_decay, frequency, B, P, system, parts, ddt, rows, dC, ctx.rate, *sizes,
-            DIRECTIONS=directions, **options,
-        )  # fmt: skip
-        widths = (count, n_complex, 2 * slots, 2 * slots * rank)
-        ddecay, dfrequency, dB, dP = rows.view(copies, -1, rows.shape[1]).sum(1).split(widths, dim=1)
-        gradients = (ddt, ddecay, dfrequency, dB.view_as(B), dC, dP.reshape(P.shape))
-        return *(g.to(parameter.dtype) for g, parameter in zip(gradients, layer, strict=True)), None, None
+
+def _options(layer: LowRank) -> dict[str, int]:
+    return {"RANK": layer.P.shape[1], "N": power_of_two(layer.C.shape[2]), "num_warps": 1}
 
 
 def _low(chains: Tensor, directions: int, rank: int) -> tuple[Tensor, Tensor]:

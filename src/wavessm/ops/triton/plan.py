@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wavessm.ops.triton.language import cdiv, power_of_two
 from wavessm.ops.triton.table_sums import sum_kernel
+from wavessm.ops.triton.tables import KernelTables
 from wavessm.ops.triton.walk import bridge_kernel, walk_kernel
 
 
@@ -69,100 +70,43 @@ def _segments(batch: int, channels: int, tile: int) -> int:
     return cdiv(512, programs) if programs <= 128 else 1
 
 
-class KernelTables(NamedTuple):
-    """Tables as the kernels read them, see `walk`."""
-
-    K: Tensor  # (directions, channels, M)
-    E: Tensor  # (channels, planes, M, N)
-    C: Tensor  # (directions, channels, planes, N, M)
-    decay: Tensor  # (channels, 3, N) or (channels, N, N)
-
-    def of(self, direction: int) -> tuple[Tensor | None, ...]:
-        """Tables of one walk; the first of two adds the contribution of a chunk to itself for both."""
-        K = (None, None) if direction else (self.K[0], self.K[1] if len(self.K) == 2 else None)
-        return *K, self.E, self.C[direction], self.decay
-
-
-@dataclass(frozen=True)
 class ScanPlan:
-    """Sizes shared by the launches of one call."""
+    """Sizes shared by the launches of one call: width counts slots, or reals of a dense state (one plane)."""
 
-    batch: int
-    channels: int
-    length: int
-    width: int  # slots, or reals of a dense state
-    planes: int
-    cut: Settings
-    arithmetic: str
+    def __init__(
+        self, batch: int, channels: int, length: int, width: int, planes: int, cut: Settings, arithmetic: str
+    ) -> None:
+        self.batch, self.channels, self.length, self.width, self.planes = batch, channels, length, width, planes
+        self.cut, self.arithmetic = cut, arithmetic
+        M, chunks = cut.chunk, cdiv(length, cut.chunk)  # the last one possibly incomplete
+        self.steps = cdiv(chunks, cut.segments)  # chunks in a row
+        self.segments = cdiv(chunks, self.steps)  # rows of a signal with at least one chunk; all but the last are full
+        self.rows = batch * self.segments
+        self.grid = channels, cdiv(self.rows, cut.tile)
+        self.edge_shape = batch, self.segments, channels, planes, width  # of the states at one end of all rows
+        blocks = cdiv(self.rows * self.steps, cut.block)
+        self.per_split = cdiv(
+            blocks, max(1, min(blocks, cut.programs // channels))
+        )  # blocks of chunks in a partial sum
+        self.splits = cdiv(blocks, self.per_split)
+        table = M * M + 2 * planes * M * width + width * (width if planes == 1 else 3)  # dT, dE, dCᵀ and the decay's
+        self.sums_shape = self.splits, channels, table
+        self._sizes: dict[str, Any] = {
+            "channels": channels, "modes": width, "rows": self.rows, "segments": self.segments, "steps": self.steps,
+            "M": M, "N": power_of_two(width), "PRECISION": arithmetic, "DENSE": planes == 1,
+        }  # fmt: skip
 
-    @classmethod
-    def of(cls, u: Tensor, tables: KernelTables, cut: Settings, arithmetic: str) -> ScanPlan:
+    @staticmethod
+    def of(u: Tensor, tables: KernelTables, cut: Settings, arithmetic: str) -> ScanPlan:
         """The plan of a call, cached by its sizes."""
         _, planes, _, width = tables.E.shape
         return _plan(*u.shape, width, planes, cut, arithmetic)
-
-    @cached_property
-    def chunks(self) -> int:
-        """Chunks in a signal, the last one possibly incomplete."""
-        return cdiv(self.length, self.cut.chunk)
-
-    @cached_property
-    def steps(self) -> int:
-        """Chunks in a row."""
-        return cdiv(self.chunks, self.cut.segments)
-
-    @cached_property
-    def segments(self) -> int:
-        """Rows that hold at least one chunk; all but the last of a signal are full."""
-        return cdiv(self.chunks, self.steps)
-
-    @cached_property
-    def rows(self) -> int:
-        """Rows of all signals."""
-        return self.batch * self.segments
-
-    @cached_property
-    def grid(self) -> tuple[int, int]:
-        """Programs of a walk."""
-        return self.channels, cdiv(self.rows, self.cut.tile)
-
-    @cached_property
-    def edge_shape(self) -> tuple[int, ...]:
-        """Shape of the states at one end of all rows."""
-        return self.batch, self.segments, self.channels, self.planes, self.width
-
-    @cached_property
-    def splits(self) -> tuple[int, int]:
-        """Number of partial sums of the tables' gradients, and of blocks of chunks in each."""
-        blocks = cdiv(self.rows * self.steps, self.cut.block)
-        per_split = cdiv(blocks, max(1, min(blocks, self.cut.programs // self.channels)))
-        return cdiv(blocks, per_split), per_split
-
-    @cached_property
-    def sums_shape(self) -> tuple[int, ...]:
-        """Shape of these partial sums: dT, dE, dCᵀ and the decay's."""
-        M, N = self.cut.chunk, self.width
-        return self.splits[0], self.channels, M * M + 2 * self.planes * M * N + N * (N if self.planes == 1 else 3)
 
     def sizes(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
         """Strides of the signals in units that divide them and the length, and the arguments of every walk."""
         strides = [stride for x in signals for stride in x.stride()[:2]]
         even = math.gcd(16, self.length, *strides)
         return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
-
-    @cached_property
-    def _sizes(self) -> dict[str, Any]:
-        return {
-            "channels": self.channels,
-            "modes": self.width,
-            "rows": self.rows,
-            "segments": self.segments,
-            "steps": self.steps,
-            "M": self.cut.chunk,
-            "N": power_of_two(self.width),
-            "PRECISION": self.arithmetic,
-            "DENSE": self.planes == 1,
-        }
 
     def states(self, like: Tensor) -> Tensor:
         """Memory for the states before each chunk."""
@@ -212,7 +156,7 @@ class ScanPlan:
         reverse: bool,
         add: bool,
     ) -> None:
-        """Launch one walk over x; see `walk_kernel`."""
+        """Launch `walk_kernel` over x."""
         strides, sizes = self.sizes(x)
         walk_kernel[self.grid](
             x, *tables, begin, y, states, ends, *strides, **sizes, R=self.cut.tile,
@@ -231,8 +175,8 @@ class ScanPlan:
     def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
         cut = self.cut
         strides, sizes = self.sizes(u, g)
-        sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits[0])](
-            u, g, *states, sums, *strides, self.splits[1], **sizes, P=cut.part, Q=cut.block,
+        sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits)](
+            u, g, *states, sums, *strides, self.per_split, **sizes, P=cut.part, Q=cut.block,
             num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
 
@@ -265,7 +209,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
 
-    The sums are (directions, splits, channels, …), see `ScanPlan.sums_shape`.
+    The sums are (directions, *`ScanPlan.sums_shape`).
     """
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     sums = torch.empty(len(saved), *plan.sums_shape, device=u.device)

@@ -18,9 +18,9 @@ from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import Modes
 from wavessm.ops.scan import scan
 from wavessm.ops.triton.language import missing
-from wavessm.ops.triton.low_rank import low_rank_tables
-from wavessm.ops.triton.plan import KernelTables, ScanPlan, Settings, backward, default_settings, forward
-from wavessm.ops.triton.tables import make_tables, table_gradients
+from wavessm.ops.triton.low_rank import low_rank_gradients, low_rank_tables
+from wavessm.ops.triton.plan import ScanPlan, Settings, backward, default_settings, forward
+from wavessm.ops.triton.tables import KernelTables, diagonal_gradients, diagonal_tables
 from wavessm.ops.triton.transpose import finite_input, propagate_nan, transpose
 
 # The precision of tl.dot. Three TF32 products have float32's accuracy; "bf16" rounds the factors, never the sums.
@@ -63,11 +63,11 @@ def run_layer(
     whole = length - length % cut.chunk if want_state else length
     pieces = []
     if whole:
-        options = rate, state, _arithmetic(u, precision), cut
-        if isinstance(layer, LowRank):
-            y, last = _walk_low_rank(u[..., :whole], layer, D, *options)
-        else:
-            y, last = _walk_modes(u[..., :whole], layer, D, *options)
+        arithmetic = _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
+        # (batch, channels, planes, width): halves of slots in two planes, or all reals in one
+        first = None if state is None else state.float().flatten(2)[:, :, None] if dense else state.float().mT
+        y, last = _Scan.apply(u[..., :whole], first, D, rate, arithmetic, cut, *layer)
+        last = last[:, :, 0].unflatten(-1, (-1, 2)) if dense else last.mT
         state = last if want_state else None
         pieces.append(y)
     if whole < length:
@@ -77,26 +77,6 @@ def run_layer(
         pieces.append((y + D[:, None] * tail).to(u.dtype))
         state = flat.unflatten(-1, (-1, 2))  # type: ignore[union-attr]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1), state
-
-
-def _walk_modes(
-    u: Tensor, layer: Modes, D: Tensor, rate: float, state: Tensor | None, arithmetic: str, cut: Settings
-) -> tuple[Tensor, Tensor]:
-    first = None if state is None else state.float().transpose(-1, -2)
-    y, last = _ScanModes.apply(u, *layer, D, first, rate, arithmetic, cut)
-    return y, last.transpose(-1, -2)
-
-
-def _walk_low_rank(
-    u: Tensor, layer: LowRank, D: Tensor, rate: float, state: Tensor | None, arithmetic: str, cut: Settings
-) -> tuple[Tensor, Tensor]:
-    first = None if state is None else state.flatten(2).float()[:, :, None]
-    y, last = _ScanDense.apply(u, *low_rank_tables(layer, rate, cut.chunk), D, first, arithmetic, cut)
-    return y, last[:, :, 0].unflatten(-1, (-1, 2))
-
-
-def _arithmetic(u: Tensor, precision: str) -> str:
-    return _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -110,62 +90,32 @@ def _channels_last(x: Tensor) -> bool:
     return x.transpose(1, 2).is_contiguous()
 
 
-def _scan(
-    u: Tensor, tables: KernelTables, first: Tensor | None, arithmetic: str, cut: Settings, save: bool
-) -> tuple[Tensor, Tensor, Tensor, list, ScanPlan]:
-    """y and the last state; the input as it was read, the saved states and the plan, for `_scan_backward`."""
-    u, broken = finite_input(u) if len(tables.K) == 1 else (_rows(u), None)
-    plan = ScanPlan.of(u, tables, cut, arithmetic)
-    y, last, states = forward(plan, u, tables, first, save)
-    if broken is not None:
-        propagate_nan(y, last, broken)
-    return y, last, u, states, plan
-
-
-def _scan_backward(
-    ctx: Any, u: Tensor, tables: KernelTables, states: list, dy: Tensor | None, dlast: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """du in the strides of the input, the gradient of a first state, and partial sums of the tables' gradients."""
-    dy = torch.zeros_like(u) if dy is None else _rows(dy)
-    du, dfirst, sums = backward(ctx.plan, u, dy, tables, states, dlast)
-    return transpose(du).transpose(1, 2) if ctx.channels_last else du, dfirst if ctx.has_first else None, sums
-
-
-class _ScanModes(torch.autograd.Function):
-    """y and the last state from u, a diagonal layer's parameters and the first state: tables and walks in one node."""
+class _Scan(torch.autograd.Function):
+    """y and the last state from u, the first state and a layer's parameters: tables and walks in one node."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-        *parameters, D, first, rate, arithmetic, cut = arguments
-        *tables, sampled = make_tables(Modes(*parameters), D, rate, cut.chunk)
-        ctx.channels_last, ctx.has_first = _channels_last(u), first is not None
-        save = any(ctx.needs_input_grad)
-        y, last, u, states, ctx.plan = _scan(u, KernelTables(*tables), first, arithmetic, cut, save)
-        ctx.save_for_backward(u, sampled, *tables, *parameters, *states)
-        ctx.set_materialize_grads(False)
-        return y, last
-
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
-        u, sampled, *saved = ctx.saved_tensors
-        tables, parameters, states = KernelTables(*saved[:4]), Modes(*saved[4:9]), saved[9:]
-        du, dfirst, sums = _scan_backward(ctx, u, tables, states, dy, dlast)
-        return du, *table_gradients(parameters, sampled, sums, ctx.plan.cut.chunk), dfirst, None, None, None
-
-
-class _ScanDense(torch.autograd.Function):
-    """The same from the tables of a dense state."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-        K, E, C, decay, D, first, arithmetic, cut = arguments
-        K = K.clone()
-        K[0, :, 0] += D
-        tables = KernelTables(K, E[:, None], C[:, :, None], decay)
-        ctx.channels_last, ctx.has_first = _channels_last(u), first is not None
-        y, last, u, states, ctx.plan = _scan(u, tables, first, arithmetic, cut, save=any(ctx.needs_input_grad))
-        ctx.save_for_backward(u, *tables, *states)
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        first: Tensor | None,
+        D: Tensor,
+        rate: float,
+        arithmetic: str,
+        cut: Settings,
+        *layer: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        if len(layer) == len(LowRank._fields):
+            tables, made = low_rank_tables(LowRank(*layer), D, rate, cut.chunk)
+        else:
+            tables, made = diagonal_tables(Modes(*layer), D, rate, cut.chunk)
+        ctx.channels_last, ctx.has_first, ctx.rate = _channels_last(u), first is not None, rate
+        u, broken = finite_input(u) if len(tables.K) == 1 else (_rows(u), None)
+        ctx.plan = ScanPlan.of(u, tables, cut, arithmetic)
+        y, last, states = forward(ctx.plan, u, tables, first, any(ctx.needs_input_grad))
+        if broken is not None:
+            propagate_nan(y, last, broken)
+        ctx.counts = len(layer), len(made)
+        ctx.save_for_backward(u, *tables, *layer, *made, *states)
         ctx.set_materialize_grads(False)
         return y, last
 
@@ -173,14 +123,13 @@ class _ScanDense(torch.autograd.Function):
     @first_only
     def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
         u, *saved = ctx.saved_tensors
-        du, dfirst, sums = _scan_backward(ctx, u, KernelTables(*saved[:4]), saved[4:], dy, dlast)
-        M, N = ctx.plan.cut.chunk, ctx.plan.width
-        dT, dE, dC, ddecay = sums.sum(1).split((M * M, M * N, M * N, N * N), dim=-1)
-        dK = dT.unflatten(-1, (M, M)).sum(2)  # the kernel stores the diagonals of dT as columns
-        dtables = (
-            dK,
-            dE.sum(0).unflatten(-1, (M, N)),
-            dC.unflatten(-1, (M, N)).transpose(-1, -2),
-            ddecay.sum(0).unflatten(-1, (N, N)),
-        )
-        return du, *dtables, dK[0, :, 0], dfirst, None, None
+        (tables, saved), (n_layer, n_made), chunk = (saved[:4], saved[4:]), ctx.counts, ctx.plan.cut.chunk
+        layer, made, states = saved[:n_layer], saved[n_layer : n_layer + n_made], saved[n_layer + n_made :]
+        dy = torch.zeros_like(u) if dy is None else _rows(dy)
+        du, dfirst, sums = backward(ctx.plan, u, dy, KernelTables(*tables), states, dlast)
+        du = transpose(du).transpose(1, 2) if ctx.channels_last else du
+        if n_layer == len(LowRank._fields):
+            *dlayer, dD = low_rank_gradients(LowRank(*layer), made, sums, ctx.rate, chunk)
+        else:
+            *dlayer, dD = diagonal_gradients(Modes(*layer), made, sums, chunk)
+        return du, dfirst if ctx.has_first else None, dD, None, None, None, *dlayer

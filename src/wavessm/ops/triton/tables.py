@@ -6,6 +6,9 @@ operation it would take longer to launch than the scan itself.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -30,28 +33,32 @@ SAMPLED = 9
 """Numbers that `sample_kernel` stores for a slot."""
 
 
-def make_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The tables of a diagonal layer for chunks of M samples.
+class KernelTables(NamedTuple):
+    """Tables as the kernels read them, see `walk`."""
 
-    Args:
-        modes: Parameters of the layer.
-        D: Direct path, (channels,).
-        rate: Factor of the step sizes.
-        chunk: M, a power of two.
+    K: Tensor  # (directions, channels, M)
+    E: Tensor  # (channels, planes, M, N)
+    C: Tensor  # (directions, channels, planes, N, M)
+    decay: Tensor  # (channels, 3, N) or (channels, N, N)
 
-    Returns:
-        K (directions, channels, M) with D in its first entry, E (channels, 2, M, slots), C (directions, channels, 2,
-        slots, M) and decay (channels, 3, slots) in float32, and in float64 what `table_gradients` needs again.
-    """
+    def of(self, direction: int) -> tuple[Tensor | None, ...]:
+        """Tables of one walk; the first of two adds the contribution of a chunk to itself for both."""
+        K = (None, None) if direction else (self.K[0], self.K[1] if len(self.K) == 2 else None)
+        return *K, self.E, self.C[direction], self.decay
+
+
+def diagonal_tables(modes: Modes, D: Tensor, rate: float, chunk: int) -> tuple[KernelTables, list[Tensor]]:
+    """The tables of a diagonal layer for chunks of M samples (a power of two), in float32, with the direct path D
+    (channels,) in K; and in float64 what `diagonal_gradients` needs again."""
     directions, channels, slots, _ = modes.C.shape
     shapes = (directions, channels, chunk), (channels, 2, chunk, slots), (directions, channels, 2, slots, chunk)
-    tables = tuple(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots)))
+    tables = KernelTables(*(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots))))
     sampled = torch.empty(SAMPLED, channels, slots, dtype=torch.float64, device=D.device)
     log_dt, log_decay, frequency, B, C = (parameter.contiguous() for parameter in modes)
     sizes = sizes_of(modes)
     sample_kernel[(cdiv(channels * slots, 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
     table_kernel[(channels, directions)](B, C, D, sampled, *tables, *sizes, **_options(chunk))
-    return *tables, sampled  # type: ignore[return-value]
+    return tables, [sampled]
 
 
 def sizes_of(layer: Modes | LowRank) -> tuple[int, int, int, int, int]:
@@ -65,24 +72,14 @@ def _options(chunk: int) -> dict[str, int]:
     return {"M": chunk, "N": SLOTS, "BITS": chunk.bit_length() - 1, "num_warps": 8}
 
 
-def table_gradients(modes: Modes, sampled: Tensor, sums: Tensor, chunk: int) -> tuple[Tensor, ...]:
-    """Gradients of log_dt, log_decay, frequency, B, C and D from those of the tables.
-
-    Args:
-        modes: Parameters of the layer.
-        sampled: The last output of `make_tables`.
-        sums: Partial sums of the tables' gradients, (directions, splits, channels, …), see `plan.backward`.
-        chunk: M.
-    """
-    directions, channels, slots, _ = modes.C.shape
-    copies, count = modes.log_decay.shape
-    n_complex = modes.n_complex
-    blocks = cdiv(slots, SLOTS)
-    rows = torch.empty(channels, count + n_complex + 2 * slots, device=sums.device)  # decays, frequencies, B
-    dC, dD = torch.empty(modes.C.shape, device=sums.device), torch.empty(channels, device=sums.device)
-    ddt = torch.empty(channels, blocks, device=sums.device)
+def diagonal_gradients(modes: Modes, made: list[Tensor], sums: Tensor, chunk: int) -> tuple[Tensor, ...]:
+    """Gradients of the layer's parameters and D from partial sums of the tables' gradients, see `plan.backward`."""
+    (directions, channels, slots, _), (copies, count) = modes.C.shape, modes.log_decay.shape
+    n_complex, blocks, empty = modes.n_complex, cdiv(slots, SLOTS), partial(torch.empty, device=sums.device)
+    rows, ddt = empty(channels, count + n_complex + 2 * slots), empty(channels, blocks)  # decays, frequencies, B
+    dC, dD = empty(modes.C.shape), empty(channels)
     table_gradient_kernel[(channels, blocks)](
-        modes.B.contiguous(), modes.C.contiguous(), sampled, sums, ddt, rows, dC, dD, *sizes_of(modes), sums.shape[1],
+        modes.B.contiguous(), modes.C.contiguous(), *made, sums, ddt, rows, dC, dD, *sizes_of(modes), sums.shape[1],
         DIRECTIONS=directions, **_options(chunk),
     )  # fmt: skip
     ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, n_complex, 2 * slots), dim=1)

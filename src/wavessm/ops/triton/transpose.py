@@ -33,15 +33,8 @@ def transpose(x: Tensor) -> Tensor:
 
 
 def finite_input(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A contiguous copy of x with zeros for NaN and infinity.
-
-    Args:
-        x: Signals (batch, channels, length) of any strides.
-
-    Returns:
-        The copy, and the index of the first sample of each signal that was not finite, or the length: (batch, channels)
-        int32.
-    """
+    """A contiguous copy of x (batch, channels, length) with zeros for NaN and infinity, and where they begin in each
+    signal, or its length: (batch, channels) int32."""
     batch, channels, length = x.shape
     out = torch.empty(batch, channels, length, dtype=x.dtype, device=x.device)
     broken = torch.full((batch, channels), length, dtype=torch.int32, device=x.device)
@@ -59,8 +52,7 @@ def propagate_nan(y: Tensor, last: Tensor, broken: Tensor) -> None:
 
 def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
     """x (batch, channels, length) → (batch, length, channels), both contiguous; factors (batch, 1, channels)."""
-    factors = [None if factor is None else factor.contiguous() for factor in (before, after)]
-    return _Activate.apply(x, *factors)
+    return _Activate.apply(x, *(None if factor is None else factor.contiguous() for factor in (before, after)))
 
 
 class _Activate(torch.autograd.Function):
@@ -69,23 +61,19 @@ class _Activate(torch.autograd.Function):
         ctx.save_for_backward(x, before, after)
         batch, channels, length = x.shape
         out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
-        _launch(x, before, after, None, out)
+        grid = cdiv(length, BLOCK), cdiv(channels, BLOCK), batch
+        gelu_kernel[grid](x, before, after, None, out, channels, length, BLOCK=BLOCK, num_warps=WARPS)
         return out
 
     @staticmethod
     @first_only
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
-        x, before, after = ctx.saved_tensors
-        dx = torch.empty_like(x)
-        _launch(x, before, after, dz.contiguous(), dx)
+        (batch, channels, length), dx = ctx.saved_tensors[0].shape, torch.empty_like(ctx.saved_tensors[0])
+        grid = cdiv(length, BACK_BLOCK), cdiv(channels, BACK_BLOCK), batch
+        gelu_kernel[grid](
+            *ctx.saved_tensors, dz.contiguous(), dx, channels, length, BLOCK=BACK_BLOCK, num_warps=BACK_WARPS
+        )
         return dx, None, None
-
-
-def _launch(x: Tensor, before: Tensor | None, after: Tensor | None, dz: Tensor | None, out: Tensor) -> None:
-    batch, channels, length = x.shape
-    block, warps = (BLOCK, WARPS) if dz is None else (BACK_BLOCK, BACK_WARPS)
-    grid = cdiv(length, block), cdiv(channels, block), batch
-    gelu_kernel[grid](x, before, after, dz, out, channels, length, BLOCK=block, num_warps=warps)
 
 
 @jit
