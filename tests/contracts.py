@@ -1,4 +1,4 @@
-"""What every frame, operator and structure must satisfy. A new one inherits these by being passed in.
+"""What every frame, operator, structure and refusal must satisfy. A new one inherits these by being passed in.
 
 `test_contracts.py` runs them over the families, and shows each of them failing on a wrong object.
 """
@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import wavessm as ws
+from wavessm.cli import main
 
 TOLERANCE = {
     "identity": 1e-10,  # max |A + Aᵀ − …|, the quadrature sums by parts to rounding
@@ -94,3 +96,19 @@ def check_structure(form: ws.DPLR | ws.Diagonal, A: np.ndarray, B: np.ndarray, c
     assert weight.sum() == n, "one of each pair accounts for every mode"
     half = (x[:, kept] * weight @ form.V[:, kept].T).real
     np.testing.assert_allclose(half, h, atol=tolerance, err_msg="one of each pair carries a real state")
+
+
+def check_refused(call, error: type[Exception], words: str) -> None:
+    """A wrong call raises this error, in one line with these words."""
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def check_mistake(command: list[str], words: str, capsys: pytest.CaptureFixture) -> None:
+    """A wrong command prints one line with these words, and ends with status 2."""
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said

@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import miniatures
+from contracts import check_mistake
 from wavessm.cli import all_commands, main
 from wavessm.data import Series, get_task, list_sets, read_signal, tasks
 from wavessm.errors import OptionError
@@ -144,86 +145,81 @@ def ready(tmp_path_factory):
     return folder
 
 
-MISTAKES = {
-    "no steps to time": ("bench --steps 0", "steps is 0"),
-    "no length to time": ("bench --length -1", "length is -1"),
-    "unknown command": ("trian", "did you mean 'train'"),
-    "unknown task": ("train widow-copy", "did you mean 'window-copy'"),
-    "unknown option": ("train window-copy --familly db6", "unknown option --familly: did you mean --family"),
-    "unknown option of a model": ("train window-copy --d-modl 3", "did you mean --d-model"),
-    "option of another task": ("train window-copy --horizon 3", "unknown option --horizon"),
-    "option that the task decides": ("train ptbxl-form --labels all", "unknown option --labels"),
-    "no number": ("train window-copy --lr abc", "--lr is 'abc', expected a number."),
-    "no whole number": ("train window-copy --buckets 1.5", "--buckets is '1.5', expected a whole number."),
-    "own processes": ("train window-copy --devices 2", "are gone: torchrun --nproc-per-node N"),
-    "no value": ("train window-copy --lr", "--lr needs a value."),
-    "one value too many": ("train window-copy --lr 1 2", "did not expect 2. See wavessm train window-copy --help."),
-    "no choice": ("train window-copy --norm bach", "--norm is 'bach', expected one of 'layer', 'batch', 'none'."),
-    "nothing like it": ("train zzzz", "unknown task 'zzzz'. Known: ptbxl"),
-    "unknown forecasting set": ("train forecast --dataset ETTh9", "unknown forecasting set 'ETTh9': did you mean"),
-    "no data folder": ("train forecast", "no data folder: give it with --root FOLDER, or set WAVESSM_DATA."),
-    "unknown recipe": ("train window-copy --recipe papr", "did you mean 'paper'"),
-    "no recipe of the paper": ("train arrays {0}/arrays --recipe paper", "Known: best"),
-    "unknown family": ("train window-copy --family morlett", "did you mean 'morlet'"),
-    "unknown family of S4": ("train window-copy --family s4d-lags", "did you mean 's4d-legs'"),
-    "shares that are none": ("train window-copy --stages 128:nan", "expected positive shares"),
-    "negative rate": ("train window-copy --lr -1", "lr is -1"),
-    "no data": ("train arrays", "where are the data"),
-    "no such folder": ("train arrays {0}/nowhere", "nowhere"),
-    "missing column": ("train csv {0}/series.csv --target price", "column 'price' is missing"),
-    "series too short": ("train csv {0}/series.csv --context 300", "too few for context 300"),
-    "a folder for a task without": ("train window-copy somewhere", "did not expect somewhere"),
-    "no task": ("train --lr 3", "name of a task comes first"),
-    "graphs without a gpu": ("train window-copy --device cpu --cuda-graphs", "cuda_graphs needs a GPU"),
-    "occupied folder": ("train window-copy --out {0}/a", "not an empty folder"),
-    "resume of nothing": ("train --resume {0}/arrays", "not a run folder"),
-    "evaluate nothing": ("evaluate {0}/arrays", "not a run folder"),
-    "evaluate without a run": ("evaluate", "RUN is missing. See wavessm evaluate --help."),
-    "predict without a run": ("predict --plot x.png", "RUN is missing. See wavessm predict --help."),
-    "export without a run": ("export --format onnx", "RUN is missing. See wavessm export --help."),
-    "scores into a folder": (
-        "evaluate {0}/a --csv {0}",
-        "a folder; give a file, such as {0}/runs.csv.",
-    ),
-    "swapped axes of arrays": ("predict {0}/a {0}/swapped.npy", "64 channels, but the model was trained on 2. Swap"),
-    "scores over a folder": ("evaluate {0}/a --out {0}", "(Is a directory). Give a file"),
-    "unknown split": ("evaluate {0}/a --split tset", "train"),
-    "classes of a forecast": ("evaluate {0}/c --by-class", "a forecast has no classes"),
-    "rate of a forecast": ("evaluate {0}/c --rate 2", "would change the task"),
-    "predict nothing": ("predict {0}/a", "no files"),
-    "predict a missing file": ("predict {0}/a {0}/nowhere.npy", "no such file"),
-    "predict with other channels": ("predict {0}/a {0}/wav/beep/000.wav", "1 channels, but the model was trained on 2"),
-    "predict no samples": ("predict {0}/a {0}/none.npy", "none.npy: shape (0, 64, 2), which holds no samples"),
-    "predict a file at a rate": ("predict {0}/a {0}/arrays/X.npy --rate 2", "--chunk and --rate are for streams"),
-    "idle without a stream": ("predict {0}/a {0}/arrays/X.npy --idle 2", "--idle goes with --follow FILE"),
-    "a picture of no kind": ("predict {0}/a {0}/arrays/X.npy --plot x.foo", "ends in .png, .pdf or .svg"),
-    "rows of another step": ("predict {0}/c {0}/daily.csv", "rows are 1 day, 0:00:00 apart, but the model was trained"),
-    "predictions over their file": ("predict {0}/c {0}/series.csv --out {0}/./series.csv", "it would be overwritten"),
-    "predictions over a record": ("predict {0}/a {0}/rec.hea --out {0}/rec.dat", "it would be overwritten"),
-    "predictions over a stream": ("predict {0}/c --follow {0}/series.csv --out {0}/series.csv --idle 0", "overwritten"),
-    "a picture over a file": ("predict {0}/a {0}/arrays/X.npy --plot {0}/arrays/X.npy", "plot is"),
-    "predict a short series": ("predict {0}/c {0}/short.csv", "fewer than the context of 24"),
-    "predict other columns": ("predict {0}/c {0}/other.csv", "is missing"),
-    "follow nothing": ("predict {0}/a --follow {0}/none.csv", "No such file"),
-    "unknown verb of data": ("data lst", "did you mean 'data list'"),
-    "unknown set": ("data check ETTh9 --root {0}", "unknown data set 'ETTh9'"),
-    "unknown set before a folder": ("data check ETTh9", "unknown data set 'ETTh9'"),
-    "unknown set to fetch": ("data fetch ETTh9", "unknown data set 'ETTh9'"),
-    "no folder to fetch to": ("data fetch text", "no data folder: give it with --root FOLDER"),
-    "no set to generate": ("data generate", "NAME is missing"),
-    "no folder to list": ("data list --root {0}/nowhere", "nowhere: no such folder"),
-    "negative workers": ("data generate pathfinder --workers -1 --root {0}", "workers is -1"),
-    "unknown figure": ("figures overlop", "wavessm figures: unknown figure 'overlop': did you mean 'overlap'"),
-    "figures without a folder": (
-        "figures --out",
-        "wavessm figures: --out needs a value.",
-    ),
-    "report of nothing": ("report {0}/none.csv", "none.csv: No such file"),
-}
+MISTAKES = """
+bench --steps 0 => steps is 0
+bench --length -1 => length is -1
+trian => did you mean 'train'
+train widow-copy => did you mean 'window-copy'
+train window-copy --familly db6 => unknown option --familly: did you mean --family
+train window-copy --d-modl 3 => did you mean --d-model
+train window-copy --horizon 3 => unknown option --horizon
+train ptbxl-form --labels all => unknown option --labels
+train window-copy --lr abc => --lr is 'abc', expected a number.
+train window-copy --buckets 1.5 => --buckets is '1.5', expected a whole number.
+train window-copy --devices 2 => are gone: torchrun --nproc-per-node N
+train window-copy --lr => --lr needs a value.
+train window-copy --lr 1 2 => did not expect 2. See wavessm train window-copy --help.
+train window-copy --norm bach => --norm is 'bach', expected one of 'layer', 'batch', 'none'.
+train zzzz => unknown task 'zzzz'. Known: ptbxl
+train forecast --dataset ETTh9 => unknown forecasting set 'ETTh9': did you mean
+train forecast => no data folder: give it with --root FOLDER, or set WAVESSM_DATA.
+train window-copy --recipe papr => did you mean 'paper'
+train arrays {0}/arrays --recipe paper => Known: best
+train window-copy --family morlett => did you mean 'morlet'
+train window-copy --family s4d-lags => did you mean 's4d-legs'
+train window-copy --stages 128:nan => expected positive shares
+train window-copy --lr -1 => lr is -1
+train arrays => where are the data
+train arrays {0}/nowhere => nowhere
+train csv {0}/series.csv --target price => column 'price' is missing
+train csv {0}/series.csv --context 300 => too few for context 300
+train window-copy somewhere => did not expect somewhere
+train --lr 3 => name of a task comes first
+train window-copy --device cpu --cuda-graphs => cuda_graphs needs a GPU
+train window-copy --out {0}/a => not an empty folder
+train --resume {0}/arrays => not a run folder
+evaluate {0}/arrays => not a run folder
+evaluate => RUN is missing. See wavessm evaluate --help.
+predict --plot x.png => RUN is missing. See wavessm predict --help.
+export --format onnx => RUN is missing. See wavessm export --help.
+evaluate {0}/a --csv {0} => a folder; give a file, such as {0}/runs.csv.
+predict {0}/a {0}/swapped.npy => 64 channels, but the model was trained on 2. Swap
+evaluate {0}/a --out {0} => (Is a directory). Give a file
+evaluate {0}/a --split tset => train
+evaluate {0}/c --by-class => a forecast has no classes
+evaluate {0}/c --rate 2 => would change the task
+predict {0}/a => no files
+predict {0}/a {0}/nowhere.npy => no such file
+predict {0}/a {0}/wav/beep/000.wav => 1 channels, but the model was trained on 2
+predict {0}/a {0}/none.npy => none.npy: shape (0, 64, 2), which holds no samples
+predict {0}/a {0}/arrays/X.npy --rate 2 => --chunk and --rate are for streams
+predict {0}/a {0}/arrays/X.npy --idle 2 => --idle goes with --follow FILE
+predict {0}/a {0}/arrays/X.npy --plot x.foo => ends in .png, .pdf or .svg
+predict {0}/c {0}/daily.csv => rows are 1 day, 0:00:00 apart, but the model was trained
+predict {0}/c {0}/series.csv --out {0}/./series.csv => it would be overwritten
+predict {0}/a {0}/rec.hea --out {0}/rec.dat => it would be overwritten
+predict {0}/c --follow {0}/series.csv --out {0}/series.csv --idle 0 => overwritten
+predict {0}/a {0}/arrays/X.npy --plot {0}/arrays/X.npy => plot is
+predict {0}/c {0}/short.csv => fewer than the context of 24
+predict {0}/c {0}/other.csv => is missing
+predict {0}/a --follow {0}/none.csv => No such file
+data lst => did you mean 'data list'
+data check ETTh9 --root {0} => unknown data set 'ETTh9'
+data check ETTh9 => unknown data set 'ETTh9'
+data fetch ETTh9 => unknown data set 'ETTh9'
+data fetch text => no data folder: give it with --root FOLDER
+data generate => NAME is missing
+data list --root {0}/nowhere => nowhere: no such folder
+data generate pathfinder --workers -1 --root {0} => workers is -1
+figures overlop => wavessm figures: unknown figure 'overlop': did you mean 'overlap'
+figures --out => wavessm figures: --out needs a value.
+report {0}/none.csv => none.csv: No such file
+"""
+"""Command => words of its message; {0} is the folder of `ready`."""
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, capsys, case):
+@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
+def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, capsys, line):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAVESSM_DATA", raising=False)
     if not (ready / "short.csv").exists():
@@ -234,12 +230,8 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
         (ready / "other.csv").write_text("date,rain\n2024-01-01 00:00:00,1\n")
         np.save(ready / "none.npy", np.zeros((0, 64, 2)))
         np.save(ready / "swapped.npy", np.zeros((4, 2, 64)))
-    typed, words = MISTAKES[case]
-    assert main(shlex.split(typed.format(ready))) == 2
-    captured = capsys.readouterr()
-    assert words.format(ready) in captured.err
-    assert captured.err.count("\n") == 1, captured.err
-    assert "Traceback" not in captured.err
+    typed, words = line.format(ready).split(" => ")
+    check_mistake(shlex.split(typed), words, capsys)
     assert not any(tmp_path.iterdir()), "nothing was made"
 
 

@@ -12,6 +12,7 @@ import torch
 
 import miniatures
 import wavessm as ws
+from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.data import DataInfo
 from wavessm.errors import DataError
@@ -299,10 +300,7 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(trained, capsys, typed, words):
-    assert main(["export", *typed.format(trained).split()]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    check_mistake(["export", *typed.format(trained).split()], words, capsys)
 
 
 @pytest.mark.parametrize("marks", [{"mark_width": 2}, {"mark_sizes": (3, 4)}])

@@ -9,6 +9,7 @@ import torch
 
 import miniatures
 import wavessm as ws
+from contracts import check_mistake
 from wavessm import inspection
 from wavessm.cli import main
 from wavessm.errors import DataError, OptionError, ShapeError, UnknownNameError
@@ -243,10 +244,7 @@ def test_without_its_data_a_run_is_still_drawn(run, capsys, monkeypatch):
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(run, capsys, typed, words):
-    assert main(["inspect", *typed.format(run).split()]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    check_mistake(["inspect", *typed.format(run).split()], words, capsys)
 
 
 def test_what_cannot_be_inspected_is_refused_in_one_line(trained):
