@@ -1,7 +1,10 @@
-"""First derivatives only: the hand-written backward passes of this package refuse to be differentiated.
+"""First derivatives only, in full precision: what the hand-written backward passes of this package have in common.
 
-They use saved tensors that autograd does not see, so their derivatives would lack terms. PyTorch's
-`once_differentiable` raises on `.backward()`, but `torch.autograd.grad` of chosen inputs bypasses it silently.
+They refuse to be differentiated:
+
+they use saved tensors that autograd does not see, so their derivatives would lack terms. PyTorch's
+`once_differentiable` raises on `.backward()`, but `torch.autograd.grad` of chosen inputs bypasses it silently. And they
+leave autocast, as layers do in their forward pass: under it, products of their float32 tables would be bfloat16.
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ T = TypeVar("T")
 
 
 def first_only(backward: Callable[..., T]) -> Callable[..., T]:
-    """Make a backward pass raise `RuntimeError` when called with create_graph=True."""
+    """Make a backward pass raise `RuntimeError` when called with create_graph=True, and run it without autocast."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> T:
-        # PyTorch itself refuses second derivatives of a compiled graph
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
+        if torch.compiler.is_compiling():  # PyTorch itself refuses second derivatives of a compiled graph
+            return backward(ctx, *gradients)
+        if torch.is_grad_enabled():
             raise RuntimeError(
                 "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
                 "out, or use backend='reference'."
             )
-        return backward(ctx, *gradients)
+        device = next(gradient.device.type for gradient in gradients if gradient is not None)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *gradients)
 
     return checked
