@@ -120,7 +120,7 @@ def check_int(value: Any, name: str, minimum: int) -> int:
 def check_positive(value: Any, name: str) -> float:
     """Return the value as a float above zero and within float32, or raise `OptionError` with its name."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number < 1e38:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from wavessm.errors import OptionError
+from wavessm.errors import OptionError, check_int, check_positive
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +75,26 @@ class DataInfo:
         values = {"sampling_rate" if name == "rate" else name: _tuples(value) for name, value in values.items()}
         if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
             raise OptionError(f"DataInfo: unknown field {unknown[0]!r}; written by another version of wavessm?")
-        return cls(**values)
+        info = cls(**values)
+        for name, minimum in {"d_input": 1, "d_output": 1, "length": 1, "horizon": 0, "mark_width": 0}.items():
+            check_int(getattr(info, name), f"DataInfo: {name}", minimum)
+        for name in ("sampling_rate", "step", "target_variance"):
+            if getattr(info, name) is not None:
+                check_positive(getattr(info, name), f"DataInfo: {name}")
+        for name in ("scale", "target_scale", "step_scale"):
+            if not _is_scale(getattr(info, name)):
+                raise OptionError(f"DataInfo: {name} is not a row of means and one of positive standard deviations.")
+        return info
+
+
+def _is_scale(scale: Any) -> bool:
+    """Whether this is None, or two rows of finite numbers of one length, the second of them positive."""
+    try:
+        mean, std = scale or ((0.0,), (1.0,))
+        finite = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
+        return finite and len(mean) == len(std) and all(value > 0 for value in std)
+    except (TypeError, ValueError):
+        return False
 
 
 def _tuples(value: Any) -> Any:

@@ -6,6 +6,7 @@ Place in the pipeline: `tables.py` reads; `datasets/forecast.py` and `datasets/c
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from wavessm.errors import DataError
 if TYPE_CHECKING:
     import torch
 
+log = logging.getLogger("wavessm.data")
 Parts = dict[str, tuple[int, int]]  # part -> first row, row after the last
 
 
@@ -51,6 +53,12 @@ def read_series(path: Path, columns: list[str] | None, date_column: str | None) 
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
     seconds, offset = (None, "") if date_column is None else parse_dates(table[date_column], str(path))
     return Series(numbers(table, names, path), tuple(names), seconds, str(path), offset)
+
+
+def warn_of_gaps(series: Series) -> None:
+    """Log a warning where rows are not evenly spaced in time."""
+    if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
+        log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", series.source)
 
 
 def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch.Tensor, tuple[int, ...]]:

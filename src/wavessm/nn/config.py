@@ -35,9 +35,12 @@ _SSM_FIELDS = (
     "precision",
 )  # fmt: skip
 
+MAX_STATE = 4096
+"""Largest state of a channel: operators are made of matrices of this size, in float64."""
 _OLD_NAMES = {"drive": "b_init"}
 _OLD_VALUES = {"drive": {"even": None, "slow": "slow-modes"}}  # even was the default, with the effect of None
 _CHECKS: dict[str, Check] = {
+    "d_state": (lambda value: 1 <= value <= MAX_STATE, f"1 to {MAX_STATE:,}"),
     "dropout": (lambda value: 0 <= value < 1, "0 ≤ dropout < 1"),
     "mark_width": (lambda value: value >= 0, "at least 0"),
 }

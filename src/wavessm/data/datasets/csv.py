@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from wavessm.data.info import DataSet
 from wavessm.data.tables import guess_dates, read_table
 from wavessm.data.task import OwnOptions, Recipe, Task
-from wavessm.data.windows import read_series, window_sets
+from wavessm.data.windows import read_series, warn_of_gaps, window_sets
 
 log = logging.getLogger("wavessm.data")
 
@@ -47,8 +45,7 @@ class CsvOptions(OwnOptions):
                 log.warning("%s: column %r holds numbers, not dates; it is left out", path, dates)
                 columns, dates = columns or others, None
         series = read_series(path, columns, dates)
-        if series.seconds is not None and np.unique(np.diff(series.seconds)).size > 1:
-            log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", path)
+        warn_of_gaps(series)
         rows = len(series.values)
         train, test = int(0.7 * rows), int(0.2 * rows)
         parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
