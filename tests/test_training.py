@@ -31,9 +31,11 @@ from wavessm.training import (
     evaluate_run,
     metrics,
     pick_device,
+    predict_files,
     read_rows,
     resume,
     train,
+    write_rows,
 )
 from wavessm.training.run import held, new_folder
 
@@ -318,7 +320,10 @@ def test_a_run_does_not_go_on_from_what_is_not_its_checkpoint(unbroken, tmp_path
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
     for content, words in (
         (b"abc" * 100, "not a checkpoint of wavessm"),
-        ((unbroken.folder / "best.ckpt").read_bytes(), "holds a model alone"),
+        (
+            (unbroken.folder / "best.ckpt").read_bytes(),
+            "lacks 'optimiser'.*was it copied from best",
+        ),
         (
             (unbroken.folder / "last.ckpt").read_bytes(),
             "do not fit the model of run.json; was it copied from another run",
@@ -441,6 +446,137 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
     refused(r"another version of wavessm \(format 2, this one reads 1\)")
 
 
+def rewrite(path, **fields):
+    """A checkpoint of ours with other fields; None takes one out."""
+    content = checkpoint.load(path) | fields
+    torch.save({name: value for name, value in content.items() if value is not None}, path)
+
+
+def copy_run(run, folder):
+    shutil.copytree(run.folder, folder)
+    return folder
+
+
+def started(folder):
+    """The run before its last steps: it has something left to train."""
+    rewrite(folder / "last.ckpt", step=20, rows=checkpoint.load(folder / "last.ckpt")["rows"][:2])
+
+
+def test_damaged_weights_are_refused(unbroken, tmp_path):
+    folder = copy_run(unbroken, tmp_path / "run")
+    for name, use in (("best", lambda: evaluate_run(Run.read(folder))), ("last", lambda: resume(folder, show=False))):
+        path = folder / f"{name}.ckpt"
+        content = bytearray(path.read_bytes())
+        weight = next(iter(weights(folder, name).values())).numpy().tobytes()
+        content[content.index(weight) + 2] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(RunError, match=rf"{name}\.ckpt: damaged \(.* does not have its checksum\)"):
+            use()
+        path.write_bytes((unbroken.folder / path.name).read_bytes())
+
+
+def test_weights_that_are_not_finite_are_refused(unbroken, tmp_path):
+    folder = copy_run(unbroken, tmp_path / "run")
+    bad = weights(folder) | {"head.decoder.bias": weights(folder)["head.decoder.bias"] * math.nan}
+    for name, use in (("best", Run.read(folder).load_model), ("last", lambda: resume(folder, show=False))):
+        rewrite(folder / f"{name}.ckpt", model=bad)
+        with pytest.raises(RunError, match=rf"{name}\.ckpt: head\.decoder\.bias holds NaN or infinity"):
+            use()
+
+
+def test_a_checkpoint_of_another_run_is_refused(unbroken, tmp_path):
+    other = train("window-copy", COPY, MODEL, dataclasses.replace(TINY, steps=1), tmp_path / "other", show=False)
+    for name, use in (("best", other.load_model), ("last", lambda: resume(other.folder, show=False))):
+        shutil.copy(unbroken.folder / f"{name}.ckpt", other.folder)
+        with pytest.raises(RunError, match=rf"{name}\.ckpt: belongs to another run"):
+            use()
+    rewrite(other.folder / "best.ckpt", run=None)
+    assert other.load_model() is not None, "the first runs had no id"
+
+
+@pytest.mark.parametrize("damage", [b"\xff\x00\xfe", b"step,epoch\n1,2,3,4\n", b"step,epoch\n10\n", b"", None])
+def test_a_damaged_table_of_metrics_is_written_again_from_the_checkpoint(unbroken, tmp_path, damage):
+    folder = copy_run(unbroken, tmp_path / "run")
+    started(folder)
+    (folder / "metrics.csv").unlink() if damage is None else (folder / "metrics.csv").write_bytes(damage)
+    resume(folder, show=False)
+    assert [row["step"] for row in read_rows(folder / "metrics.csv")] == [10, 20, 23]
+    if damage:
+        started(folder)
+        rewrite(folder / "last.ckpt", rows=None)  # as the first runs
+        (folder / "metrics.csv").write_bytes(damage)
+        with pytest.raises(RunError, match=r"metrics\.csv: damaged \(\w+\); move it away") as caught:
+            resume(folder, show=False)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model", "optimiser", "random", "source", "waited", "first_loss", "seconds"])
+def test_a_checkpoint_without_a_field_is_refused(unbroken, tmp_path, name):
+    folder = copy_run(unbroken, tmp_path / "run")
+    content = checkpoint.load(folder / "last.ckpt")
+    del content[name]
+    torch.save(content, folder / "last.ckpt")
+    with pytest.raises(RunError, match=rf"last\.ckpt: lacks '{name}', so it cannot be resumed from"):
+        resume(folder, show=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("scale", "abc"), ("scale", [["a"], ["b"]]), ("scale", [[0.0], [0.0]]), ("scale", [[0.0], [1.0, 2.0]]),
+     ("target_scale", [[math.nan], [1.0]]), ("length", "long"), ("length", 0), ("d_input", 1.5),
+     ("sampling_rate", "100"), ("step", -1)],
+)  # fmt: skip
+def test_numbers_of_run_json_that_are_none_are_refused(unbroken, tmp_path, field, value):
+    (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
+    change(tmp_path, info=unbroken.info.to_dict() | {field: value})
+    with pytest.raises(RunError, match=rf"run\.json: cannot be used by wavessm .*DataInfo: {field} is") as caught:
+        Run.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_seeds_and_states_that_no_machine_holds_are_refused():
+    with pytest.raises(ws.OptionError, match="seed is 9223372036854775808, expected 0 to"):
+        TrainConfig(seed=2**63)
+    with pytest.raises(ws.OptionError, match="d_state is 100000, expected 1 to 4,096"):
+        ws.ModelConfig(d_state=100_000)
+
+
+def test_a_file_in_the_place_of_a_run_folder_is_not_offered_to_resume(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    for out, words in ((tmp_path / "notes.txt", "is a file; give a new"), (tmp_path, "choose another --out.")):
+        with pytest.raises(RunError, match=words) as caught:
+            train("window-copy", COPY, MODEL, TINY, out, show=False)
+        assert "--resume" not in str(caught.value)
+
+
+def test_a_full_disk_names_the_file(unbroken, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = copy_run(unbroken, tmp_path / "run")
+    (folder / "test.npy").unlink()
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(RunError, match=r"test\.npy: could not be written \(No space left on device\)"):
+        resume(folder, show=False)
+    monkeypatch.setattr("csv.DictWriter.writerows", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_rows(unbroken.info, iter([[{"a": 1}]]), str(tmp_path / "out.csv"))
+    assert caught.value.filename == str(tmp_path / "out.csv")
+
+
+def test_a_gap_in_the_context_is_named_as_in_training(tmp_path, caplog):
+    table = miniatures.csv(tmp_path / "own.csv", rows=200)
+    options = {"path": str(table), "context": 12, "horizon": 4}
+    run = train("csv", options, MODEL, dataclasses.replace(TINY, steps=1), tmp_path / "run", show=False)
+    header, *lines = table.read_text().splitlines()
+    for gap, warned in ((None, False), (20, False), (-5, True)):
+        kept = lines[:gap] + lines[gap + 1 :] if gap else lines
+        (tmp_path / "now.csv").write_text("\n".join([header, *kept]) + "\n")
+        caplog.clear()
+        predict_files(run, [tmp_path / "now.csv"])
+        assert ("now.csv: rows are not evenly spaced in time" in caplog.text) == warned, gap
+
+
 def test_options_that_this_machine_cannot_serve():
     with pytest.raises(ws.OptionError, match="cuda_graphs needs a GPU"):
         pick_device(TrainConfig(cuda_graphs=True, device="cpu"))
@@ -497,6 +633,26 @@ def test_bf16_autocast_trains_to_nearly_the_same_loss(unbroken, tmp_path):
     assert ours != full
     assert ours == pytest.approx(full, rel=0.05)
     assert all(value.dtype == torch.float32 for value in weights(run.folder).values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("family", ["morlet", "s4d-lin", "legs"])
+def test_the_backward_pass_of_a_layer_is_that_of_float32_under_autocast(family):
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(4, 8, family=family)
+    x = torch.randn(2, 1000, 4)
+
+    def gradients(inside):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x).float().square().mean()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return {name: weight.grad for name, weight in layer.named_parameters() if weight.grad is not None}
+
+    for (name, a), b in zip(gradients(True).items(), gradients(False).values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
 
 
 def test_compiled_model_is_asked_for_and_weights_keep_their_names(unbroken, tmp_path, monkeypatch):

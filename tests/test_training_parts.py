@@ -112,6 +112,19 @@ def test_the_loop_trains_in_memory_and_keeps_the_best_weights():
     assert plain.loss[-1] < 0.5 * plain.loss[0]
 
 
+def test_autocast_is_for_the_forward_pass_alone(monkeypatch):
+    """Under it PyTorch would also run the products of a backward pass of float32 in bfloat16."""
+    backward, seen = torch.Tensor.backward, []
+
+    def note(self, *args, **kw):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return backward(self, *args, **kw)
+
+    monkeypatch.setattr(torch.Tensor, "backward", note)
+    in_memory(False, TrainConfig(batch_size=37, epochs=2, precision="bf16"))
+    assert seen == [False, False]
+
+
 def test_a_loss_that_is_not_finite_stops_the_loop_in_memory():
     with pytest.raises(ws.NotFiniteError, match="step 1: the loss is not finite; use a smaller learning_rate"):
         in_memory(True, TrainConfig(batch_size=8), weight=math.nan)

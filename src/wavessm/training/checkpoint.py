@@ -1,7 +1,8 @@
 """Files of a run that are either complete or absent: checkpoints, JSON, tables.
 
 A file is written beside its place and moved there when it is on the disk, so a kill or a full disk while saving leaves
-the old one. Checkpoints are read with `weights_only=True`: loading one runs no code of its author.
+the old one. Checkpoints are read with `weights_only=True`: loading one runs no code of its author. They are zip
+archives whose entries have CRC-32 checksums, which PyTorch writes but does not verify; `load` does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import json
 import os
 import shlex
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,24 +87,36 @@ def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, flo
     """Return the rows of metrics.csv up to a step; none if there is no file."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
+    try:
+        with path.open(newline="") as file:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
+    except (ValueError, TypeError, KeyError, csv.Error) as reason:
+        raise RunError(
+            f"{path}: damaged ({type(reason).__name__}); move it away to resume the run without its earlier rows."
+        ) from reason
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of ours; anything else is refused in one line."""
+def load(path: Path, run_id: str = "") -> dict[str, Any]:
+    """Read a checkpoint of ours; anything else is refused in one line, and so is one of another run than `run_id`."""
     import torch
 
     if not path.is_file():
         raise RunError(f"{path}: no such checkpoint; give a run folder written by `wavessm train`.")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:  # torch raises whatever its parsing meets
         raise RunError(f"{path}: not a checkpoint of wavessm ({_first_line(reason)}).") from reason
+    if damaged:
+        raise RunError(f"{path}: damaged ({damaged} does not have its checksum); bring a copy back, or train again.")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path}: not a checkpoint of wavessm; give one written by `wavessm train`.")
     check_version(content.get("version"), path)
+    own = content.get("run") or run_id  # the first runs had no id
+    if run_id and own != run_id:
+        raise RunError(f"{path}: belongs to another run ({own}, not {run_id} as in run.json); bring its own back.")
     return content
 
 

@@ -17,10 +17,11 @@ from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields, unu
 _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
     **dict.fromkeys(
-        ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience", "seed",
+        ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience",
          "save_seconds"),
         _AT_LEAST_0,
     ),
+    "seed": (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"),
     "max_loss_ratio": (lambda value: value > 1, "above 1"),
 }  # fmt: skip
 _OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}

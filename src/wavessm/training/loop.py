@@ -38,7 +38,9 @@ from wavessm.training.progress import Progress
 from wavessm.training.record import write_csv
 
 SAVED = ("step", "best", "best_step", "waited", "first_loss", "loss_sum", "loss_count", "seconds")
-"""Fields of a `Trainer` that its checkpoints hold."""
+"""Fields of a `Trainer` that its checkpoints hold, and `rows`."""
+MUST_SAVE = ("model", "optimiser", "random", "source", *SAVED)
+"""What a checkpoint to resume from has; the first runs had no `rows` there."""
 CHECK_EVERY = 50
 """Steps between looks at the loss on a GPU, which waits for them; on the CPU every step is checked."""
 
@@ -117,7 +119,10 @@ class Trainer:
         self.best_weights: dict[str, Tensor] | None = None
         self.losses: list[Tensor] = []  # not read yet
         self.latest: float | None = None
-        self.rows = checkpoint.read_rows(folder / "metrics.csv", self.step) if folder and self.step else []
+        self.rows: list[dict[str, float]] = self.start.get("rows", [])
+        if folder and self.step and "rows" not in self.start:
+            self.rows = checkpoint.read_rows(folder / "metrics.csv", self.step)
+        self.run_id = ""
         self.stop_asked = False
         self.clock = self.saved = time.monotonic()
         self.network = self._network()
@@ -193,14 +198,14 @@ class Trainer:
                 stretch_timescales(self.model, now / before)
         if self.dist.size > 1:
             seed_step(config.seed, self.step, self.dist.rank)
-        with self._autocast():
-            loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
+        loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss
 
     def work(self, batch: Batch) -> Tensor:
         """Forward, backward, optimiser: everything that can be captured. Returns the loss ()."""
-        loss = self.objective.loss(self.network, batch)
+        with self._autocast():  # the backward pass takes the precision of each operation from the forward pass
+            loss = self.objective.loss(self.network, batch)
         # DDP takes the mean over processes; parts of unequal size count by their share
         (loss if self.dist.size == 1 else loss * (self.share * self.dist.size)).backward()
         if self.config.grad_clip:
@@ -270,7 +275,8 @@ class Trainer:
         if self.folder is None:
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         elif self.dist.rank == 0:
-            checkpoint.save(self.folder / "best.ckpt", {"step": self.step, "model": self.model.state_dict()})
+            content = {"run": self.run_id, "step": self.step, "model": self.model.state_dict()}
+            checkpoint.save(self.folder / "best.ckpt", content)
 
     def _tensorboard(self) -> Any:
         """A writer for TensorBoard; None in memory, in other processes than the first, or where it is not installed."""
@@ -362,6 +368,8 @@ class Trainer:
         self._elapsed()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         content = {
+            "run": self.run_id,
+            "rows": self.rows,
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random": {"cpu": torch.get_rng_state(), "cuda": cuda},

@@ -7,6 +7,7 @@ with the columns of training after its last row. Next: `stream.py`, the same for
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,10 +21,10 @@ from torch import Tensor
 from wavessm.data.files import Signal, align, read_npy, read_signal, to_float32
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
-from wavessm.data.windows import Series, make_marks, read_series
+from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
 from wavessm.errors import DataError, OptionError
 from wavessm.nn.model import SequenceModel
-from wavessm.training.record import pyplot
+from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
 
 Row = dict[str, Any]
@@ -118,6 +119,8 @@ def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
         raise DataError(f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that it needs.")
     if series.seconds is not None and info.step is not None:
         same_step(series.seconds, info.step, series.source)
+    recent = None if series.seconds is None else series.seconds[-info.length :]
+    warn_of_gaps(dataclasses.replace(series, seconds=recent))
     return forecast_rows(run, model, series)
 
 
@@ -196,6 +199,10 @@ def write_rows(
             rows += group if collect else []
     except KeyboardInterrupt:  # the way to end a stream
         pass
+    except OSError as reason:
+        if reason.filename or out == "-":
+            raise
+        raise OSError(reason.errno, reason.strerror, out) from reason  # a full disk names no file
     finally:
         if file is not sys.stdout:
             file.close()
@@ -231,7 +238,4 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
         axes.set(ylabel="case")
         figure.colorbar(image, label=quantity)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save_figure(figure, path)

@@ -90,6 +90,13 @@ def draw_curves(rows: Sequence[dict[str, float]], score: str, path: Path) -> Non
         axis.plot([row["step"] for row in rows], [row[column] for row in rows], marker=".")
         axis.set(xlabel="step", ylabel=name)
         axis.grid(alpha=0.3)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format that its name ends in, and close it."""
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format=path.suffix[1:].lower())
+    pyplot().close(figure)

@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -31,11 +32,11 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, as_trained
-from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, resume_command, write_json
+from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, replacing, resume_command, write_json
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
-from wavessm.training.loop import Objective, Trainer
+from wavessm.training.loop import MUST_SAVE, Objective, Trainer
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment
 
@@ -53,6 +54,7 @@ class Run:
     info: DataInfo
     environment: dict[str, Any]
     checksum: str = ""  # of own data
+    id: str = ""  # also in its checkpoints; the first runs had none
 
     def write(self) -> None:
         """Write run.json, complete or not at all."""
@@ -62,7 +64,7 @@ class Run:
             "model": self.model.to_dict(),
             "train": self.config.to_dict(),
             "info": self.info.to_dict(),
-            **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum")},
+            **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum", "id")},
         }
         write_json(self.folder / "run.json", {"format": FORMAT, "version": VERSION, **written})
 
@@ -94,6 +96,7 @@ class Run:
                 DataInfo.from_dict(content["info"]),
                 content["environment"],
                 content.get("checksum", ""),
+                content.get("id", ""),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
@@ -125,7 +128,7 @@ class Run:
                 what = "is missing, but there is metrics.csv. Bring it back, or train again."
             raise RunError(f"{path}: {what}")
         model = SequenceModel(self.model)
-        _fill(model, checkpoint.load(path), path)
+        _fill(model, checkpoint.load(path, self.id), path)
         return model.eval()
 
 
@@ -164,7 +167,8 @@ def train(
     torch.manual_seed(config.seed)
     network = SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
-    run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), chosen.checksum())
+    made = environment(), chosen.checksum(), uuid.uuid4().hex
+    run = Run(folder, task, chosen, recipe_name, model, config, data.info, *made)
     with held(folder, dist):
         if dist.rank == 0:
             run.write()
@@ -188,9 +192,10 @@ def resume(folder: Path, show: bool = True) -> Run:
             raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
     dist = dist_info(run.config)
     with held(folder, dist):
-        start = checkpoint.load(last) if last.exists() else None
-        if start is not None and "optimiser" not in start:
-            raise RunError(f"{last}: holds a model alone, nothing to resume from; was it copied from best.ckpt?")
+        start = checkpoint.load(last, run.id) if last.exists() else None
+        for name in MUST_SAVE if start is not None else ():
+            if name not in start:
+                raise RunError(f"{last}: lacks {name!r}, so it cannot be resumed from; was it copied from best.ckpt?")
         data = run.load_data()
         torch.manual_seed(run.config.seed)
         network = SequenceModel(run.model)
@@ -239,6 +244,7 @@ def _fit(
         connect(dist, device)
         with matmul_precision(config.precision):
             trainer = make_trainer(model, data, config, dist, run.folder, start)
+            trainer.run_id = run.id
             show, label = show and dist.rank == 0, f"{run.task} {run.model.family}"
             if show:
                 size = sum(parameter.numel() for parameter in model.parameters())
@@ -260,7 +266,8 @@ def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
     extra: dict[str, Any] = {"intervals": {}}
     if run.config.test:
         scores, table = evaluate_split(best, data.test, data.info, run.config.eval_batch_size)
-        np.save(run.folder / "test.npy", table.astype(np.float32))  # lets reports pair it with another run's
+        with replacing(run.folder / "test.npy") as file:  # lets reports pair it with another run's
+            np.save(file, table.astype(np.float32))
         parts = score_parts(data.info, table)
         extra = {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
     result = {
@@ -306,13 +313,16 @@ def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
 
 
 def _fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
-    """Give a model the weights of a checkpoint."""
+    """Give a model the weights of a checkpoint; refuse those that are not finite."""
     try:
         model.load_state_dict(content["model"])
     except (KeyError, RuntimeError, TypeError, AttributeError) as reason:
         raise RunError(
             f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
         ) from reason
+    for name, weight in model.state_dict().items():
+        if not bool(torch.isfinite(weight).all()):
+            raise RunError(f"{path}: {name} holds NaN or infinity; bring a good copy back, or train again.")
 
 
 def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
@@ -326,8 +336,11 @@ def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
 
 def new_folder(out: Path | None, task: str) -> Path:
     """Return the folder of a new run: `out`, which must be empty, or the next free number under runs/."""
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out}: is not an empty folder; choose another --out, or resume: {resume_command(out)}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise RunError(f"{out}: is a file; give a new or an empty folder with --out.")
+    if out is not None and out.exists() and any(out.iterdir()):
+        also = f", or resume: {resume_command(out)}" if (out / "run.json").exists() else "."
+        raise RunError(f"{out}: is not an empty folder; choose another --out{also}")
     folder = Path("runs") if out is None else out
     try:
         folder.mkdir(parents=True, exist_ok=True)
