@@ -39,7 +39,7 @@ from wavessm.training.record import write_csv
 
 SAVED = ("step", "best", "best_step", "waited", "first_loss", "loss_sum", "loss_count", "seconds")
 """Fields of a `Trainer` that its checkpoints hold, and `rows`."""
-MUST_SAVE = ("model", "optimiser", "random", "source", *SAVED)
+MUST_SAVE = ("optimiser", "model", "random", "source", *SAVED)
 """What a checkpoint to resume from has; the first runs had no `rows` there."""
 CHECK_EVERY = 50
 """Steps between looks at the loss on a GPU, which waits for them; on the CPU every step is checked."""

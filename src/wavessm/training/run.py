@@ -193,9 +193,8 @@ def resume(folder: Path, show: bool = True) -> Run:
     dist = dist_info(run.config)
     with held(folder, dist):
         start = checkpoint.load(last, run.id) if last.exists() else None
-        for name in MUST_SAVE if start is not None else ():
-            if name not in start:
-                raise RunError(f"{last}: lacks {name!r}, so it cannot be resumed from; was it copied from best.ckpt?")
+        if start is not None and (missing := [name for name in MUST_SAVE if name not in start]):
+            raise RunError(f"{last}: lacks {missing[0]!r}, so it cannot be resumed from; was it copied from best.ckpt?")
         data = run.load_data()
         torch.manual_seed(run.config.seed)
         network = SequenceModel(run.model)
