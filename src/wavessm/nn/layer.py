@@ -11,7 +11,7 @@ equivalent ways: the whole sequence, chunks with a state in between, single step
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
 from wavessm.nn.initial import initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
+from wavessm.ops.irregular import gaps, run_irregular
 from wavessm.ops.tables import kernel
+
+
+class TimedState(NamedTuple):
+    """The state after samples with times, which the next chunk continues from."""
+
+    values: Tensor  # (batch, d_model, slots, 2), the state at `time`
+    time: Tensor  # (batch,) of the last sample
+    since: Tensor  # (batch, d_model) of the last sample that was not NaN
 
 
 class WaveSSM(nn.Module):
@@ -124,12 +133,19 @@ class WaveSSM(nn.Module):
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,  # (batch, d_model, slots, 2)
+        state: Tensor | TimedState | None = None,  # (batch, d_model, slots, 2)
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        times: Tensor | None = None,  # (batch, length)
+    ) -> Tensor | tuple[Tensor, Tensor | TimedState]:
         """Process a sequence, or a chunk of one.
+
+        With `times`, sample k is held over the gap *before* it, from times[k − 1] to times[k], and its output is that
+        at times[k]: times with a spacing of r give what rate=r gives. The first gap begins at the time of the state;
+        where there is none, it is as long as the second, and one unit for a single sample. A sample that is NaN is
+        skipped, channel by channel: the next one is held since the last that was not, and until then the output is
+        that of the decaying state. Backwards, gaps are those behind the samples.
 
         Args:
             x: Input, shape (batch, length, d_model), floating point.
@@ -137,41 +153,87 @@ class WaveSSM(nn.Module):
             return_state: Whether to return the state after the last sample as well.
             rate: Factor on every step Δ: 2.0 processes every second sample of a signal as the layer would all of them.
             lengths: True lengths of padded sequences, shape (batch,); outputs beyond them are zero.
+            times: When the samples were taken, in steps of the layer times 1 / rate, increasing, shape (batch, length);
+                for diagonal layers. The state is then a `TimedState`, and `initial_state(batch, time)` starts one.
 
         Returns:
             y with the shape of x, and the state if `return_state`.
 
         Raises:
-            ShapeError: Input, state or lengths of another shape.
-            OptionError: A state of a bidirectional layer, lengths beside a state, or a rate that is not positive.
+            ShapeError: Input, state, lengths or times of another shape.
+            OptionError: A state of a bidirectional layer, lengths beside a state, a rate that is not positive, times
+                that do not increase or of a DPLR layer.
         """
-        check_signals(x, state, self.d_model, self.n_slots)
+        values = state.values if isinstance(state, TimedState) else state
+        check_signals(x, values, self.d_model, self.n_slots)
         rate = check_positive(rate, "WaveSSM: rate")
         if self.bidirectional and (state is not None or return_state):
             raise OptionError("WaveSSM: a bidirectional layer reads the future, has no state; use bidirectional=False.")
         if lengths is not None and (state is not None or return_state):
             raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
-        mask = None if lengths is None else time_mask(whole_lengths(lengths, x, "WaveSSM"), x.shape[1])
+        lengths = None if lengths is None else whole_lengths(lengths, x, "WaveSSM")
+        mask = None if lengths is None else time_mask(lengths, x.shape[1])
         u, system = (x if mask is None else x.masked_fill(~mask, 0)).transpose(1, 2), self.system()
+        if times is not None:
+            y, after = self._run_at(u, whole_times(times, x, lengths), rate, state)
+            y = y.transpose(1, 2).to(x.dtype)
+            y = y if mask is None else y.masked_fill(~mask, 0)
+            return (y, after) if return_state else y
+        if isinstance(state, TimedState):
+            raise OptionError("WaveSSM: the state has a time, but there are no times; give them, or state.values.")
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
         low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
         u = u if low else u.to(torch.promote_types(u.dtype, torch.float32))
         with torch.autocast(x.device.type, enabled=False):
-            y, last = run_layer(u, system, self.D, rate, state, return_state, self.engine)
+            y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
         y = y.transpose(1, 2).to(x.dtype)
         y = y if mask is None else y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
 
-    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
+    def _run_at(
+        self, u: Tensor, times: Tensor, rate: float, state: Tensor | TimedState | None
+    ) -> tuple[Tensor, TimedState]:
+        """u (batch, d_model, length) with times (batch, length) float64 → y like u, and the state after it."""
+        system = self.system()
+        if not isinstance(system, modes.Modes):
+            raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
+        observed = ~u.isnan()
+        u = u.masked_fill(~observed, 0).to(torch.promote_types(u.dtype, torch.float32))
+        if isinstance(state, TimedState):
+            values, start, since = state
+            if can_sync(times) and not bool((times[:, 0] > start).all()):
+                raise OptionError("WaveSSM: times begin before the state's time; expected times after the state.")
+        else:
+            values, start = state, times[:, 0] - first_gap(times)
+            since = start[:, None].expand(-1, self.d_model)
+        ahead, since = gaps(times, observed, start, since)
+        directions = [ahead]
+        if self.bidirectional:
+            back = -times.flip(1)
+            start = back[:, 0] - first_gap(back)
+            directions.append(gaps(back, observed.flip(-1), start, start[:, None].expand(-1, self.d_model))[0])
+        with torch.autocast(u.device.type, enabled=False):
+            y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
+        return y, TimedState(last, times[:, -1], since)
+
+    def step(
+        self, x_t: Tensor, state: Tensor | TimedState, rate: float = 1.0, times: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | TimedState]:
+        """Process one sample (batch, d_model), taken at `times` (batch,) if given; returns y (batch, d_model) and the
+        next state."""
         check_sample(x_t, self.d_model)
-        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate)
+        times = times[:, None] if isinstance(times, Tensor) and times.dim() == 1 else times
+        y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate, times=times)
         return y[:, 0], state
 
-    def initial_state(self, batch: int) -> Tensor:
-        """Return the zero state, shape (batch, d_model, slots, 2)."""
+    def initial_state(self, batch: int, time: float | None = None) -> Tensor | TimedState:
+        """Return the zero state, shape (batch, d_model, slots, 2); with `time` the `TimedState` at that time."""
         batch = check_int(batch, "WaveSSM.initial_state: batch", minimum=1)
-        return self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+        zero = self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
+        if time is None:
+            return zero
+        start = zero.new_full((batch, self.d_model), time, dtype=torch.float64)
+        return TimedState(zero, start[:, 0], start)
 
 
 def check_signals(x: Tensor, state: Tensor | None, d_model: int, n_slots: int) -> None:
@@ -207,6 +269,30 @@ def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
         if low < 1 or high > x.shape[1]:
             raise ShapeError(f"{caller}: lengths run from {low} to {high}, expected {expected}.")
     return lengths.to(x.device)
+
+
+def whole_times(times: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return times (batch, length) of samples x (batch, length, ...) as float64 on x's device, or raise.
+
+    Beyond the lengths they continue with the last gap. Values are checked on the CPU only.
+    """
+    if not isinstance(times, Tensor) or times.shape != x.shape[:2] or times.is_complex() or times.dtype == torch.bool:
+        raise shape_error("WaveSSM: times", times, f"a tensor (batch, length) = {tuple(x.shape[:2])} of real numbers")
+    times = times.to(x.device, torch.float64)
+    if lengths is not None:
+        last = lengths[:, None] - 1
+        end = times.gather(1, last)
+        step = torch.where(last > 0, end - times.gather(1, (last - 1).clamp(min=0)), 1.0)
+        beyond = torch.arange(x.shape[1], device=x.device) - last
+        times = torch.where(beyond > 0, end + beyond * step, times)
+    if can_sync(times) and not bool((times.diff(dim=1) > 0).all() and times.isfinite().all()):
+        raise OptionError("WaveSSM: times must be finite and increase from sample to sample; sort them, drop doubles.")
+    return times
+
+
+def first_gap(times: Tensor) -> Tensor:
+    """Return the gap before the first sample, that before the second or 1, (batch, length) → (batch,)."""
+    return times[:, 1] - times[:, 0] if times.shape[1] > 1 else torch.ones_like(times[:, 0])
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

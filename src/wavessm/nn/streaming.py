@@ -75,11 +75,13 @@ class SampledLayer(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,
+        times: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out."""
         self._check_rate(rate)
-        if lengths is not None:
-            raise OptionError("SampledLayer: got lengths, expected streams of one length; call the model itself.")
+        if lengths is not None or times is not None:
+            name = "times" if lengths is None else "lengths"
+            raise OptionError(f"SampledLayer: got {name}, expected regular streams; call the model itself.")
         check_signals(x, state, self.d_model, self.n_slots)
         if x.shape[1] == 1 and state is not None and return_state:
             y, state = self.step(x[:, 0], state)

@@ -47,3 +47,29 @@ def dense_scan(
         x = (A @ x[..., None])[..., 0] + B * u_l[..., None]
         out.append((C * x).sum(-1))
     return torch.stack(out, dim=-1), x
+
+
+def irregular_scan(
+    u: Tensor,  # (batch, channels, length)
+    log_lam: Tensor,  # (channels, slots, 2)
+    w: Tensor,  # (channels, slots, 2)
+    n_complex: int,
+    passed: Tensor,  # (batch, length): steps since the sample before
+    held: Tensor,  # (batch, channels or 1, length): steps over which a sample is held
+    state: Tensor,  # (batch, channels, slots, 2)
+) -> tuple[Tensor, Tensor]:
+    """As `diagonal_scan` with gaps: x[l] = λ̄^passed x[l−1] + (λ̄^held − 1) / (λ̄ − 1) u[l]."""
+    log_lam, w, state = log_lam.double(), w.double(), state.double()
+    groups = [
+        tuple(torch.view_as_complex(t[..., :n_complex, :].contiguous()) for t in (log_lam, w, state)),
+        tuple(t[..., n_complex:, :].flatten(-2) for t in (log_lam, w, state)),
+    ]
+    total, ends = 0.0, []
+    for z, weight, x in groups:
+        out = []
+        for k, u_k in enumerate(u.double().unbind(-1)):
+            rho = (torch.exp(z * held[..., k, None]) - 1) / (torch.exp(z) - 1)
+            x = torch.exp(z * passed[:, k, None, None]) * x + rho * u_k[..., None]
+            out.append((weight * x).real.sum(-1))
+        total, ends = total + torch.stack(out, dim=-1), [*ends, x]
+    return total, torch.cat([torch.view_as_real(ends[0]), ends[1].unflatten(-1, (-1, 2))], dim=2)

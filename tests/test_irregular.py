@@ -1,0 +1,200 @@
+"""Irregular times and missing samples, in the layer and in the model."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wavessm as ws
+from test_layer import KINDS, make, signal
+from wavessm.ops import Engine
+
+DIAGONAL = {kind: options for kind, options in KINDS.items() if make(kind).structure == "diagonal"}
+CLOSE = {"atol": 1e-9, "rtol": 1e-9}
+
+
+def times_of(batch, length, seed=3, start=7.0):
+    """Gaps from 0.02 to 20 steps."""
+    gaps = torch.exp(signal(batch, length, seed=seed).clamp(-2, 1.5) * 2)
+    return start + gaps.cumsum(1)
+
+
+def slow(layer):
+    """The same layer on the loop of the reference."""
+    twin = copy.deepcopy(layer)
+    twin.engine = Engine("reference")
+    return twin
+
+
+def test_some_families_are_diagonal_and_some_are_not():
+    assert {"morlet", "gauss translated", "s4d-lin"} <= set(DIAGONAL)
+    assert "legs" not in DIAGONAL
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", DIAGONAL)
+@given(spacing=st.floats(0.05, 20), length=st.integers(2, 70), start=st.floats(-1e3, 1e3))
+@settings(max_examples=10)
+def test_equal_times_are_a_rate(kind, bidirectional, spacing, length, start):
+    layer, x = make(kind, d_state=7, bidirectional=bidirectional), signal(2, length, 3)
+    times = (start + spacing * torch.arange(length, dtype=torch.float64)).expand(2, -1)
+    torch.testing.assert_close(layer(x, times=times), layer(x, rate=spacing), atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(layer(x, times=times / spacing, rate=spacing), layer(x, rate=spacing), **CLOSE)
+
+
+@pytest.mark.parametrize("kind", DIAGONAL)
+@pytest.mark.parametrize("length", [1, 2, 63, 300])
+def test_outputs_and_states_are_those_of_the_reference(kind, length):
+    for d_state in (2, 9, 16):
+        layer, x, times = make(kind, d_state=d_state), signal(2, length, 3), times_of(2, length)
+        y, state = layer(x, times=times, return_state=True)
+        expected, last = slow(layer)(x, times=times, return_state=True)
+        torch.testing.assert_close(y, expected, **CLOSE)
+        torch.testing.assert_close(state.values, last.values, **CLOSE)
+        both = make(kind, d_state=d_state, bidirectional=True)
+        torch.testing.assert_close(both(x, times=times), slow(both)(x, times=times), **CLOSE)
+
+
+def test_single_precision_is_near_the_reference_over_long_gaps():
+    layer, x = make("morlet", d_state=32), signal(2, 500, 3)
+    times = times_of(2, 500, start=1.7e9)  # seconds since 1970
+    exact = layer(x, times=times)
+    y = layer.float()(x.float(), times=times)
+    assert y.dtype == torch.float32
+    assert (y - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_a_step_over_a_gap_is_a_step_at_that_rate():
+    layer, x = make(), signal(2, 40, 3)
+    _, state = layer(x, return_state=True)
+    x_t, timed = signal(2, 3, seed=5), layer.initial_state(2, time=3.0)._replace(values=state)
+    y, after = layer.step(x_t, timed, times=torch.full((2,), 3.0 + 6.5))
+    held, expected = layer.step(x_t, state, rate=6.5)
+    # a state counts in steps of its own rate, so outputs of old states need the rate they came from
+    decayed = layer.step(torch.full_like(x_t, torch.nan), timed, times=torch.full((2,), 9.5))[0]
+    fresh = layer.step(x_t, torch.zeros_like(state), rate=6.5)[0]
+    torch.testing.assert_close(y, decayed + fresh, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", DIAGONAL)
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=5), missing=st.booleans())
+@settings(max_examples=8)
+def test_any_split_gives_outputs_and_gradients_of_the_whole(kind, cuts, missing):
+    layer, x, times = make(kind, d_state=9), signal(2, sum(cuts), 3), times_of(2, sum(cuts))
+    if missing:
+        x = x.masked_fill(signal(*x.shape, seed=8) > 0.3, torch.nan)
+    x.requires_grad_()
+    whole, last = layer(x, state=layer.initial_state(2, time=5.0), times=times, return_state=True)
+    state, pieces, start = layer.initial_state(2, time=5.0), [], 0
+    for size in cuts:
+        t = times[:, start : start + size]
+        if size == 1:
+            y, state = layer.step(x[:, start], state, times=t[:, 0])
+            y = y[:, None]
+        else:
+            y, state = layer(x[:, start : start + size], state=state, times=t, return_state=True)
+        pieces.append(y)
+        start += size
+    split = torch.cat(pieces, 1)
+    torch.testing.assert_close(split, whole, **CLOSE)
+    for a, b in zip(state, last, strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+    seed, parameters = signal(*whole.shape, seed=2), [x, *layer.parameters()]
+    pairs = (torch.autograd.grad(y, parameters, seed) for y in (split, whole))
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+def test_blocks_of_bounded_memory_change_nothing(monkeypatch):
+    layer, x, times = make(d_state=9, bidirectional=True), signal(2, 100, 3).requires_grad_(), times_of(2, 100)
+    results = []
+    for size in (2**20, 1):
+        monkeypatch.setattr("wavessm.ops.irregular.BLOCK", size)
+        y = layer(x, times=times)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_gradients_are_those_of_differences(bidirectional):
+    layer = make(d_model=2, d_state=5, bidirectional=bidirectional)
+    x, times = signal(2, 19, 2), times_of(2, 19)
+    x[0, 4, 1] = torch.nan
+    names = [name for name, _ in layer.named_parameters()]
+    moved = [value.detach().clone().requires_grad_() for value in layer.parameters()]
+
+    def run(t, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,), {"times": t})
+
+    assert torch.autograd.gradcheck(run, (times.requires_grad_(), *moved), atol=1e-6)
+    x = x.nan_to_num(0.3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda u: layer(u, times=times), (x,), atol=1e-6)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@given(lost=st.sets(st.integers(1, 28), max_size=20))
+@settings(max_examples=15)
+def test_a_missing_sample_is_a_longer_gap(bidirectional, lost):
+    """Each channel by itself: as if its missing samples had never been in the sequence."""
+    layer, x, times = make(d_state=8, bidirectional=bidirectional), signal(1, 30, 3), times_of(1, 30)
+    x[0, list(lost), 1] = torch.nan
+    kept = [k for k in range(30) if k not in lost]
+    y, shorter = layer(x, times=times), layer(x[:, kept], times=times[:, kept])
+    torch.testing.assert_close(y[:, kept][..., 1], shorter[..., 1], **CLOSE)
+    full = layer(x.nan_to_num(0), times=times)
+    torch.testing.assert_close(y[..., [0, 2]], full[..., [0, 2]], **CLOSE)
+
+
+def test_over_a_missing_sample_the_state_decays():
+    layer, x, times = make(d_state=8), signal(1, 10, 3), times_of(1, 10)
+    x[0, 6:] = torch.nan
+    y = layer(x, times=times)
+    silent, seen = x.clone(), times.clone()
+    silent[0, 6:] = 0.0  # zeros are held, but add nothing
+    torch.testing.assert_close(y, layer(silent, times=seen), **CLOSE)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_padding_changes_nothing_in_either_direction(bidirectional):
+    layer, x, times = make(bidirectional=bidirectional), signal(3, 50, 3), times_of(3, 50)
+    lengths = torch.tensor([50, 1, 23])
+    padded, wrong = x.clone(), times.clone()
+    for row, length in enumerate(lengths):
+        padded[row, length:], wrong[row, length:] = 7.0, -1.0
+    y = layer(padded, times=wrong, lengths=lengths)
+    for row, length in enumerate(lengths):
+        alone = layer(x[row : row + 1, :length], times=times[row : row + 1, :length])
+        torch.testing.assert_close(y[row : row + 1, :length], alone, **CLOSE)
+        assert torch.all(y[row, length:] == 0)
+
+
+BAD = {
+    "DPLR": (lambda: make("legs")(signal(1, 5, 3), times=times_of(1, 5)), ws.OptionError, "structure='diagonal'"),
+    "falling": (lambda: make()(signal(1, 5, 3), times=-times_of(1, 5)), ws.OptionError, "increase"),
+    "twice": (lambda: make()(signal(1, 2, 3), times=torch.ones(1, 2)), ws.OptionError, "increase"),
+    "NaN": (lambda: make()(signal(1, 2, 3), times=torch.tensor([[1.0, torch.nan]])), ws.OptionError, "finite"),
+    "shape": (lambda: make()(signal(1, 5, 3), times=torch.arange(5)), ws.ShapeError, r"shape \(5,\), expected a tensor"),
+    "list": (lambda: make()(signal(1, 5, 3), times=[1, 2, 3, 4, 5]), ws.ShapeError, "times is a list"),
+    "before the state": (
+        lambda: make()(signal(1, 2, 3), state=make().initial_state(1, time=9.0), times=torch.tensor([[8.0, 10]])),
+        ws.OptionError, "after the state",
+    ),
+    "no times": (
+        lambda: make()(signal(1, 2, 3), state=make().initial_state(1, time=9.0)), ws.OptionError, "state has a time",
+    ),
+    "triton": (
+        lambda: make(backend="triton")(signal(1, 2, 3), times=times_of(1, 2)), ws.OptionError, "does not support times",
+    ),
+    "sampled": (lambda: ws.sampled(make())(signal(1, 5, 3), times=times_of(1, 5)), ws.OptionError, "got times"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_times_get_one_clear_line(case):
+    call, error, words = BAD[case]
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
