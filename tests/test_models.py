@@ -555,7 +555,7 @@ def test_steps_that_nobody_reads_are_left_out_unnoticed(kind, norm, prenorm, mon
     x, marks = inputs(model)
     results = []
     whole = type(model.backbone).forward
-    for forward in (whole, lambda self, h, lengths=None, rate=1.0, tail=None: whole(self, h, lengths, rate)):
+    for forward in (whole, lambda self, h, lengths=None, rate=1.0, *_: whole(self, h, lengths, rate)):
         monkeypatch.setattr(type(model.backbone), "forward", forward)
         y = model(x, marks=marks)
         results.append([y, *torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True)])
@@ -612,7 +612,8 @@ def test_numbers_of_numpy_become_plain_ones():
 OTHER_VALUES = {
     "d_input": 2, "d_output": 2, "d_model": 6, "n_layers": 3, "d_state": 8, "family": "db6", "measure": "translated",
     "structure": "dplr", "bidirectional": True, "norm": "none", "prenorm": False, "dropout": 0.2,
-    "encoder": "calendar", "vocabulary": 9, "mark_sizes": (3,), "mark_width": 3, "horizon_mask": True, "head": "last",
+    "missing": "hold", "encoder": "calendar", "vocabulary": 9, "mark_sizes": (3,), "mark_width": 3,
+    "horizon_mask": True, "head": "last",
     "horizon": 5, "instance_norm": "last", "direct": True, "context": 5, "backbone": "lstm", "n_heads": 1,
     "dt_min": 0.02, "dt_max": 0.2, "dt_min_first": 0.03, "dt_max_first": 0.3, "n_ssm": 2, "b_init": "slow-modes",
     "backend": "torch", "precision": "bf16",

@@ -153,6 +153,7 @@ class _ConstantKernel(nn.Module):
         return_state: bool = False,
         rate: float = 1.0,
         lengths: None = None,
+        times: None = None,
     ) -> Tensor:
         y = convolve(x.transpose(1, 2), cast(Tensor, self.K)[..., : x.shape[1]])
         return y.transpose(1, 2) + x * cast(Tensor, self.D)
@@ -179,6 +180,8 @@ def _prepared(model: SequenceModel, path: str | Path, info: DataInfo | None) -> 
     config = model.config
     if config.backbone != "wavessm":
         raise OptionError(f"export: the backbone is {config.backbone!r}, expected 'wavessm', the one with kernels.")
+    if config.missing != "error":
+        raise OptionError(f"export: missing={config.missing!r} has no exported form; export a model with 'error'.")
     if any(isinstance(module, SampledLayer) for module in model.modules()):
         raise OptionError("export: this model was sampled for streams; export the one it came from.")
     info = info or DataInfo("regression", config.d_input, config.d_output, length=1)

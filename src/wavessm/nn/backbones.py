@@ -21,10 +21,10 @@ from torch.nn import functional as F
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import NORMS, ModelConfig
 from wavessm.nn.encoders import take_steps
-from wavessm.nn.layer import WaveSSM, time_mask
+from wavessm.nn.layer import TimedState, WaveSSM, time_mask
 from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 
-States = tuple[Tensor, ...]
+States = tuple[Tensor | TimedState, ...]
 """One state per layer, batch on axis 0."""
 _ENGINE = Engine()
 
@@ -144,17 +144,23 @@ class ResidualBlock(nn.Module):
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,
+        state: Tensor | TimedState | None = None,
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         tail: int | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Process sequences as `WaveSSM.forward` does; with `tail` (and no lengths), return only the last steps."""
+        times: Tensor | None = None,  # (batch, length)
+        observed: Tensor | None = None,  # (batch, length)
+    ) -> Tensor | tuple[Tensor, Tensor | TimedState]:
+        """Process sequences as `WaveSSM.forward` does; with `tail` (and no lengths), return only the last steps.
+
+        With `observed`, which goes with times, the layer skips samples where it is False.
+        """
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         engine = self.layer.engine
         z = self.norm(x, mask, engine) if self.prenorm else x
-        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths)
+        z = z if observed is None else z.masked_fill(~observed[..., None], torch.nan)
+        out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths, times=times)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)
         if tail is not None:  # after the layer steps are independent
             z = z.transpose(1, 2)[..., -tail:].contiguous().transpose(1, 2)  # channels first, as the layer returns it
@@ -164,7 +170,7 @@ class ResidualBlock(nn.Module):
         y = y if self.prenorm else self.norm(y, mask, engine)
         return (y, after) if after is not None else y
 
-    def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+    def step(self, x_t: Tensor, state: Tensor | TimedState, rate: float = 1.0) -> tuple[Tensor, Tensor | TimedState]:
         """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
         if self.training and self.norm.kind == "batch":
             raise OptionError("ResidualBlock.step: batch norm in training needs whole sequences; call model.eval().")
@@ -172,8 +178,8 @@ class ResidualBlock(nn.Module):
         return y[:, 0], state
 
     def initial_state(self, batch: int) -> Tensor:
-        """As in `WaveSSM`."""
-        return self.layer.initial_state(batch)
+        """Return the zero state of the layer."""
+        return cast(Tensor, self.layer.initial_state(batch))
 
 
 class Stack(nn.Module):
@@ -186,13 +192,22 @@ class Stack(nn.Module):
         self.norm = SequenceNorm(config.d_model, config.norm) if config.prenorm else None
         self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
 
-    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
-        """Process whole sequences, h (batch, length, d_model) → the same, or only the last `tail` steps."""
+    def forward(
+        self,
+        h: Tensor,  # (batch, length, d_model)
+        lengths: Tensor | None = None,  # (batch,)
+        rate: float = 1.0,
+        tail: int | None = None,
+        times: Tensor | None = None,  # (batch, length)
+        observed: Tensor | None = None,  # (batch, length)
+    ) -> Tensor:
+        """Process whole sequences as `ResidualBlock` does; returns all steps, or only the last `tail` of them."""
         *before, last = self.blocks
+        options = {"rate": rate, "lengths": lengths, "times": times, "observed": observed}
         for block in before:
-            h = block(h, rate=rate, lengths=lengths)
+            h = block(h, **options)
         ends = tail is not None and lengths is None and self.kind != "batch" and isinstance(last, ResidualBlock)
-        h = last(h, rate=rate, lengths=lengths, **({"tail": tail} if ends else {}))
+        h = last(h, **options, **({"tail": tail} if ends else {}))
         if self.norm is None:
             return h
         return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
@@ -201,11 +216,18 @@ class Stack(nn.Module):
         """Return the states before the first sample."""
         return tuple(cast(ResidualBlock, block).initial_state(batch) for block in self.blocks)
 
-    def stream(self, h: Tensor, states: States, rate: float = 1.0) -> tuple[Tensor, States]:
+    def stream(
+        self,
+        h: Tensor,
+        states: States,
+        rate: float = 1.0,
+        times: Tensor | None = None,
+        observed: Tensor | None = None,
+    ) -> tuple[Tensor, States]:
         """Process a chunk (batch, length, d_model) from the states; returns outputs and the states after it."""
         after = []
         for block, state in zip(self.blocks, states, strict=True):
-            h, state = block(h, state=state, return_state=True, rate=rate)
+            h, state = block(h, state=state, return_state=True, rate=rate, times=times, observed=observed)
             after.append(state)
         return (h if self.norm is None else self.norm(h, None, self.engine)), tuple(after)
 
@@ -242,8 +264,10 @@ class LSTMBlock(nn.Module):
         x: Tensor,  # (batch, length, d_model)
         state: Tensor | None = None,  # (batch, 2, d_model)
         return_state: bool = False,
-        rate: float = 1.0,  # of the common signature; the model refuses all but 1
+        rate: float = 1.0,  # of the common signature, as the last two; the model refuses other values
         lengths: Tensor | None = None,  # (batch,)
+        times: None = None,
+        observed: None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return y with the shape of x, and the state after the last sample if `return_state`."""
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
@@ -290,8 +314,8 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(parameter)
         self.causal = not config.bidirectional
 
-    def forward(self, h: Tensor, lengths: Tensor | None = None, rate: float = 1.0, tail: int | None = None) -> Tensor:
-        """Process whole sequences, h (batch, length, d_model) → the same."""
+    def forward(self, h: Tensor, lengths: Tensor | None = None, *_: object) -> Tensor:
+        """Process whole sequences, h (batch, length, d_model) → the same; takes the other arguments of `Stack`."""
         length = h.shape[1]
         h = h + _positions(length, h.shape[2], h.device).to(h.dtype)
         padding = None if lengths is None else ~time_mask(lengths, length)[..., 0]

@@ -83,6 +83,9 @@ class ModelConfig:
     """Normalise before the layer, not after the addition."""
     dropout: float = 0.0
     """Probability of the tied dropout."""
+    missing: Literal["error", "hold", "gap"] = "error"
+    """NaN in the input: refused; the last value of the channel is held; or a gap, over which the state decays where all
+    channels are missing. With hold and gap the encoder also reads which channels are there."""
     encoder: Literal["linear", "embedding", "calendar"] = "linear"
     """linear for signals, embedding for tokens below vocabulary, calendar for values with calendar marks."""
     vocabulary: int | None = None
@@ -155,6 +158,8 @@ class ModelConfig:
         if by_column and self.d_output > self.d_input:
             yield (f"{by_column} works on the last d_output columns of the input; d_output is {self.d_output}, d_input "
                    f"{self.d_input}")  # fmt: skip
+        if self.missing == "gap" and (self.backbone != "wavessm" or _is_dplr(self.family, self.structure)):
+            yield "missing='gap' goes with backbone='wavessm' and diagonal layers; use missing='hold'"
         if self.direct and self.context is None:
             yield "direct=True needs context, the number of steps it reads"
         if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
@@ -206,9 +211,8 @@ def unused_fields(values: Mapping[str, Any]) -> dict[str, str]:
     def only(goes_with: str, applies: bool, *names: str) -> None:
         unused.update(dict.fromkeys(() if applies else names, goes_with))
 
-    dplr = structure == "dplr" or (structure is None and family in POLYNOMIAL)
     s4d = str(family).startswith("s4d-")
-    only("structure='diagonal' of a frame", not (dplr or s4d), "b_init")
+    only("structure='diagonal' of a frame", not (_is_dplr(family, structure) or s4d), "b_init")
     only("families of frames", not s4d, "measure")
     only("families of frames", not (s4d and structure == "dplr"), "structure")
     own = _OWN_MEASURE.get(family)
@@ -218,13 +222,17 @@ def unused_fields(values: Mapping[str, Any]) -> dict[str, str]:
     only("backbone='transformer'", backbone == "transformer", "n_heads")
     only("backbone='wavessm' or 'lstm' (a Transformer has layer norm)", backbone != "transformer", "norm", "backend")
     only("norm='layer' or 'batch'", values["norm"] != "none", "prenorm")
-    only("encoder='linear' or 'calendar'", values["encoder"] != "embedding", "d_input")
+    only("encoder='linear' or 'calendar'", values["encoder"] != "embedding", "d_input", "missing")
     only("encoder='embedding'", auto or values["encoder"] == "embedding", "vocabulary")
     only("encoder='calendar'", calendar, "mark_sizes", "mark_width")
     only("direct=True", values["direct"], "context")
     only("encoder='calendar' and head='forecast'", calendar and forecast, "horizon_mask")
     only("head='forecast'", forecast, "horizon", "instance_norm", "direct", "context")
     return unused
+
+
+def _is_dplr(family: str, structure: str | None) -> bool:
+    return structure == "dplr" or (structure is None and family in POLYNOMIAL)
 
 
 def _defaults(names: Iterable[str]) -> dict[str, Any]:

@@ -29,17 +29,20 @@ def _check_range(x: Tensor, what: str, size: int, advice: str) -> None:
 
 
 class LinearEncoder(nn.Module):
-    """Channels of a signal through a Linear, (batch, length, d_input) → (batch, length, d_model)."""
+    """Channels of a signal through a Linear, (batch, length, d_input) → (batch, length, d_model).
+
+    With `missing`, the Linear reads as many channels again: 1 where a number was there, 0 where it was NaN.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.linear = nn.Linear(config.d_input, config.d_model)
+        self.d_input = config.d_input
+        self.linear = nn.Linear(config.d_input * (1 if config.missing == "error" else 2), config.d_model)
 
     def check(self, x: Tensor) -> None:
         """Raise for an input that is not (batch, length, d_input) of real numbers."""
-        d_input = self.linear.in_features
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != d_input or 0 in x.shape:
-            raise shape_error("SequenceModel: x", x, f"a tensor (batch, length, d_input) = (≥ 1, ≥ 1, {d_input})")
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_input or 0 in x.shape:
+            raise shape_error("SequenceModel: x", x, f"a tensor (batch, length, d_input) = (≥ 1, ≥ 1, {self.d_input})")
         if not x.is_floating_point():
             raise OptionError(f"SequenceModel: x is {x.dtype}, expected real numbers; use x.float().")
 
@@ -177,6 +180,24 @@ class InstanceNorm(nn.Module):
         if scale is not None:
             y = y * scale[..., -y.shape[-1] :]
         return y if centre is None else y + centre[..., -y.shape[-1] :]
+
+
+def hold(x: Tensor, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Replace NaN by the value before it in the same channel, or by `last` (batch, d) where there is none.
+
+    Returns:
+        The filled values and True where there was a number, both (batch, length, d).
+
+    Example:
+        >>> filled, seen = hold(torch.tensor([[[torch.nan], [2.0], [torch.nan]]]))
+        >>> filled.flatten().tolist(), seen.flatten().tolist()
+        ([0.0, 2.0, 2.0], [False, True, False])
+    """
+    seen = ~x.isnan()
+    steps = torch.arange(x.shape[1], device=x.device)[:, None]
+    latest = torch.where(seen, steps, -1).cummax(1).values
+    start = torch.zeros_like(x[:, :1]) if last is None else last[:, None]
+    return torch.where(latest >= 0, x.masked_fill(~seen, 0).gather(1, latest.clamp(min=0)), start), seen
 
 
 def masked_mean(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -199,6 +199,7 @@ class WaveSSM(nn.Module):
             raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
         observed = ~u.isnan()
         u = u.masked_fill(~observed, 0).to(torch.promote_types(u.dtype, torch.float32))
+        values: Tensor | None
         if isinstance(state, TimedState):
             values, start, since = state
             if can_sync(times) and not bool((times[:, 0] > start).all()):

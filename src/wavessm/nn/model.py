@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.errors import OptionError, ShapeError, check_int, shape_error
+from wavessm.errors import NotFiniteError, OptionError, ShapeError, can_sync, check_int, shape_error
 from wavessm.nn.backbones import Stack, States, Transformer
 from wavessm.nn.config import ModelConfig
-from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
+from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder, hold
 from wavessm.nn.heads import DirectPath, Head, PooledState
-from wavessm.nn.layer import time_mask, whole_lengths
+from wavessm.nn.layer import TimedState, time_mask, whole_lengths
 
 if TYPE_CHECKING:
     from wavessm.nn.pretrained import Card
@@ -32,10 +32,21 @@ class ModelState(NamedTuple):
     Attributes:
         layers: One state per layer.
         pooled: Running mean of the pooled head.
+        last: Last value of each input channel, where NaN may be missing.
     """
 
     layers: States
     pooled: PooledState
+    last: Tensor | None = None  # (batch, d_input)
+
+
+class _Samples(NamedTuple):
+    """The samples of a call: NaN filled, which of them are there, and when they were taken."""
+
+    x: Tensor  # (batch, length, d_input), or tokens
+    seen: Tensor | None  # like x
+    times: Tensor | None  # (batch, length [+ horizon])
+    observed: Tensor | None  # (batch, length [+ horizon]): False at samples that the layers skip
 
 
 class SequenceModel(nn.Module):
@@ -67,7 +78,12 @@ class SequenceModel(nn.Module):
         self.direct = DirectPath(config) if config.direct else None
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, rate: float = 1.0, marks: Tensor | None = None
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        rate: float = 1.0,
+        marks: Tensor | None = None,
+        times: Tensor | None = None,
     ) -> Tensor:
         """Return logits or predictions for whole sequences.
 
@@ -76,32 +92,62 @@ class SequenceModel(nn.Module):
             lengths: True lengths of padded sequences, shape (batch,), of pairs (batch, 2).
             rate: Factor on every step Δ, for signals of another sampling rate; backbone="wavessm" only.
             marks: Calendar marks, shape (batch, length [+ horizon], k); encoder="calendar" only.
+            times: When the samples were taken, as in `WaveSSM.forward`, shape (batch, length), of a forecast (batch,
+                length + horizon); diagonal layers only.
 
         Returns:
             (batch, d_output), (batch, length, d_output) or (batch, horizon, d_output), by the head; see `heads.py`.
 
         Raises:
             ShapeError, OptionError: Input that does not fit the config.
+            NotFiniteError: NaN on the CPU where the config says missing="error".
         """
         if self.config.head == "pair":
             x, lengths = self._unpair(x, lengths)
-        self._check_input(x, marks, rate)
+        self._check_input(x, marks, rate, times)
         lengths = None if lengths is None else whole_lengths(lengths, x, "SequenceModel")
         if lengths is not None and x.is_floating_point():
             x = x.masked_fill(~time_mask(lengths, x.shape[1]), 0)  # NaN there would reach the gradients
+        samples = self._samples(x, times)
+        if samples.seen is not None and lengths is not None:
+            samples = samples._replace(seen=samples.seen & time_mask(lengths, x.shape[1]))
         if self.config.head == "forecast":
-            return self._forecast(x, lengths, rate, marks)
-        h = self.encoder(x, marks, None)
-        return self.head(self.backbone(h, lengths, rate, 1 if self.config.head == "last" else None), lengths)
+            return self._forecast(samples, lengths, rate, marks)
+        h = self.encoder(self._columns(*samples[:2]), marks, None)
+        tail = 1 if self.config.head == "last" else None
+        return self.head(self.backbone(h, lengths, rate, tail, *samples[2:]), lengths)
 
-    def _forecast(self, x: Tensor, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
+    def _samples(self, x: Tensor, times: Tensor | None, state: ModelState | None = None) -> _Samples:
+        """Fill NaN, or refuse it; with missing="gap", samples without any number are skipped by the layers."""
+        horizon = self.config.horizon or 0
+        if self.config.missing == "error":
+            if can_sync(x) and x.is_floating_point() and bool(x.isnan().any()):
+                raise NotFiniteError("SequenceModel: x has NaN; fill it, or set missing='hold' or 'gap' in the config.")
+            return _Samples(x, None, times, None)
+        x, seen = hold(x, None if state is None else state.last)
+        if self.config.missing == "hold":
+            return _Samples(x, seen, times, None)
+        if times is None:
+            before = None if state is None else state.layers[0]
+            start = before.time[:, None] + 1 if isinstance(before, TimedState) else 0.0
+            steps = torch.arange(x.shape[1] + horizon, device=x.device, dtype=torch.float64)
+            times = (start + steps).expand(len(x), -1)
+        return _Samples(x, seen, times, F.pad(seen.any(-1), (0, horizon), value=True))
+
+    def _columns(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """What the encoder reads: values, and beside them which are there; those of a gap are zero."""
+        if seen is None:
+            return x
+        return torch.cat([x.masked_fill(~seen, 0) if self.config.missing == "gap" else x, seen.to(x.dtype)], dim=-1)
+
+    def _forecast(self, samples: _Samples, lengths: Tensor | None, rate: float, marks: Tensor | None) -> Tensor:
         """Forecast from the context followed by `horizon` zeros; padding comes after both."""
         horizon = cast(int, self.config.horizon)
-        x, centre, scale = self.scale(x.to(next(self.parameters()).dtype), lengths)
+        x, centre, scale = self.scale(samples.x.to(next(self.parameters()).dtype), lengths)
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
-        h = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead)
-        h = self.backbone(h, None if lengths is None else lengths + horizon, rate, horizon)
+        h = self.encoder(F.pad(self._columns(x, samples.seen), (0, 0, 0, horizon)), marks, ahead)
+        h = self.backbone(h, None if lengths is None else lengths + horizon, rate, horizon, *samples[2:])
         y = self.head(h, lengths)
         return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 
@@ -115,7 +161,12 @@ class SequenceModel(nn.Module):
         return ModelState(cast(Stack, self.backbone).initial_state(batch), PooledState(mean, steps))
 
     def stream(
-        self, x: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None
+        self,
+        x: Tensor,
+        state: ModelState,
+        rate: float = 1.0,
+        marks: Tensor | None = None,
+        times: Tensor | None = None,
     ) -> tuple[Tensor, ModelState]:
         """Process a chunk of a stream; arguments as in `forward`.
 
@@ -126,24 +177,33 @@ class SequenceModel(nn.Module):
         self._check_streams("stream")
         if self.training and self.config.norm == "batch":
             raise OptionError("SequenceModel.stream: batch norm in training needs whole sequences; call model.eval().")
-        self._check_input(x, marks, rate)
+        self._check_input(x, marks, rate, times)
         self._check_state(state, x)
         backbone, horizon = cast(Stack, self.backbone), self.config.horizon
+        x, seen, times, observed = self._samples(x, times, state)
+        columns, last = self._columns(x, seen), None if seen is None else x[:, -1]
         if horizon is None:
-            h, layers = backbone.stream(self.encoder(x, marks, None), state.layers, rate)
+            h, layers = backbone.stream(self.encoder(columns, marks, None), state.layers, rate, times, observed)
             y, pooled = self.head.stream(h, state.pooled)
-            return y, ModelState(layers, pooled)
-        ahead = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None] >= x.shape[1]
-        now, future = self.encoder(F.pad(x, (0, 0, 0, horizon)), marks, ahead).split([x.shape[1], horizon], dim=1)
-        _, layers = backbone.stream(now, state.layers, rate)
-        h, _ = backbone.stream(future, layers, rate)  # the state after the horizon is dropped
-        return self.head(h), ModelState(layers, state.pooled)
+            return y, ModelState(layers, pooled, last)
+        sizes = [x.shape[1], horizon]
+        ahead = torch.arange(sum(sizes), device=x.device)[None, :, None] >= x.shape[1]
+        now, future = self.encoder(F.pad(columns, (0, 0, 0, horizon)), marks, ahead).split(sizes, dim=1)
+        when = [(None, None) if t is None else t.split(sizes, dim=1) for t in (times, observed)]
+        _, layers = backbone.stream(now, state.layers, rate, *(part[0] for part in when))
+        h, _ = backbone.stream(future, layers, rate, *(part[1] for part in when))  # its last state is dropped
+        return self.head(h), ModelState(layers, state.pooled, last)
 
     def step(
-        self, x_t: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None
+        self,
+        x_t: Tensor,
+        state: ModelState,
+        rate: float = 1.0,
+        marks: Tensor | None = None,
+        times: Tensor | None = None,
     ) -> tuple[Tensor, ModelState]:
-        """Process one sample (batch, d_input) or token (batch,); as `stream`, without the axis of time."""
-        y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, marks)
+        """Process one sample (batch, d_input) or token (batch,); as `stream`, without the axis of time of x."""
+        y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, marks, times)
         return (y[:, 0] if self.config.head == "sequence" else y), state
 
     def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
@@ -172,7 +232,7 @@ class SequenceModel(nn.Module):
             raise shape_error("SequenceModel: lengths", lengths, "(batch, 2)")
         return x.flatten(0, 1), lengths
 
-    def _check_input(self, x: Tensor, marks: Tensor | None, rate: float) -> None:
+    def _check_input(self, x: Tensor, marks: Tensor | None, rate: float, times: Tensor | None) -> None:
         cast(LinearEncoder, self.encoder).check(x)
         if isinstance(self.encoder, CalendarEncoder):
             self.encoder.check_marks(marks, x.shape[0], x.shape[1], self.config.horizon or 0)
@@ -182,6 +242,13 @@ class SequenceModel(nn.Module):
             raise OptionError(
                 f"SequenceModel: rate is {rate}, but backbone='{self.config.backbone}' has no step to rescale; use 1."
             )
+        if times is None:
+            return
+        if self.config.backbone != "wavessm" or self.config.head == "pair":
+            raise OptionError("SequenceModel: times go with backbone='wavessm', and not with pairs; leave them out.")
+        expected = x.shape[0], x.shape[1] + (self.config.horizon or 0)
+        if not isinstance(times, Tensor) or times.shape != expected:
+            raise shape_error("SequenceModel: times", times, f"a tensor (batch, length [+ horizon]) = {expected}")
 
     def _check_streams(self, call: str) -> None:
         config = self.config

@@ -94,11 +94,11 @@ def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Te
     same = can_sync(u) and torch.equal(passed, held)
     size, parts = max(16, min(256, BLOCK // x.numel())), []
     for at in range(0, u.shape[-1], size):
-        arguments = (t[at : at + size] for t in (u.permute(2, 0, 1), passed, held))
+        piece, p, h = (t[at : at + size] for t in (u.permute(2, 0, 1), passed, held))
         if torch.is_grad_enabled() and u.shape[-1] > size:
-            y, x = checkpoint(_block, *arguments, z, w, x, same, use_reentrant=False)
+            y, x = checkpoint(_block, piece, p, h, z, w, x, same, use_reentrant=False)
         else:
-            y, x = _block(*arguments, z, w, x, same)
+            y, x = _block(piece, p, h, z, w, x, same)
         parts.append(y)
     real = x[..., n_complex:].real.reshape(*x.shape[:-1], -1, 2) if x.shape[-1] > n_complex else state[..., :0, :]
     last = torch.cat([torch.view_as_real(x[..., :n_complex]), real.to(u.dtype)], dim=-2)

@@ -64,12 +64,13 @@ def irregular_scan(
         tuple(torch.view_as_complex(t[..., :n_complex, :].contiguous()) for t in (log_lam, w, state)),
         tuple(t[..., n_complex:, :].flatten(-2) for t in (log_lam, w, state)),
     ]
-    total, ends = 0.0, []
+    outputs, ends = [], []
     for z, weight, x in groups:
         out = []
         for k, u_k in enumerate(u.double().unbind(-1)):
             rho = (torch.exp(z * held[..., k, None]) - 1) / (torch.exp(z) - 1)
             x = torch.exp(z * passed[:, k, None, None]) * x + rho * u_k[..., None]
             out.append((weight * x).real.sum(-1))
-        total, ends = total + torch.stack(out, dim=-1), [*ends, x]
-    return total, torch.cat([torch.view_as_real(ends[0]), ends[1].unflatten(-1, (-1, 2))], dim=2)
+        outputs.append(torch.stack(out, dim=-1))
+        ends.append(x)
+    return outputs[0] + outputs[1], torch.cat([torch.view_as_real(ends[0]), ends[1].unflatten(-1, (-1, 2))], dim=2)
