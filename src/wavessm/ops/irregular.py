@@ -22,7 +22,6 @@ from wavessm.errors import OptionError, can_sync
 from wavessm.ops import reference
 from wavessm.ops.dispatch import DEFAULT, Engine
 from wavessm.ops.modes import DiagonalSystem, Modes, sample
-from wavessm.ops.tables import _complex_modes
 
 BLOCK = 2**20
 """Complex numbers in one table of a block."""
@@ -103,6 +102,13 @@ def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Te
     real = x[..., n_complex:].real.reshape(*x.shape[:-1], -1, 2) if x.shape[-1] > n_complex else state[..., :0, :]
     last = torch.cat([torch.view_as_real(x[..., :n_complex]), real.to(u.dtype)], dim=-2)
     return torch.cat(parts).permute(1, 2, 0), last
+
+
+def _complex_modes(x: Tensor, n_complex: int) -> Tensor:
+    """Slots as complex numbers, a real mode by itself. (..., slots, 2) → (..., n_complex + 2 (slots − n_complex))"""
+    real = x[..., n_complex:, :].flatten(-2)
+    paired = torch.view_as_complex(x[..., :n_complex, :].contiguous())
+    return torch.cat([paired, torch.complex(real, torch.zeros_like(real))], dim=-1)
 
 
 def _shrink(gap: Tensor) -> Tensor:
