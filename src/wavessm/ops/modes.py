@@ -100,14 +100,14 @@ def step_sizes(log_dt: Tensor, rate: float) -> Tensor:
 
 def sample(modes: Modes, rate: float) -> DiagonalSystem:
     """The layer in discrete time by zero-order hold: log λ̄ = Δλ and w = weight · C · B · Δφ(Δλ), φ(z) = (e^z − 1)/z."""
-    channels = len(modes.log_dt)
+    channels, n_complex = len(modes.log_dt), modes.frequency.shape[1]
     lam = continuous(modes.log_decay, modes.frequency)
-    c = flags(modes.n_complex, lam.shape[1], lam)
+    c = flags(n_complex, lam.shape[1], lam)
     dt = step_sizes(modes.log_dt, rate)
     z = dt * per_channel(lam, channels)
-    weight = weights(modes.log_decay.shape[1], modes.n_complex, lam)
-    held = multiply(dt * phi(z, modes.n_complex), per_channel(modes.B.double(), channels), c)
-    return DiagonalSystem(z, multiply(modes.C.double() * weight, held, c), modes.n_complex)
+    weight = weights(modes.log_decay.shape[1], n_complex, lam)
+    held = multiply(dt * phi(z, n_complex), per_channel(modes.B.double(), channels), c)
+    return DiagonalSystem(z, multiply(modes.C.double() * weight, held, c), n_complex)
 
 
 def phi(z: Tensor, n_complex: int) -> Tensor:
