@@ -235,6 +235,17 @@ def test_a_mistake_gets_one_line_and_status_two(ready, tmp_path, monkeypatch, ca
     assert not any(tmp_path.iterdir()), "nothing was made"
 
 
+def test_a_log_without_a_terminal_has_a_line_for_every_validation(ready, tmp_path, capsys):
+    words = ["train", "arrays", str(ready / "arrays"), "--out", str(tmp_path / "run"), "--epochs", "14"]
+    assert main([*words, *SMALL[:-1]]) == 0
+    lines = {int(line.split("%")[0].split()[-1]): line for line in capsys.readouterr().err.splitlines() if "%" in line}
+    rows = rows_of((tmp_path / "run/metrics.csv").read_text())
+    assert len(rows) == 14
+    for row in rows:
+        percent = int(100 * float(row["step"]) // float(rows[-1]["step"]))
+        assert f"val accuracy {float(row['val_accuracy']):.4g} " in lines[percent]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_mistake_is_one_line_in_every_terminal(encoding):
     line = [sys.executable, "-m", "wavessm", "train", "window-copy", "--lr", "abc"]

@@ -173,11 +173,12 @@ class Trainer:
                 for batch in TrainBatches(source, config.batch_size, config.seed, self.step, stop, self.dist, total):
                     self.losses.append(self.advance(batch))
                     self._after_step()
-                    bar.update(self.step, self._numbers(), total)
+                    if self.step < stop:
+                        bar.update(self.step, self._numbers(), total)
                 row = self._validate()
                 for name in row if board is not None else ():
                     board.add_scalar(name, row[name], self.step)
-                bar.update(self.step, self._numbers(), total)
+                bar.update(self.step, self._numbers(), total, line=True)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
         self.model.eval()

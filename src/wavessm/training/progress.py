@@ -1,4 +1,4 @@
-"""The one progress bar: rich on a terminal, up to ten plain lines elsewhere. Writes to standard error."""
+"""The one progress bar: rich on a terminal, plain lines elsewhere. Writes to standard error."""
 
 from __future__ import annotations
 
@@ -69,14 +69,17 @@ class Progress:
         bar.add_task(self.label, total=self.total or None, completed=self.start, text="")
         return bar
 
-    def update(self, done: int, text: str = "", total: int | None = None) -> None:
-        """Show that `done` of `total` (default: as before) is finished, with some numbers as text."""
+    def update(self, done: int, text: str = "", total: int | None = None, line: bool = False) -> None:
+        """Show that `done` of `total` (default: as before) is finished, with some numbers as text.
+
+        Without a terminal this prints a line for each tenth of the work, and for every update with `line`.
+        """
         self.total = self.total if total is None else total
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=done, total=self.total or None, text=text)
             return
         tenth = 10 * done // self.total if self.total else done >> 28
-        if not self.show or tenth <= self.tenth:
+        if not self.show or (tenth <= self.tenth and not line):
             return
         self.tenth = tenth
         percent = f" {100 * done // self.total:3d} %" if self.total else ""
