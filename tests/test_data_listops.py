@@ -140,7 +140,7 @@ def test_the_set_is_the_same_for_every_number_of_processes_and_without_repeats(t
         texts += [line.split("\t")[0] for line in lines[1:]]
     assert len(set(texts)) == len(texts) == 380
     other = generate_listops(tmp_path / "other", seed=8, sizes=sizes, workers=1, grammar=tight)
-    assert other.examples == 380
+    assert other["examples"] == 380
     assert (tmp_path / "other/listops-1000/basic_val.tsv").read_bytes() != one.with_name("basic_val.tsv").read_bytes()
 
 

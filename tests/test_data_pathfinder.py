@@ -185,7 +185,7 @@ def test_generated_and_released_sets_are_read_alike(tmp_path, small_batches):
     data = load_pathfinder(tmp_path)
     parts = (data.train, data.val, data.test)
     assert [len(part) for part in parts] == [24, 3, 3]
-    assert sum(int(part.y.sum()) for part in parts) == statistics.joined
+    assert sum(int(part.y.sum()) for part in parts) == statistics["joined"]
     # the split by hand: a permutation with seed 42 of all pictures in the order of the metadata
     order = torch.randperm(30, generator=torch.Generator().manual_seed(42)).tolist()
     folder = tmp_path / "pathfinder32" / "curv_contour_length_14"

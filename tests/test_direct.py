@@ -278,19 +278,17 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
     assert direct == {("WTH", 720, "uni"), ("ETTh1", 24, "uni"), ("WTH", 720, "multi")}
 
 
-def test_every_setting_is_one_that_the_command_takes():
-    for name in settings.SETTINGS:
-        whole = settings.complete(name)
-        data, *tuned = settings.apply(ForecastOptions(), *resolve("forecast"), whole)
-        given = read(*settings.arguments(whole), "--dataset", "WTH", "--horizon", "720")
-        assert [given.model, given.training] == tuned
-        assert dataclasses.replace(given.data, dataset="ETTh1", horizon=24) == data
+def test_every_option_of_a_setting_reaches_the_data_the_model_or_the_training():
+    for setting in settings.SETTINGS.values():
+        whole = {**settings.COMMON, **setting}
+        data, model, config = settings.apply(ForecastOptions(), *resolve("forecast"), whole)
+        reached = {**vars(model), **vars(config), **vars(data)}
+        assert {name: reached[name] for name in whole} == whole
+        assert model.context == resolve("forecast")[0].context, "an option of the data, not of the model"
     assert {name for table in settings.CHOSEN.values() for name in table.values()} <= set(settings.SETTINGS)
     places = {(name, horizon) for name, known in SETS.items() for horizon in known.lengths}
     assert places == set(settings.CHOSEN["uni"])
     assert {place for place in places if place[0] != "ECL"} == set(settings.CHOSEN["multi"])
-    with pytest.raises(ws.UnknownNameError, match="did you mean 'instance_norm'"):
-        settings.apply(ForecastOptions(), *resolve("forecast"), {"instance_nrm": "none"})
 
 
 def test_the_path_of_a_run_predicts_with_waves(folder, tmp_path, capsys):

@@ -33,7 +33,7 @@ def test_streamed_memory_recalls_as_well_as_its_caption_says():
     for family, label in (("morlet", "Morlet"), ("legendre", "Legendre")):
         recalled = np.array([row[family] for row in drawing.rows])
         error = np.sqrt(np.mean((recalled - x) ** 2) / np.mean(x**2))
-        assert f"{error:.2f} ({label})" in drawing.caption
+        assert f"{label} {error:.2f}" in drawing.caption
         atoms = make_operator(family, "scaled", 32).frame.evaluate((np.arange(len(x)) + 0.5) / len(x))
         best = x - atoms.T @ np.linalg.lstsq(atoms.T, x, rcond=None)[0]
         assert np.sqrt(np.mean(best**2) / np.mean(x**2)) < error < 1, "no better than the span allows, and no silence"

@@ -6,7 +6,7 @@ import pywt
 
 from wavessm.errors import OptionError, ShapeError, UnknownNameError
 from wavessm_lab.studies import budget, steps
-from wavessm_lab.studies.pursuit import Dictionary, cwt_dictionary, matching_pursuit
+from wavessm_lab.studies.pursuit import PANEL, Dictionary, cwt_dictionary, matching_pursuit
 from wavessm_lab.studies.steps import BUDGETS, TARGETS, Atoms, grid_error
 
 
@@ -83,6 +83,12 @@ def test_dwt_errors_of_two_steps_are_those_of_the_protocol():
 # -- the pursuit --------------------------------------------------------------------------------------------
 
 
+def dictionary_of(atoms):
+    """The rows of a matrix as a dictionary."""
+    every = np.arange(len(atoms))
+    return Dictionary.of([(every, atoms[:, k : k + PANEL]) for k in range(0, atoms.shape[1], PANEL)], *atoms.shape)
+
+
 def refitting_pursuit(D, f, size, ridge):
     """The textbook: correlate with the residual, choose, solve the whole ridge problem anew."""
     chosen, residual = [], f
@@ -103,7 +109,7 @@ def test_pursuit_equals_the_one_that_refits(ridge, length):
     atoms = rng.standard_normal((500, length)) * (np.abs(np.arange(length) - rng.uniform(0, length, (500, 1))) < 40)
     atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
     f = rng.standard_normal(length)
-    found = matching_pursuit(Dictionary.of(atoms), f, 60, ridge)
+    found = matching_pursuit(dictionary_of(atoms), f, 60, ridge)
     chosen, c = refitting_pursuit(atoms, f, 60, ridge)
     assert found.chosen.tolist() == chosen
     assert np.allclose(found.coefficients(60), c, atol=1e-9)
@@ -165,14 +171,14 @@ def test_methods_by_name_know_the_constant_atom():
 
 def test_pursuit_stops_where_atoms_depend_and_says_what_is_wrong():
     atoms = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]])
-    assert len(matching_pursuit(Dictionary.of(atoms), np.array([1.0, 0.3, 0, 0]), 3).chosen) == 2
-    assert len(matching_pursuit(Dictionary.of(atoms), np.zeros(4), 3).chosen) == 0
+    assert len(matching_pursuit(dictionary_of(atoms), np.array([1.0, 0.3, 0, 0]), 3).chosen) == 2
+    assert len(matching_pursuit(dictionary_of(atoms), np.zeros(4), 3).chosen) == 0
     with pytest.raises(ShapeError, match=r"expected \(4,\)"):
-        matching_pursuit(Dictionary.of(atoms), np.zeros(5), 2)
+        matching_pursuit(dictionary_of(atoms), np.zeros(5), 2)
     with pytest.raises(OptionError, match="ridge is -1"):
-        matching_pursuit(Dictionary.of(atoms), np.zeros(4), 2, ridge=-1.0)
+        matching_pursuit(dictionary_of(atoms), np.zeros(4), 2, ridge=-1.0)
     with pytest.raises(OptionError, match="atom 1 is zero"):
-        Dictionary.of(np.array([[1.0, 0.0], [0.0, 0.0]]))
+        dictionary_of(np.array([[1.0, 0.0], [0.0, 0.0]]))
     with pytest.raises(UnknownNameError, match="mexh"):
         steps.dictionary(Atoms("mexhh"))
     with pytest.raises(UnknownNameError, match="db6"):

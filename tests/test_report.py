@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import wavessm as ws
 from wavessm.cli import main
 from wavessm.training import auroc
-from wavessm_lab.report.compare import counterpart, verdict
+from wavessm_lab.report.compare import partner, verdict
 from wavessm_lab.report.overview import overview
 from wavessm_lab.report.paired import differences, frequent, pack
 from wavessm_lab.report.runs import COLUMNS, Cell, Result, Variant, collect, paper, read_runs
@@ -50,10 +50,10 @@ def test_the_papers_tables_are_all_there():
     assert sum(cell.task == "forecast" and cell.variables == "uni" for cell in published) == 25
     assert sum(cell.task.startswith("ptbxl") for cell in published) == 5
     cell = Cell("forecast", "ETTh1", "24", "uni", "mse")
-    assert counterpart(cell, Variant("wavessm", "legs", "", "dplr", "best"), published) == 0.061
-    assert counterpart(cell, Variant("S4-LegS", "", "scaled", "dplr", "best"), published) == 0.061
-    assert counterpart(cell, Variant("last value", "", "", "", ""), published) is None
-    assert counterpart(cell._replace(horizon="25"), Variant("wavessm", "legs", "", "", ""), published) is None
+    assert partner(cell, Variant("wavessm", "legs", "", "dplr", "best"), published)[1] == 0.061
+    assert partner(cell, Variant("S4-LegS", "", "scaled", "dplr", "best"), published)[1] == 0.061
+    assert partner(cell, Variant("last value", "", "", "", ""), published) is None
+    assert partner(cell._replace(horizon="25"), Variant("wavessm", "legs", "", "", ""), published) is None
 
 
 def test_a_seed_that_ran_twice_counts_once():

@@ -53,10 +53,11 @@ def main(arguments: list[str]) -> int:
         if given.name == "listops":
             held = max(1, round(0.02 * given.count))
             sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
-            statistics = generate_listops(root, given.seed, sizes, given.workers, show=show).lines()
+            numbers = generate_listops(root, given.seed, sizes, given.workers, show=show)
         else:
-            statistics = generate_pathfinder(
+            numbers = generate_pathfinder(
                 root, given.name, given.count or COUNT, given.seed, given.workers, show, given.as_published
-            ).lines()
-    print("\n".join(statistics))
+            )
+    for name, value in numbers.items():
+        print(f"{name}: {value:.6g}")
     return 0

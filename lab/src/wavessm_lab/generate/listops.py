@@ -12,16 +12,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import os
 import random
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
+
+import numpy as np
 
 from wavessm.data.datasets.listops import FILES, FOLDER, OPERATORS
 from wavessm.data.parallel import in_order
 from wavessm.errors import DataError, OptionError, check_int
+from wavessm.training.checkpoint import replacing
 
 _BLOCK = 250
 
@@ -135,22 +137,17 @@ _VALUES: dict[str, Callable[[list[int]], int]] = {
 }
 
 
-class _Block(NamedTuple):
-    seed: int
-    block: int
-    grammar: Grammar
+def _draw_block(job: tuple[int, int, Grammar]) -> list[Expression]:
+    seed, block, grammar = job
+    rng = random.Random(f"listops {seed} {block}")
+    return [draw(rng, grammar) for _ in range(_BLOCK)]
 
 
-def _draw_block(job: _Block) -> list[Expression]:
-    rng = random.Random(f"listops {job.seed} {job.block}")
-    return [draw(rng, job.grammar) for _ in range(_BLOCK)]
-
-
-def stream(seed: int = 0, grammar: Grammar = PUBLISHED, workers: int = 1) -> Iterator[Expression]:
+def stream(seed: int = 0, grammar: Grammar = PUBLISHED, workers: int = 1) -> Generator[Expression]:
     """Different expressions without end; the same for every number of workers (0: one a core)."""
     seen: set[bytes] = set()
     repeated = 0
-    jobs = (_Block(seed, block, grammar) for block in itertools.count())
+    jobs = ((seed, block, grammar) for block in itertools.count())
     for block in in_order(_draw_block, jobs, workers):
         for expression in block:
             mark = hashlib.blake2b(expression.text.encode(), digest_size=12).digest()
@@ -175,38 +172,6 @@ class Sizes:
             check_int(getattr(self, part), f"listops: {part}", minimum=1)
 
 
-@dataclasses.dataclass
-class ListopsStatistics:
-    """Of a generated set: to be held against the published ones."""
-
-    examples: int = 0
-    draws: int = 0
-    tokens: int = 0
-    operators: int = 0
-    lengths: list[int] = dataclasses.field(default_factory=list)
-    labels: list[int] = dataclasses.field(default_factory=lambda: [0] * 10)
-
-    def add(self, expression: Expression) -> None:
-        """Count one more expression."""
-        self.examples += 1
-        self.draws += expression.draws
-        self.tokens += expression.length
-        self.operators += expression.operators
-        self.lengths.append(expression.length)
-        self.labels[expression.value] += 1
-
-    def lines(self) -> list[str]:
-        """As text, a line each."""
-        ranked = sorted(self.lengths)
-        shares = " ".join(f"{100 * count / self.examples:.1f}" for count in self.labels)
-        return [
-            f"examples {self.examples:,} of {self.draws:,} trees drawn ({100 * self.examples / self.draws:.1f} %)",
-            f"length   mean {self.tokens / self.examples:.0f}, median {ranked[len(ranked) // 2]}, "
-            f"from {ranked[0]} to {ranked[-1]}; operators a tree {self.operators / self.examples:.0f}",
-            f"labels   0 to 9, %: {shares}",
-        ]
-
-
 def generate_listops(
     root: str | Path,
     seed: int = 0,
@@ -214,10 +179,11 @@ def generate_listops(
     workers: int = 0,
     grammar: Grammar = PUBLISHED,
     show: Callable[[int, int], None] | None = None,
-) -> ListopsStatistics:
+) -> dict[str, float]:
     """Write listops-1000/basic_{train,val,test}.tsv below `root`. Files appear under their names when they are whole.
 
     show: called with (examples done, examples in all) now and then.
+    Returns numbers that can be compared with the published set.
     """
     sizes = sizes or Sizes()
     folder = Path(root) / FOLDER
@@ -225,32 +191,21 @@ def generate_listops(
         raise DataError(f"{folder}: there is a ListOps set already; remove it first, or give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     total = sizes.train + sizes.val + sizes.test
-    statistics = ListopsStatistics()
+    made: list[tuple[int, int, int, int]] = []  # value, length, operators and draws of every expression
     expressions = stream(seed, grammar, workers)
-    partial = {part: folder / f".{name}.{secrets.token_hex(4)}.partial" for part, name in FILES.items()}
-    try:
-        for part, path in partial.items():
-            with open(path, "w", encoding="ascii", newline="") as file:
-                _write_part(file, itertools.islice(expressions, getattr(sizes, part)), statistics, (total, show))
-        for part, path in partial.items():
-            os.replace(path, folder / FILES[part])
-    finally:
-        expressions.close()  # type: ignore[attr-defined]
-        for path in partial.values():
-            path.unlink(missing_ok=True)
-    return statistics
-
-
-def _write_part(
-    file: TextIO,
-    expressions: Iterator[Expression],
-    statistics: ListopsStatistics,
-    progress: tuple[int, Callable[[int, int], None] | None],
-) -> None:
-    file.write("Source\tTarget\r\n")  # line ends as Python's csv module wrote them for the release
-    total, show = progress
-    for expression in expressions:
-        file.write(f"{expression.text}\t{expression.value}\r\n")
-        statistics.add(expression)
-        if show is not None and (statistics.examples % _BLOCK == 0 or statistics.examples == total):
-            show(statistics.examples, total)
+    with closing(expressions), ExitStack() as stack:
+        for part, name in FILES.items():
+            file = stack.enter_context(replacing(folder / name))
+            file.write(b"Source\tTarget\r\n")  # line ends as Python's csv module wrote them for the release
+            for expression in itertools.islice(expressions, getattr(sizes, part)):
+                file.write(f"{expression.text}\t{expression.value}\r\n".encode())
+                made.append(expression[1:])
+                if show is not None and (len(made) % _BLOCK == 0 or len(made) == total):
+                    show(len(made), total)
+    values, lengths, operators, draws = np.array(made).T
+    labels = np.bincount(values, minlength=10) / total
+    return {
+        "examples": total, "trees drawn for each": draws.mean(), "mean length": lengths.mean(),
+        "median length": np.median(lengths), "shortest": lengths.min(), "longest": lengths.max(),
+        "operators in a tree": operators.mean(), **{f"share of {k}": share for k, share in enumerate(labels)},
+    }  # fmt: skip

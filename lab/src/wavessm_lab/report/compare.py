@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, same_quantity
+from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Published, Result, Variant, numbers_for
 
 WITHIN = "within noise"
 NO_SPREAD = "one seed"
@@ -12,26 +12,20 @@ BASELINES = {"s4-legs": "legs", "s4-fout": "fout"}
 """Models of the table of runs that have no family, and the paper's name for theirs."""
 
 
-def counterpart(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> float | None:
-    """The paper's number for the same quantity, family and measure; its S4 rows stand for every LegS or FouT."""
-    found = partner(cell, variant, published)
-    return None if found is None else found[1]
+def partner(cell: Cell, variant: Variant, published: Published) -> tuple[Variant, float] | None:
+    """The paper's variant with its number for the same quantity, family and measure, or None.
 
-
-def partner(cell: Cell, variant: Variant, published: dict[Cell, dict[Variant, float]]) -> tuple[Variant, float] | None:
-    """The paper's variant and its number."""
+    Its S4 rows stand for every LegS or FouT.
+    """
     baseline = BASELINES.get(variant.model.lower(), variant.family)
-    for theirs, rows in published.items():
-        if not same_quantity(cell, theirs):
-            continue
-        for row, value in rows.items():
-            if baseline in BASELINES.values():
-                same = (row.model, row.family) == ("s4", baseline)
-            else:
-                ours = ("wavessm", variant.family, variant.measure or "scaled")
-                same = bool(variant.family) and (row.model, row.family, row.measure) == ours
-            if same:
-                return row, value
+    wanted = ("wavessm", variant.family, variant.measure or "scaled")
+    for row, value in numbers_for(cell, published).items():
+        if baseline in BASELINES.values():
+            same = (row.model, row.family) == ("s4", baseline)
+        else:
+            same = bool(variant.family) and (row.model, row.family, row.measure) == wanted
+        if same:
+            return row, value
     return None
 
 

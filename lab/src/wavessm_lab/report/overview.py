@@ -13,11 +13,9 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import NamedTuple
 
-from wavessm_lab.report.compare import counterpart, verdict
-from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Result, Variant, same_quantity
+from wavessm_lab.report.compare import partner, verdict
+from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Published, Results, Variant, numbers_for
 
-Results = dict[Cell, dict[Variant, Result]]
-Published = dict[Cell, dict[Variant, float]]
 MARKS = {"better": "+", "within": "=", "worse": "-"}
 LEGEND = (
     "± is the standard deviation over seeds. + better, = within noise, - worse than the paper's number for the same "
@@ -75,21 +73,21 @@ def _lines(cells: list[Cell], results: Results, published: Published) -> list[li
     counted = shared or [cell for cell in cells if results[cell]]
     best_first = sorted(variants, key=lambda variant: _rank(variant, counted, results))
     lines = [[str(variant), *(_entry(variant, cell, results, published) for cell in cells)] for variant in best_first]
-    numbers = [_numbers_of(cell, published) for cell in cells]
+    numbers = [numbers_for(cell, published) for cell in cells]
     if any(numbers):
         pick = max if HIGHER_IS_BETTER[cells[0].metric] else min
         lines.append(["the paper's best", *(f"{pick(found.values()):g}" if found else "" for found in numbers)])
     if shared:
         for line, variant in zip(lines, best_first, strict=False):
             line.append(_mean([{v: r.mean for v, r in results[cell].items()} for cell in shared], [variant]))
-        theirs = [_numbers_of(cell, published) for cell in shared]
+        theirs = [numbers_for(cell, published) for cell in shared]
         lines[-1].append(_mean(theirs, theirs[0]))
     return lines
 
 
 def _shared(cells: list[Cell], results: Results, published: Published) -> list[Cell]:
     """The quantities of a table that both we and the paper have, if they are several scores."""
-    shared = [cell for cell in cells if results[cell] and _numbers_of(cell, published)]
+    shared = [cell for cell in cells if results[cell] and numbers_for(cell, published)]
     return shared if len(shared) > 1 and HIGHER_IS_BETTER[cells[0].metric] else []
 
 
@@ -111,19 +109,9 @@ def _entry(variant: Variant, cell: Cell, results: Results, published: Published)
     result = results[cell].get(variant)
     if result is None:
         return ""
-    number = counterpart(cell, variant, published)
-    mark = "" if number is None else MARKS[verdict(cell.metric, result, number).split(" ")[0]]
+    theirs = partner(cell, variant, published)
+    mark = "" if theirs is None else MARKS[verdict(cell.metric, result, theirs[1]).split(" ")[0]]
     mark = f"({mark})" if mark and len(result.values) == 1 else mark
     digits = 4 if HIGHER_IS_BETTER[cell.metric] else 3
     spread = "" if math.isnan(result.spread) else f" ± {result.spread:.{digits}f}"
     return f"{result.mean:.{digits}f}{spread} {mark}".rstrip()
-
-
-def _numbers_of(cell: Cell, published: Published) -> dict[Variant, float]:
-    """All the paper's numbers for a quantity."""
-    return {
-        variant: value
-        for theirs, rows in published.items()
-        if same_quantity(cell, theirs)
-        for variant, value in rows.items()
-    }

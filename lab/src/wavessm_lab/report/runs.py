@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from wavessm.errors import DataError
@@ -63,14 +63,16 @@ class Result:
     @property
     def mean(self) -> float:
         """Mean over the seeds."""
-        return sum(self.values) / len(self.values)
+        return fmean(self.values)
 
     @property
     def spread(self) -> float:
         """Standard deviation over seeds; NaN for one."""
-        if len(self.values) < 2:
-            return math.nan
-        return math.sqrt(sum((v - self.mean) ** 2 for v in self.values) / (len(self.values) - 1))
+        return stdev(self.values) if len(self.values) > 1 else math.nan
+
+
+Results = dict[Cell, dict[Variant, Result]]
+Published = dict[Cell, dict[Variant, float]]
 
 
 def read_runs(path: Path) -> list[dict[str, str]]:
@@ -113,7 +115,7 @@ def _number(text: str, where: str) -> float:
     return number
 
 
-def collect(rows: Iterable[dict[str, str]], split: str = "test") -> dict[Cell, dict[Variant, Result]]:
+def collect(rows: Iterable[dict[str, str]], split: str = "test") -> Results:
     """Values of the runs that ended well, by quantity and variant: one a seed, the mean where one ran several times.
 
     Quantities come by task, data set and score, short horizons before long ones.
@@ -155,6 +157,11 @@ def same_quantity(ours: Cell, theirs: Cell) -> bool:
     return theirs == (ours._replace(dataset=theirs.dataset) if nameless else ours)
 
 
+def numbers_for(cell: Cell, published: Published) -> dict[Variant, float]:
+    """All the paper's numbers for a quantity."""
+    return {v: value for theirs, rows in published.items() if same_quantity(cell, theirs) for v, value in rows.items()}
+
+
 def unmet(results: Iterable[Cell], published: Iterable[Cell]) -> list[Cell]:
     """Quantities of the paper that no run has, in its order; tasks with one data set do not name it.
 
@@ -166,14 +173,14 @@ def unmet(results: Iterable[Cell], published: Iterable[Cell]) -> list[Cell]:
     return list(dict.fromkeys(cell if cell.task in NAMED else cell._replace(dataset="") for cell in missing))
 
 
-def paper() -> dict[Cell, dict[Variant, float]]:
+def paper() -> Published:
     """The paper's tables. Its S4 is LegS; measures are those of its S and T suffixes.
 
     >>> cell = Cell("ptbxl-super-diag", "PTB-XL", "", "", "auroc")
     >>> paper()[cell][Variant("s4", "legs", "", "", "")]
     0.931
     """
-    found: dict[Cell, dict[Variant, float]] = {}
+    found: Published = {}
     for row in csv.DictReader(resources.files("wavessm_lab.report").joinpath("paper.csv").read_text().splitlines()):
         cell = Cell(*(row[name] for name in Cell._fields))
         variant = Variant(row["model"], row["family"], row["measure"], "", "")

@@ -8,17 +8,19 @@ from pathlib import Path
 
 from wavessm.errors import DataError
 from wavessm.training.record import pyplot
-from wavessm_lab.report.compare import counterpart, partner, verdict
+from wavessm_lab.report.compare import partner, verdict
 from wavessm_lab.report.overview import LEGEND, overview
 from wavessm_lab.report.runs import (
     HIGHER_IS_BETTER,
     Cell,
+    Published,
     Result,
+    Results,
     Variant,
     collect,
+    numbers_for,
     paper,
     read_runs,
-    same_quantity,
     unmet,
 )
 from wavessm_lab.report.windows import has_windows, plot_windows, window_table
@@ -62,7 +64,7 @@ def title(cell: Cell) -> str:
     return ", ".join(part for part in (cell.task, cell.dataset, ahead, cell.metric) if part)
 
 
-def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Variant, float]]) -> Table:
+def table(cell: Cell, made: dict[Variant, Result], published: Published) -> Table:
     """Our variants from best to worst, then the paper's variants that no run of ours has met."""
     sign = -1 if HIGHER_IS_BETTER[cell.metric] else 1
     lines, met = [], set()
@@ -72,12 +74,8 @@ def table(cell: Cell, made: dict[Variant, Result], published: dict[Cell, dict[Va
         theirs, word = ("", "") if found is None else (f"{found[1]:g}", verdict(cell.metric, result, found[1]))
         met.add(None if found is None else found[0])
         lines.append([str(variant), str(len(result.values)), ours, theirs, word])
-    for theirs_cell, rows in published.items():
-        if same_quantity(cell, theirs_cell):
-            for variant, value in rows.items():
-                if variant not in met:
-                    lines.append([str(variant), "", "", f"{value:g}", ""])
-    return lines
+    left = {variant: value for variant, value in numbers_for(cell, published).items() if variant not in met}
+    return lines + [[str(variant), "", "", f"{value:g}", ""] for variant, value in left.items()]
 
 
 def _markdown(pages: list[Page], remark: str) -> str:
@@ -107,7 +105,7 @@ def _html(pages: list[Page], remark: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[Variant, float]], path: Path) -> Path:
+def plot(results: Results, published: Published, path: Path) -> Path:
     """Every variant's mean with its seeds, and the paper's number as a cross, one panel a quantity.
 
     Where there are squared errors, absolute ones have no panel.
@@ -124,8 +122,7 @@ def plot(results: dict[Cell, dict[Variant, Result]], published: dict[Cell, dict[
     for axes, (cell, made) in zip(panels[:, 0], results.items(), strict=True):
         seeds = [(value, at) for at, result in enumerate(made.values()) for value in result.values]
         means = [(result.mean, at) for at, result in enumerate(made.values())]
-        numbers = [(counterpart(cell, variant, published), at) for at, variant in enumerate(made)]
-        theirs = [(number, at) for number, at in numbers if number is not None]
+        theirs = [(found[1], at) for at, variant in enumerate(made) if (found := partner(cell, variant, published))]
         for points, mark in ((seeds, {"color": "0.6", "markersize": 3}), (means, {"color": "C0"})):
             axes.plot(*zip(*points, strict=True), "o", **mark)
         if theirs:

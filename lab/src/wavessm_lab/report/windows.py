@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from wavessm.training.record import pyplot
-from wavessm_lab.report.runs import Cell, Result, Variant
+from wavessm_lab.report.runs import Cell, Result, Results, Variant
 
 TASK, METRIC = "window-copy", "relative_mse"
 FRAMES = ("morlet", "gauss", "mexhat", "dpss", "db6")
-Results = dict[Cell, dict[Variant, Result]]
 Curve = dict[int, Result]
 
 

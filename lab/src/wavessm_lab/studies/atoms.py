@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wavessm.frames import PAPER_FAMILIES, WAVELETS, Array, Wavelet, get_family, make_frame
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
+from wavessm_lab.studies import table_rows
 
 SCALES = (1.0, 0.315, 0.125)
 """Widths of the paper's figure of atoms; at 1 the mother wavelet's support fills the window."""
-
-
-def _rows(s: Array, curves: dict[str, Array]) -> list[dict[str, Any]]:
-    """One row a point: s, then the value of every curve."""
-    return [{"s": float(x), **{name: float(y[i]) for name, y in curves.items()}} for i, x in enumerate(s)]
 
 
 def legendre_against_morlet(n: int = 64, points: int = 600) -> Drawing:
@@ -53,7 +47,7 @@ def legendre_against_morlet(n: int = 64, points: int = 600) -> Drawing:
         f"{spreads.max():.2f} to {spreads.min():.2f} of the window as these atoms narrow; no polynomial here is below "
         f"{least:.2f} (uniform: 0.29)."
     )
-    return Drawing(figure, _rows(s, {**left, **right}), caption)
+    return Drawing(figure, table_rows({"s": s, **left, **right}), caption)
 
 
 def mother_wavelets() -> dict[str, Wavelet]:
@@ -87,4 +81,4 @@ def atoms_at_three_scales(points: int = 1600) -> Drawing:
         "Atoms of the five families at three scales, all of unit energy, so peaks grow as atoms narrow; DPSS has three "
         "tapers (solid, dashed, dotted) at each place."
     )
-    return Drawing(figure, _rows(s, curves), caption)
+    return Drawing(figure, table_rows({"s": s, **curves}), caption)

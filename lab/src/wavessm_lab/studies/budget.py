@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wavessm.inspection.drawing import COLOURS, Drawing, canvas, fitted_slope
+from wavessm_lab.studies import table_rows
 from wavessm_lab.studies.steps import BUDGETS, GRIDS, METHODS, TARGETS, approximations, grid_error
 
 FLOOR = 1e-4
@@ -82,15 +83,6 @@ def reconstructions(target: str, method: str, length: int = 2048) -> Drawing:
     t = np.linspace(0, 1, length)
     f = TARGETS[target].values(t)
     ours, legendre = approximations(method, target, length), approximations("legendre", target, length)
-    rows = [
-        {
-            "t": float(t[i]),
-            "target": float(f[i]),
-            **{f"{method}_{n}": float(ours[n][i]) for n in BUDGETS},
-            **{f"legendre_{n}": float(legendre[n][i]) for n in BUDGETS},
-        }
-        for i in range(length)
-    ]
     colour = LOOK[method][0]
     with canvas() as plt:
         figure, axes = plt.subplots(2, 2, figsize=(8.4, 5), sharex=True, sharey=True)
@@ -110,7 +102,8 @@ def reconstructions(target: str, method: str, length: int = 2048) -> Drawing:
         f"{target.capitalize()} step{'s' * (target == 'two')} from N terms of {method} and of Legendre; at N = 64 the "
         f"errors are {final:.2g} and {other:.2g}."
     )
-    return Drawing(figure, rows, caption)
+    terms = {f"{name}_{n}": made[n] for name, made in ((method, ours), ("legendre", legendre)) for n in BUDGETS}
+    return Drawing(figure, table_rows({"t": t, "target": f, **terms}), caption)
 
 
 RECONSTRUCTIONS = {

@@ -15,6 +15,7 @@ from wavessm.frames import Array
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
+from wavessm_lab.studies import by_family, table_rows
 from wavessm_lab.studies.signals import ecg
 
 CENTRES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -41,10 +42,8 @@ def two_measures(points: int = 601, theta: float = 0.3) -> Drawing:
                 for k, atom in enumerate(bumps(window(t))):
                     inside = (window(t) >= 0) & (window(t) <= 1)
                     axis.plot(time[inside], 2 * (2 - place) + atom[inside], color=plt.cm.viridis(k / 5))
-                    rows += [
-                        {"measure": name.split(":")[0], "now": t, "atom": k, "time": float(x), "value": float(y)}
-                        for x, y in zip(time[inside][::5], atom[inside][::5], strict=True)
-                    ]
+                    points = {"time": time[inside][::5], "value": atom[inside][::5]}
+                    rows += table_rows(points, measure=name.split(":")[0], now=t, atom=k)
                 axis.axvline(t, ymin=(2 - place) / 3, ymax=(3 - place) / 3, color="0.5", linestyle=":")
                 axis.text(t - 0.008, 2 * (2 - place) + 1.15, f"now = {t:g}", ha="right", fontsize=8, color="0.4")
             axis.set(title=name, xlabel="time", xlim=(0, 1.02), yticks=[])
@@ -80,17 +79,12 @@ def streamed_memory(n: int = 64) -> Drawing:
             axis.plot(t, recalled[family], color=COLOURS[family])
             axis.set(title=f"{LABELS[family]}: read back from the last state", xlim=(0, 1))
         axes[2].set_xlabel("time (right: now)")
-    rows = [
-        {"t": float(t[k]), "signal": float(x[k]), **{name: float(y[k]) for name, y in recalled.items()}}
-        for k in range(len(x))
-    ]
     caption = (
         f"{len(x):,} samples of an ECG (grey) in {n} numbers, scaled measure: each beat enters at the newest "
-        "coordinates and moves on; read back from the last state the error is "
-        + " and ".join(f"{error:.2f} ({LABELS[family]})" for family, error in errors.items())
-        + " of the signal's own size."
+        f"coordinates and moves on; read back from the last state the error is {by_family(errors)} of the signal's own "
+        "size."
     )
-    return Drawing(figure, rows, caption)
+    return Drawing(figure, table_rows({"t": t, "signal": x, **recalled}), caption)
 
 
 def modes_of_operators(n: int = 64) -> Drawing:
@@ -105,14 +99,13 @@ def modes_of_operators(n: int = 64) -> Drawing:
             axis.axvline(-0.5, color="0.8", linewidth=0.9)
             axis.plot(lam.real, lam.imag, ".", color=COLOURS[family])
             axis.set(title=f"{LABELS[family]}, κ(V) = {conditions[family]:.0e}", xlabel="Re λ")
-            rows += [{"family": family, "re": float(z.real), "im": float(z.imag)} for z in lam]
+            rows += table_rows({"re": lam.real, "im": lam.imag}, family=family)
         axes[0].set_ylabel("Im λ")
         axes[2].plot(-np.arange(1, n + 1), np.zeros(n), "k|", markersize=5, label="exact")  # A is triangular: 1 … N
         axes[2].legend(loc="upper right", handletextpad=0.2)
     caption = (
         f"Eigenvalues of −A at N = {n}, scaled measure, as double precision finds them; condition numbers of the "
-        "eigenvectors: "
-        + ", ".join(f"{LABELS[family]} {value:.0e}" for family, value in conditions.items())
-        + f". Wavelets become modes; Legendre's exact eigenvalues are −1 … −{n}, and those found are an artefact."
+        f"eigenvectors: {by_family(conditions, '.0e')}. Wavelets become modes; Legendre's exact eigenvalues are "
+        f"−1 … −{n}, and those found are an artefact."
     )
     return Drawing(figure, rows, caption)

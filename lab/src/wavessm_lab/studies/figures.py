@@ -15,7 +15,7 @@ from pathlib import Path
 from wavessm.errors import Registry
 from wavessm.inspection.drawing import STYLE, Drawing
 from wavessm.training.record import provenance, pyplot, write_csv
-from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, matrices, windows
+from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, matrices, memory, windows
 
 DPI, GALLERY_DPI = 150, 80
 
@@ -30,6 +30,7 @@ _STUDIES: dict[str, Study] = {
     "modes": concepts.modes_of_operators,
     "conditioning": frame_bounds.condition_numbers,
     "lemma": frame_bounds.lemma_on_norms,
+    "reconstruction": memory.reconstruction_errors,
     "jacobian": jacobian.jacobian_of_morlet,
     "jacobian-families": jacobian.jacobian_of_families,
     "localisation": jacobian.localisation_of_coordinates,
@@ -44,7 +45,7 @@ for _name, _study in _STUDIES.items():
 
 SECTIONS = {
     "Atoms and operators": ("legendre-morlet", "atoms", "matrices", "measures", "memory", "modes"),
-    "Conditioning": ("conditioning", "lemma"),
+    "Conditioning and what is remembered": ("conditioning", "lemma", "reconstruction"),
     "What each coordinate represents": ("jacobian", "jacobian-families", "localisation", "overlap", "windows"),
     "Step functions on a budget": ("steps-errors", *budget.RECONSTRUCTIONS),
 }

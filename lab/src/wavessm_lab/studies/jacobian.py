@@ -19,6 +19,7 @@ from wavessm.inspection import localisation
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, wide_rows
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
+from wavessm_lab.studies import by_family, table_rows
 
 UNIFORM = 1 / np.sqrt(12)
 """Spread of a coordinate in which all of the window has the same weight."""
@@ -101,31 +102,23 @@ def jacobian_of_families(n: int = 100, length: int = 400) -> Drawing:
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6, label="|∂h/∂x| / largest of the row")
     caption = (
         f"∂h_T/∂x_t at N = {n}, scaled measure, wavelets sorted by centre, Legendre and Fourier by order: median "
-        "spreads " + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in spreads.items()) + "."
+        f"spreads {by_family(spreads)}."
     )
     return Drawing(figure, rows, caption)
 
 
 def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
     """Centre and spread of every coordinate, of the memory and of the atom it belongs to."""
-    rows, medians, of_atoms = [], {}, {}
+    rows: list[dict[str, Any]] = []
+    medians, of_atoms = {}, {}
     with canvas() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 4), sharey=True, width_ratios=[1.5, 1])
         for place, family in enumerate(LABELS):
             centre, spread = localisation(jacobian(family, n, length))
             frame = make_operator(family, "scaled", n).frame
             medians[family], of_atoms[family] = float(np.median(spread)), float(np.median(frame.spreads))
-            for k in range(n):
-                rows.append(
-                    {
-                        "family": family,
-                        "coordinate": k,
-                        "centre": float(centre[k]),
-                        "spread": float(spread[k]),
-                        "atom_centre": float(frame.centres[k]),
-                        "atom_spread": float(frame.spreads[k]),
-                    }
-                )
+            memory = {"coordinate": np.arange(n), "centre": centre, "spread": spread}
+            rows += table_rows({**memory, "atom_centre": frame.centres, "atom_spread": frame.spreads}, family=family)
             axes[0].scatter(centre, spread, s=13, color=COLOURS[family], linewidth=0)
             box = axes[1].boxplot(spread, positions=[place], widths=0.6, showfliers=False, medianprops={"color": "k"})
             box["boxes"][0].set_color(COLOURS[family])
@@ -139,10 +132,8 @@ def localisation_of_coordinates(n: int = 64, length: int = 1024) -> Drawing:
             label.set_color(colour)
         axes[1].set_title("quartiles (◇ median of the tight atoms)")
     caption = (
-        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spread (of the "
-        "tight atoms themselves): "
-        + ", ".join(f"{LABELS[family]} {value:.2f} ({of_atoms[family]:.2f})" for family, value in medians.items())
-        + "."
+        f"Energy-weighted centre and spread of every coordinate of scaled memories, N = {n}; median spread: "
+        f"{by_family(medians)}; of the tight atoms themselves: {by_family(of_atoms)}."
     )
     return Drawing(figure, rows, caption)
 
@@ -167,8 +158,6 @@ def overlap_of_windows(n: int = 64, length: int = 1024, windows: int = 8) -> Dra
         figure.colorbar(image, ax=axes, shrink=0.9, label="overlap")
     caption = (
         f"Overlap of the coordinates that hold {windows} disjoint windows, N = {n}, scaled measure (0: no coordinate "
-        "holds both); mean over windows that do not touch: "
-        + ", ".join(f"{LABELS[family]} {value:.2f}" for family, value in apart.items())
-        + "."
+        f"holds both); mean over windows that do not touch: {by_family(apart)}."
     )
     return Drawing(figure, rows, caption)

@@ -1,7 +1,5 @@
 """How well each family remembers: stream a signal into N numbers, read it back, measure.
 
-    python -m wavessm_lab.studies.memory --out results/memory
-
 Scaled memories are asked for the whole signal; translated ones have a window of half its length and are asked for the
 newer half, after all of it was processed. Errors are root mean squares in units of the signal's own (1 = no memory):
 everywhere, around jumps (`signals.near_jumps`; nan where the stretch has none) and elsewhere. `projection` is the error
@@ -11,21 +9,21 @@ signal's mean, and N block means.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from wavessm.frames import BASES, PAPER_FAMILIES
+from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
 from wavessm.memory import OnlineMemory
 from wavessm.operators import MEASURES, make_operator
-from wavessm.training.record import provenance, pyplot, write_csv
-from wavessm_lab.studies.conditioning import frame_for, ranges
+from wavessm_lab.studies import by_family
+from wavessm_lab.studies.frame_bounds import frame_for
 from wavessm_lab.studies.signals import StudySignal, classical, ecg
 
-SIZES = (16, 32, 48, 64, 96, 128)
+SIZES = (16, 32, 64, 128)
 
 
 def errors(signal: StudySignal, reconstruction: np.ndarray) -> dict[str, float]:
@@ -78,61 +76,35 @@ def naive(signal: StudySignal, measure: str, n: int) -> Iterator[dict[str, Any]]
         yield {**row, **errors(signal, values), "projection": float("nan")}
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw errors over N, a panel for each signal and measure."""
-    plt = pyplot()
-    names = list(dict.fromkeys(row["signal"] for row in rows))
-    figure, axes = plt.subplots(2, len(names), figsize=(2.6 * len(names), 6), sharex=True)
-    families = (*PAPER_FAMILIES, "legendre", "fourier", "(block means)")
-    for (i, measure), (j, name) in ((m, s) for m in enumerate(MEASURES) for s in enumerate(names)):
-        axis = axes[i, j]
-        for index, family in enumerate(families):
-            mine = [
-                row
-                for row in rows
-                if (row["signal"], row["measure"], row["family"]) == (name, measure, family)
-                and row["range"] in ("default", "")
-            ]
-            style = {"color": "k", "linestyle": ":"} if family.startswith("(") else {"color": f"C{index}"}
-            axis.plot([r["n"] for r in mine], [r["overall"] for r in mine], marker=".", label=family, **style)
-        axis.set(xscale="log", yscale="log", title=f"{name}, {measure}")
-        axis.set_xticks(SIZES, [str(n) for n in SIZES])
-        axis.xaxis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:.2g}")
-        low, high = axis.get_ylim()
-        axis.yaxis.set_minor_formatter("{x:.2g}" if high < 30 * low else "")
-        axis.tick_params(axis="y", which="both", labelsize=6)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(families), fontsize=8)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("error (no memory = 1)")
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Write the table, the figure and PROVENANCE.md."""
-    parser = argparse.ArgumentParser(description="Reconstruction error of every family as an online memory.")
-    parser.add_argument("--out", type=Path, default=Path("results/memory"))
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--length", type=int, default=2048, help="samples of the classical signals")
-    options = parser.parse_args(arguments)
-    groups = [classical(options.length), [ecg()]]
+def reconstruction_errors(sizes: tuple[int, ...] = SIZES, length: int = 2048) -> Drawing:
+    """Errors over N, a panel for each signal and measure; the classical signals have `length` samples."""
+    groups = [classical(length), [ecg()]]
+    names = [signal.name for group in groups for signal in group]
     rows: list[dict[str, Any]] = []
-    for measure in MEASURES:
-        for n in options.sizes:
-            rows += [row for group in groups for signal in group for row in naive(signal, measure, n)]
-            for family in (*PAPER_FAMILIES, *BASES):
-                for span in ranges(family):
-                    for group in groups:
-                        rows += remember(family, span, measure, n, group)
-            print(f"{measure}, N = {n}: done")
-    write_csv(options.out / "reconstruction.csv", rows)
-    draw(rows, options.out / "reconstruction.png")
-    (options.out / "PROVENANCE.md").write_text(
-        f"Made by {provenance('python -m wavessm_lab.studies.memory', arguments)}.\n"
+    for measure, n in product(MEASURES, sizes):
+        rows += [row for group in groups for signal in group for row in naive(signal, measure, n)]
+        for family in (*PAPER_FAMILIES, *BASES):
+            for span, group in product(("default",) if family in BASES else ("default", "to n/2"), groups):
+                rows += remember(family, span, measure, n, group)
+    with canvas() as plt:
+        figure, axes = plt.subplots(2, len(names), figsize=(2.6 * len(names), 6), sharex=True)
+        for (i, measure), (j, name) in product(enumerate(MEASURES), enumerate(names)):
+            for family in (*LABELS, "(block means)"):
+                key = (name, measure, family)
+                mine = [r for r in rows if (r["signal"], r["measure"], r["family"]) == key and r["range"] != "to n/2"]
+                look = {"color": COLOURS[family]} if family in COLOURS else {"color": "k", "linestyle": ":"}
+                label = LABELS.get(family, "block means")
+                axes[i, j].plot(sizes, [r["overall"] for r in mine], marker=".", label=label, **look)
+            axes[i, j].set(xscale="log", yscale="log", title=f"{name}, {measure}")
+            axes[i, j].set_xticks(sizes, [str(n) for n in sizes])
+            axes[i, j].xaxis.minorticks_off()
+        for axis in axes[:, 0]:
+            axis.set_ylabel("error (no memory = 1)")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LABELS) + 1)
+    error = {(r["signal"], r["family"], r["n"], r["measure"], r["range"]): r["overall"] for r in rows}
+    recalled = {family: error["ecg", family, sizes[-1], "scaled", "default"] for family in ("morlet", "legendre")}
+    caption = (
+        f"Error of what memories of N numbers give back of {len(names)} signals, in units of the signal's own size; "
+        f"for the ECG at N = {sizes[-1]}, scaled measure: {by_family(recalled)}."
     )
-
-
-if __name__ == "__main__":
-    main()
+    return Drawing(figure, rows, caption)

@@ -12,12 +12,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import ModelConfig
 from wavessm.training.config import TrainConfig
 
-Setting = Mapping[str, Any]
-"""Options by name: fields of the data options, the recipe or its model."""
 Data = TypeVar("Data")
 
 COMMON: dict[str, Any] = {
@@ -57,16 +54,13 @@ _CONTEXTS: dict[str, dict[str, Any]] = {
     "-fortnight": {"context": 336},
     "-long": {"context": 720},
 }
-STARTS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "".join(names): _LEVELS[names[0]] | _CALENDARS[names[1]] | _CONTEXTS[names[2]]
     for names in itertools.product(_LEVELS, _CALENDARS, _CONTEXTS)
 }
-"""Settings with a ridge start. level: the last value is taken off; raw: nothing is; mean: the mean of the context is;
-scaled: also divided by its deviation; year: the calendar knows the season; week, fortnight, long: 168, 336 or 720 steps
-of context instead of Informer's."""
-
-SETTINGS: dict[str, dict[str, Any]] = {**STARTS, "blocks": {"direct": False, "direct_start": "zero", "lr": 2e-3}}
-"""Named settings: those, and blocks without a direct path."""
+"""Named settings. level: the last value is taken off; raw: nothing is; mean: the mean of the context is; scaled: also
+divided by its deviation; year: the calendar knows the season; week, fortnight, long: 168, 336 or 720 steps of context
+instead of Informer's."""
 
 CHOSEN: dict[str, dict[tuple[str, int], str]] = {
     "uni": {
@@ -98,52 +92,23 @@ CHOSEN: dict[str, dict[tuple[str, int], str]] = {
 """Variables, then data set and horizon → setting, by the validation error of where its training starts."""
 
 
-def complete(name: str, settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Any]:
-    """All options of a named setting.
-
-    >>> complete("raw")["instance_norm"], complete("raw")["calendar"]
-    ('none', 'waves')
-    """
-    if name not in settings:
-        raise unknown_name("setting", name, settings)
-    return {**COMMON, **settings[name]}
-
-
-def apply(
-    data: Data, model: ModelConfig, config: TrainConfig, setting: Setting
-) -> tuple[Data, ModelConfig, TrainConfig]:
-    """Data options, model and training with the options of a setting; one that neither has is refused."""
-    chosen: list[Any] = [data, config, model]
-    names = [[f.name for f in dataclasses.fields(each)] for each in chosen]
-    for name in setting:
-        if not any(name in own for own in names):
-            raise unknown_name("option of a setting", name, [name for own in names for name in own])
-    left = dict(setting)
-    for at, own in enumerate(names):
-        taken = {name: left.pop(name) for name in own if name in left}
-        chosen[at] = dataclasses.replace(chosen[at], **taken)
-    return chosen[0], chosen[2], chosen[1]
-
-
 def tuned(data: Data, model: ModelConfig, config: TrainConfig) -> tuple[Data, ModelConfig, TrainConfig]:
-    """The same for the setting chosen for these data; unchanged where none is (other tasks, other horizons)."""
+    """Data options, model and training with the setting chosen for these data; unchanged where none is."""
     dataset, horizon, variables = (getattr(data, field, None) for field in ("dataset", "horizon", "variables"))
     chosen: Mapping[Any, str] = CHOSEN.get(str(variables), {})
     if (dataset, horizon) not in chosen:
         return data, model, config
-    return apply(data, model, config, complete(chosen[dataset, horizon]))
+    return apply(data, model, config, {**COMMON, **SETTINGS[chosen[dataset, horizon]]})
 
 
-def arguments(setting: Setting) -> list[str]:
-    """A setting as options of `wavessm train`.
+def apply(
+    data: Data, model: ModelConfig, config: TrainConfig, setting: Mapping[str, Any]
+) -> tuple[Data, ModelConfig, TrainConfig]:
+    """The same with the options of one setting; a name that several have is an option of the first that has it."""
+    left = dict(setting)
 
-    >>> arguments({"direct": True, "future_calendar": False, "lr": 0.001, "context": None})
-    ['--direct', '--no-future-calendar', '--lr', '0.001', '--context', 'None']
-    """
-    words: list[str] = []
-    for name, value in setting.items():
-        if not isinstance(value, bool | int | float | str | None):
-            raise OptionError(f"setting: {name} is {value!r}, expected a number, a word, true or false.")
-        option = name.replace("_", "-")
-        words += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
-    return words
+    def changed(options: Any) -> Any:
+        return dataclasses.replace(options, **{name: left.pop(name) for name in vars(options) if name in left})
+
+    data, config = changed(data), changed(config)
+    return data, changed(model), config
