@@ -1,11 +1,14 @@
 """The page of `wavessm explore` without a browser: links, pictures, the lines that make them, and what it refuses."""
 
 import base64
+import http.client
 import io
+import itertools
 import json
 import os
 import socket
 import sys
+import threading
 import wave
 from dataclasses import replace
 from pathlib import Path
@@ -559,6 +562,94 @@ def test_callbacks_answer_over_http(allowed):
     assert found["title-left"]["children"] == "morlet, N = 16, scaled"
     assert len(found["coverage-left"]["figure"]["data"]) == 2
     assert found["link"]["data"] == "?n=16"
+
+
+def call(page, name, **values):
+    """The body of the callback whose outputs include `name`, as the browser sends it."""
+    key = next(key for key in page.callback_map if name in key)
+    known = page.callback_map[key]
+
+    def filled(parts):
+        return [{**part, "value": values.get(part["id"])} for part in parts]
+
+    outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in key.strip(".").split("...")]
+    body = {"output": key, "outputs": outputs if key.startswith("..") else outputs[0]}
+    return {**body, "inputs": filled(known["inputs"]), "state": filled(known["state"]), "changedPropIds": []}
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 629145600", "Transfer-Encoding: chunked"])
+def test_requests_that_are_too_large_get_one_line(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(app, "MOST_BYTES", 2**20)
+    server = make_server(ExploreOptions((tmp_path,), port=0, keep=tmp_path / "keep"))
+    threading.Thread(target=server.handle_request, daemon=True).start()
+    lines = ["POST /_dash-update-component HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", length]
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+            client.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+            client.sendall(b"200001\r\n" + b"7" * (2**21 + 1) + b"\r\n0\r\n\r\n")
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            text = answer.read()
+    finally:
+        server.server_close()
+    assert answer.status == 413
+    assert text == b"413 Request Entity Too Large: the request is too large; expected at most 1 MiB.\n"
+
+
+def test_the_largest_upload_still_fits_into_a_request():
+    assert app.MOST_BYTES > 4 / 3 * LARGEST + 10_000
+
+
+@pytest.mark.parametrize("body", [{}, [], 5, {"output": "x", "inputs": []}, {"output": {"a": 1}}])
+def test_what_is_no_request_of_the_page_gets_one_line(allowed, body):
+    client = app.make_app(allowed).server.test_client()
+    answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+    assert (answer.status_code, answer.text) == (400, "400 Bad Request: not a request of this page.\n")
+
+
+@pytest.mark.parametrize("part", ["inputs", "state", "outputs", "changedPropIds"])
+@pytest.mark.parametrize("value", [7, [], [{}], [[1]], "x", None])
+def test_a_request_with_a_damaged_part_gets_one_line(allowed, part, value):
+    page = app.make_app(allowed)
+    body = {**call(page, "run-loss.figure", **app.values_of(State())), part: value}
+    fine = part == "changedPropIds" and value in ([], "x")
+    with page.server.test_client() as client:
+        answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+    assert answer.status_code in ((200, 400) if fine else (400,))
+    assert answer.status_code == 200 or answer.text.count("\n") == 1
+
+
+BAD_VALUES = (None, [], {}, [1], [None, 2], ["a", "b"], [1e9, 1e9], "1", 1e308, -1, True, {"a": [1]})
+
+
+@pytest.mark.parametrize("name", ["range", "mask", "auto", "n", "window", "view", "channel", "signal", "family", "run"])
+def test_malformed_values_of_controls_are_one_line_on_the_page(allowed, name):
+    page = app.make_app(allowed)
+    client = page.server.test_client()
+    for value, view in itertools.product(BAD_VALUES, ("frame", "memory")):
+        values = {**app.values_of(State(n=8, view=view)), "auto": [], name: value}
+        answer = client.post(
+            "/_dash-update-component", json=call(page, "coverage-left.figure", **values), base_url="http://127.0.0.1"
+        )
+        assert answer.status_code == 200, f"{name} = {value!r}"
+        message = json.loads(answer.data)["response"]["message-left"]["children"]
+        assert "\n" not in message
+    files = [None, 5, "x", [], {"name": 3}, {"name": "a.csv", "size": "much"}, {"name": "a.csv", "size": [1]}]
+    for kind, file in itertools.product(("atoms", "signal"), files):
+        body = call(page, f"message-{kind}", **{f"{kind}-file": file})
+        assert client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1").status_code == 200
+    for name, part in (("lines.children", "asked"), ("message-link", "url"), ("channel.value", "signal")):
+        for value in BAD_VALUES:
+            body = call(page, name, **{part: value})
+            answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+            assert answer.status_code == 200, f"{part} = {value!r}"
+
+
+def test_unknown_files_of_the_page_are_not_found(allowed):
+    client = app.make_app(allowed).server.test_client()
+    for path in ("/_dash-component-suites/dash/deps/x.js", "/_dash-component-suites/nobody/x.js"):
+        answer = client.get(path, base_url="http://127.0.0.1")
+        assert (answer.status_code, answer.text.count("\n")) == (404, 1)
 
 
 def test_it_listens_on_the_loopback_address_and_says_when_a_port_is_taken(tmp_path, capsys):

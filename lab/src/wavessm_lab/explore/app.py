@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from dash import Dash, Input, Output, html, no_update
 from dash import State as DashState
+from dash.exceptions import DependencyException
 from flask import Response, abort, request
+from werkzeug.exceptions import HTTPException
 
 from wavessm.errors import DataError, WaveSSMError
 from wavessm_lab.explore import figures, page, run_figures, runs, stream_figures
 from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
 from wavessm_lab.explore.lines import lines_of
 from wavessm_lab.explore.signals import read_atoms, read_file, signal_of
-from wavessm_lab.explore.state import FILE, USUAL_SPAN, State
+from wavessm_lab.explore.state import FILE, USUAL_SPAN, State, read_value
 from wavessm_lab.explore.stream import mask_of, stream_of
 from wavessm_lab.explore.study import choice_of, study
 
@@ -40,6 +42,8 @@ POLICY = (
     "img-src 'self' data: blob:; frame-ancestors 'none'"
 )
 HOSTS = ("127.0.0.1", "localhost")
+MOST_BYTES = 2 * LARGEST
+"""Of a request: an upload is written in base64."""
 NAMES = tuple(name for members in DRAW.values() for name in members)
 
 
@@ -48,7 +52,8 @@ def state_of(values: Mapping[str, Any]) -> State:
     given = {name: values[name] for name in page.CONTROLS}
     given["other"], given["run"] = given["other"] or "", given["run"] or ""
     if not values["auto"]:
-        given["low"], given["high"] = (float(f"{2.0**power:.6g}") for power in values["range"])
+        powers = np.clip(read_value("range", values["range"], (0.0, 0.0)), page.LOWEST, page.HIGHEST)
+        given["low"], given["high"] = (float(f"{2.0**power:.6g}") for power in powers)
     return State.from_values(given)
 
 
@@ -144,10 +149,10 @@ def draw_run(allowed: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]
 def receive(allowed: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> tuple[str, str]:
     """An upload: its name in the state and a message, one of them empty."""
     try:
-        if not file or not isinstance(file.get("name"), str):
+        if not isinstance(file, dict) or not isinstance(file.get("name"), str):
             raise DataError("upload: no file came; try again.")
         if not isinstance(file.get("contents"), str):
-            size = float(file.get("size") or 0) / 2**20
+            size = read_value("size", file.get("size") or 0, 0.0) / 2**20
             raise DataError(f"{file['name']}: {size:.1f} MiB, expected at most {LARGEST // 2**20} MiB; cut it.")
         read: Callable[[Path], Any] = read_atoms if kind == "atoms" else read_file
         path, _ = allowed.receive(file["name"], file["contents"], read)
@@ -203,18 +208,54 @@ def make_app(allowed: AllowedFiles) -> Dash:
 
 
 def _guard(app: Dash) -> None:
-    """Answer only those who call this machine by its own name, and load nothing from elsewhere."""
+    """Answer only well-formed requests of bounded size to this machine's own name, and load nothing from elsewhere."""
+    app.server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
 
     @app.server.before_request
-    def own_name() -> None:
+    def check() -> None:
         if request.host.rpartition(":")[0] not in HOSTS and request.host not in HOSTS:
             abort(403)
+        if request.path == "/_dash-update-component" and not _well_formed(app, request.get_json()):
+            abort(400, "not a request of this page.")
 
     @app.server.after_request
     def policy(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
+
+    @app.server.errorhandler(HTTPException)
+    def refuse(reason: HTTPException) -> Any:
+        if reason.code == 413:
+            reason.description = f"the request is too large; expected at most {MOST_BYTES // 2**20} MiB."
+        return Response(f"{reason.code} {reason.name}: {reason.description}\n", reason.code, mimetype="text/plain")
+
+    @app.server.errorhandler(DependencyException)
+    def missing(reason: DependencyException) -> Any:
+        return Response("404 Not Found: no such file of the page.\n", 404, mimetype="text/plain")
+
+
+def _well_formed(app: Dash, body: Any) -> bool:
+    """Whether a call names a callback of the page and brings the inputs, states and outputs of it."""
+    if not isinstance(body, dict) or str(body.get("output")) not in app.callback_map:
+        return False
+    wanted = app.callback_map[body["output"]]
+
+    def named(parts: Any) -> list[tuple[Any, Any]]:
+        listed = parts if isinstance(parts, list) else [parts]
+        return [(part.get("id"), part.get("property")) for part in listed if isinstance(part, dict)]
+
+    parts = body["output"].strip(".").split("...")
+    outputs = [(name, prop.partition("@")[0]) for name, _, prop in (part.rpartition(".") for part in parts)]
+    given = [(name, str(prop).partition("@")[0]) for name, prop in named(body.get("outputs"))]
+    changed = body.get("changedPropIds", [])
+    return (
+        named(body.get("inputs")) == named(wanted["inputs"])
+        and named(body.get("state", [])) == named(wanted["state"])
+        and given == outputs
+        and isinstance(changed, list)
+        and all(isinstance(name, str) for name in changed)
+    )
 
 
 def _inputs() -> dict[str, Input]:
@@ -246,7 +287,7 @@ def _connect(app: Dash, allowed: AllowedFiles) -> None:
         return draw_run(allowed, {**others, **values})
 
     @app.callback(Output("lines", "children"), Input("asked", "data"), prevent_initial_call=True)
-    def lines(link: str) -> str:
+    def lines(link: Any) -> str:
         return show_lines(allowed, link)
 
     controls = {name: Output(name, "value") for name in (*page.CONTROLS, "auto", "range", "time")}
@@ -262,32 +303,23 @@ def _connect(app: Dash, allowed: AllowedFiles) -> None:
 
 
 def _connect_uploads(app: Dash, allowed: AllowedFiles) -> None:
-    @app.callback(
-        Output("family", "options", allow_duplicate=True),
-        Output("other", "options", allow_duplicate=True),
-        Output("family", "value", allow_duplicate=True),
-        Output("message-atoms", "children"),
-        Input("atoms-file", "data"),
-        DashState("other", "value"),
-        prevent_initial_call=True,
-    )
-    def atoms(file: dict[str, Any] | None, other: str | None) -> tuple[Any, ...]:
-        name, message = receive(allowed, file, "atoms")
-        if not name:
-            return no_update, no_update, no_update, message
-        options = page.family_options(allowed, name, other or "")
-        return options, options, name, ""
+    def connect(kind: str, lists: tuple[str, ...], options: Callable[..., Any]) -> None:
+        """An upload of a kind becomes the value of the first list, and a choice of all of them."""
 
-    @app.callback(
-        Output("signal", "options", allow_duplicate=True),
-        Output("signal", "value", allow_duplicate=True),
-        Output("message-signal", "children"),
-        Input("signal-file", "data"),
-        prevent_initial_call=True,
-    )
-    def signal(file: dict[str, Any] | None) -> tuple[Any, ...]:
-        name, message = receive(allowed, file, "signal")
-        return (page.signal_options(allowed, name), name, "") if name else (no_update, no_update, message)
+        @app.callback(
+            [*(Output(name, "options", allow_duplicate=True) for name in lists),
+             Output(lists[0], "value", allow_duplicate=True), Output(f"message-{kind}", "children")],
+            Input(f"{kind}-file", "data"), [DashState(name, "value") for name in lists[1:]], prevent_initial_call=True,
+        )  # fmt: skip
+        def arrived(file: Any, *others: str | None) -> list[Any]:
+            name, message = receive(allowed, file, kind)
+            if not name:
+                return [no_update] * (len(lists) + 1) + [message]
+            found = options(allowed, name, *(other for other in others if isinstance(other, str)))
+            return [found] * len(lists) + [name, ""]
+
+    connect("atoms", ("family", "other"), page.family_options)
+    connect("signal", ("signal",), page.signal_options)
 
     @app.callback(
         Output("channel", "options", allow_duplicate=True),
@@ -296,9 +328,9 @@ def _connect_uploads(app: Dash, allowed: AllowedFiles) -> None:
         DashState("channel", "value"),
         prevent_initial_call=True,
     )
-    def choose_channel(name: str, chosen: int | None) -> tuple[Any, ...]:
-        options = channels(allowed, name, 0)
-        return options, chosen if chosen is not None and chosen < len(options) else 0
+    def choose_channel(name: Any, chosen: Any) -> tuple[Any, ...]:
+        options = channels(allowed, str(name), 0)
+        return options, chosen if isinstance(chosen, int) and 0 <= chosen < len(options) else 0
 
 
 def _connect_browser(app: Dash) -> None:

@@ -90,23 +90,25 @@ class State:
     def from_values(cls, values: Mapping[str, Any]) -> State:
         """Return the state of the page's controls; an empty control stands for its default."""
         usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
-        given = {name: _like(name, value, usual[name]) for name, value in values.items() if value is not None}
+        given = {name: read_value(name, value, usual[name]) for name, value in values.items() if value is not None}
         return cls(**{**usual, **given}).check()
 
     @classmethod
-    def from_link(cls, search: str | None) -> tuple[State, str]:
+    def from_link(cls, search: Any) -> tuple[State, str]:
         """Return the state of a link, and one line about a part that could not be used, or "".
 
         >>> State.from_link("?n=32&measure=scald")
         (State(view='frame', ..., n=32, measure='scaled', ...), "link: unknown measure 'scald': did you mean...")
         """
+        if not isinstance(search, str | None):
+            return cls(), f"link: {type(search).__name__}, expected text as in ?view=memory&n=96."
         state, complaint = cls(), ""
         usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, text in parse_qsl((search or "").removeprefix("?"), keep_blank_values=True):
             try:
                 if name not in usual:
                     raise unknown_name("part", name, usual)
-                value = _like(name, text, usual[name])
+                value = read_value(name, text, usual[name])
                 state = dataclasses.replace(state, **{name: value}).check()
             except WaveSSMError as reason:
                 complaint = complaint or f"link: {reason}"
@@ -121,8 +123,8 @@ def _text(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _like(name: str, value: Any, usual: Any) -> Any:
-    """A value as the type of its default; text is read."""
+def read_value(name: str, value: Any, usual: Any) -> Any:
+    """Return a value as the type of its default; text is read."""
     try:
         if isinstance(usual, str):
             return str(value)
