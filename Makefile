@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test fuzz lint docs study figures bench clean
+.PHONY: setup demo test fuzz lint docs figures bench clean
 
 setup: .venv/.ready ## a ready virtual environment in .venv
 
@@ -27,10 +27,6 @@ lint: setup
 docs: setup ## the documentation in runs/docs; warnings are errors, no network is needed
 	$(BIN)/python -m sphinx -W --keep-going -n -q -d runs/doctrees docs runs/docs
 	@echo "open runs/docs/index.html"
-
-study: setup ## the tables and plots under results/
-	$(BIN)/python -m wavessm_lab.studies.conditioning --out results/frames
-	$(BIN)/python -m wavessm_lab.studies.memory --out results/memory
 
 figures: setup ## the paper's figures and studies in runs/figures
 	$(BIN)/wavessm figures --out runs/figures

@@ -215,6 +215,8 @@ def _guard(app: Dash) -> None:
     def check() -> None:
         if request.host.rpartition(":")[0] not in HOSTS and request.host not in HOSTS:
             abort(403)
+        if request.method == "POST" and request.content_length is None:
+            abort(411, "a request says how long it is.")
         if request.path == "/_dash-update-component" and not _well_formed(app, request.get_json()):
             abort(400, "not a request of this page.")
 

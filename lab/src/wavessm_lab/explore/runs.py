@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from wavessm.data.task import data_root, get_task
 from wavessm.errors import DataError, OptionError
@@ -158,7 +157,8 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
         output = _model(folder, stamp)(batch.x, lengths=batch.lengths, marks=batch.marks)
     info = run.info
     if info.kind == "forecast":
-        columns = _columns(run)
+        named = list(info.channels)  # the outputs of a forecast stand among its inputs
+        columns = [named.index(name) if name in named else place for place, name in enumerate(info.columns)]
         context = batch.x[0][:, columns] if max(columns) < batch.x.shape[-1] else None
         before = None if context is None else info.restore(context).double().numpy()
         predicted, true = info.restore(output[0]), info.restore(batch.y[0])
@@ -167,7 +167,11 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
         names = info.columns or tuple(f"y{k}" for k in range(output.shape[1]))
         predicted, true = info.restore(output), info.restore(batch.y)
         return Predictions(info.kind, names, predicted.double().numpy(), true.double().numpy())
-    return Predictions(info.kind, info.classes, _chances(info.kind, output), _truth(info.kind, batch.y, output))
+    if info.kind == "multilabel":
+        chances, labels = torch.sigmoid(output), batch.y
+    else:
+        chances, labels = torch.softmax(output, dim=1), torch.nn.functional.one_hot(batch.y.long(), output.shape[1])
+    return Predictions(info.kind, info.classes, chances.double().numpy(), labels.double().numpy())
 
 
 def _on_file(run: Run, path: Path) -> Predictions:
@@ -182,19 +186,3 @@ def _on_file(run: Run, path: Path) -> Predictions:
 @lru_cache(maxsize=4)
 def _model(folder: Path, stamp: int) -> SequenceModel:
     return Run.read(folder).load_model()
-
-
-def _columns(run: Run) -> list[int]:
-    """Where the outputs of a forecast stand among its inputs."""
-    named = list(run.info.channels)
-    return [named.index(name) if name in named else place for place, name in enumerate(run.info.columns)]
-
-
-def _chances(kind: str, output: Tensor) -> Array:
-    return (torch.sigmoid(output) if kind == "multilabel" else torch.softmax(output, dim=1)).double().numpy()
-
-
-def _truth(kind: str, y: Tensor, output: Tensor) -> Array:
-    """(cases, classes) of 0 and 1."""
-    labels = y if kind == "multilabel" else torch.nn.functional.one_hot(y.long(), output.shape[1])
-    return labels.double().numpy()

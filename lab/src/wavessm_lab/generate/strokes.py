@@ -57,6 +57,10 @@ class Stroke(NamedTuple):
 class Tables:
     """All that does not depend on the picture: candidate heads around a pivot, strokes, weights of turns.
 
+    stroke(direction)        the stroke in a direction; back(pick) that of a paddle drawn from its head to the pivot
+    weigh(direction)         weights of the candidate heads
+    first_starts(direction)  pixels where the first long path may begin
+
     The canvas has a border of `radius` pixels around the picture, so that no patch is ever cut; index = row · width +
     column of the canvas.
     """
@@ -76,9 +80,10 @@ class Tables:
         self.blank_start = self._frame(2 * style.seed_distance)
         self.edge = self._frame(1)
         self._candidates()
-        self.strokes: dict[float, Stroke] = {}
-        self.weights: dict[float, np.ndarray] = {}
-        self._starts: dict[float, np.ndarray] = {}
+        self.stroke = functools.cache(self._draw)
+        self.weigh = functools.cache(self._weigh)
+        self.first_starts = functools.cache(self._first_starts)
+        self.back = functools.cache(lambda pick: self.stroke(opposite(self.directions[pick])))
 
     def _frame(self, wide: int) -> np.ndarray:
         """1 along the borders of the picture, flat canvas."""
@@ -97,7 +102,6 @@ class Tables:
         self.directions = [float(turn) for turn in self.turns]
         self.head_index = ring @ (self.width, 1)
         self.patches = self.head_index[:, None] + self.patch  # (heads, pixels of a patch)
-        self._back: dict[int, Stroke] = {}
         y, x = np.mgrid[-self.margin : self.margin + 1, -self.margin : self.margin + 1]
         disc = (y * self.width + x)[y**2 + x**2 <= self.margin**2]
         self.around = self.head_index[:, None] + disc  # (heads, pixels of the disc)
@@ -127,31 +131,15 @@ class Tables:
         reach = np.arange(-half, half)
         return small.ravel(), (reach[:, None] * self.width + reach).ravel()
 
-    def weigh(self, direction: float) -> np.ndarray:
+    def _weigh(self, direction: float) -> np.ndarray:
         """cos² of the turn towards each candidate head, (heads,)."""
-        if direction not in self.weights:
-            turn = np.abs(self.turns - direction)
-            turn = np.minimum(np.minimum(turn, 2 * np.pi - turn) * self.style.continuity, np.pi / 2)
-            self.weights[direction] = np.cos(turn) ** 2
-        return self.weights[direction]
+        turn = np.abs(self.turns - direction)
+        turn = np.minimum(np.minimum(turn, 2 * np.pi - turn) * self.style.continuity, np.pi / 2)
+        return np.cos(turn) ** 2
 
-    def stroke(self, direction: float) -> Stroke:
-        """The stroke in a direction, drawn once."""
-        if direction not in self.strokes:
-            self.strokes[direction] = self._draw(direction)
-        return self.strokes[direction]
-
-    def back(self, pick: int) -> Stroke:
-        """The stroke of a paddle drawn from its head, a candidate, towards the pivot."""
-        if pick not in self._back:
-            self._back[pick] = self.stroke(opposite(self.directions[pick]))
-        return self._back[pick]
-
-    def first_starts(self, direction: float) -> np.ndarray:
-        """Pixels where the first long path may begin: its paddle keeps twice the seed distance from every border."""
-        if direction not in self._starts:
-            self._starts[direction] = free_starts(self.blank_start, self.pixels, self.stroke(direction).start)
-        return self._starts[direction]
+    def _first_starts(self, direction: float) -> np.ndarray:
+        """The first paddle keeps twice the seed distance from every border."""
+        return free_starts(self.blank_start, self.pixels, self.stroke(direction).start)
 
     def _draw(self, direction: float) -> Stroke:
         """A line drawn large, with a margin around it, and made small: the rims are grey."""

@@ -1,4 +1,4 @@
-"""Figures of `lab/steps.py`: error against N for both targets, and every method's reconstructions beside Legendre's."""
+"""Figures of `steps.py`: error against N for both targets, and every method's reconstructions beside Legendre's."""
 
 from __future__ import annotations
 

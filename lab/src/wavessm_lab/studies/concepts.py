@@ -42,8 +42,8 @@ def two_measures(points: int = 601, theta: float = 0.3) -> Drawing:
                 for k, atom in enumerate(bumps(window(t))):
                     inside = (window(t) >= 0) & (window(t) <= 1)
                     axis.plot(time[inside], 2 * (2 - place) + atom[inside], color=plt.cm.viridis(k / 5))
-                    points = {"time": time[inside][::5], "value": atom[inside][::5]}
-                    rows += table_rows(points, measure=name.split(":")[0], now=t, atom=k)
+                    drawn = {"time": time[inside][::5], "value": atom[inside][::5]}
+                    rows += table_rows(drawn, measure=name.split(":")[0], now=t, atom=k)
                 axis.axvline(t, ymin=(2 - place) / 3, ymax=(3 - place) / 3, color="0.5", linestyle=":")
                 axis.text(t - 0.008, 2 * (2 - place) + 1.15, f"now = {t:g}", ha="right", fontsize=8, color="0.4")
             axis.set(title=name, xlabel="time", xlim=(0, 1.02), yticks=[])

@@ -44,13 +44,15 @@ def measure(family: str, n: int, span: str) -> dict[str, Any]:
     """One row: condition numbers of a frame, raw and tight, and of its operators; NaN where atoms are dependent."""
     frame = frame_for(family, n, span)
     row = {"family": family, "range": span, "n": n, "rank": frame.rank(), "kappa_raw": frame.condition_number()}
-    tight = frame.tighten() if frame.rank() == n else None
-    row["kappa_tight"] = np.nan if tight is None else tight.condition_number()
+    if frame.rank() < n:
+        names = ("kappa_tight", *(f"{what}_{name}" for name in MEASURES for what in ("residual", "eigenvectors")))
+        return row | dict.fromkeys(names, np.nan)
+    tight = frame.tighten()
+    row["kappa_tight"] = tight.condition_number()
     for name in MEASURES:
-        operator = None if tight is None else make_operator(tight, name)
-        modes = operator and operator.to_diagonal(max_condition=float("inf"))
-        row[f"residual_{name}"] = np.nan if operator is None else operator.identity_residual()
-        row[f"eigenvectors_{name}"] = np.nan if modes is None else modes.condition_number
+        operator = make_operator(tight, name)
+        row[f"residual_{name}"] = operator.identity_residual()
+        row[f"eigenvectors_{name}"] = operator.to_diagonal(max_condition=float("inf")).condition_number
     return row
 
 

@@ -6,7 +6,7 @@
 Legendre keeps the N largest of TERMS coefficients of √(2n+1) P_n(2t − 1), in closed form: for the indicator of [s, 1]
 and x = 2s − 1, a_0 = 1 − s and a_n = (P_{n−1}(x) − P_{n+1}(x)) / (2 √(2n+1)). Gauss–Legendre quadrature, which is
 inexact on a jump, stands beside it. db6 keeps the N largest coefficients of a periodised transform at its deepest
-level. The dictionaries and the pursuit are in `lab/pursuit.py`; figures in `lab/budget.py`.
+level. The dictionaries and the pursuit are in `pursuit.py`; figures in `budget.py`.
 """
 
 from __future__ import annotations
@@ -119,30 +119,11 @@ def dwt_approximations(
 # -- dictionaries -------------------------------------------------------------------------------------------
 
 
-def _mexh(x: Array) -> Array:
-    square = x * x
-    return (1 - square) * np.exp(-square / 2)
-
-
-def _morl(x: Array) -> Array:
-    return np.exp(-x * x / 2) * np.cos(5 * x)
-
-
-def _gaus2(x: Array) -> Array:
-    square = x * x
-    return (4 * square - 2) * np.exp(-square)
-
-
-def _gaus3(x: Array) -> Array:
-    square = x * x
-    return x * (12 - 8 * square) * np.exp(-square)
-
-
 MOTHERS: dict[str, tuple[Callable[[Array], Array], float]] = {
-    "mexh": (_mexh, 9.5),
-    "morl": (_morl, 9.0),
-    "gaus2": (_gaus2, 6.7),
-    "gaus3": (_gaus3, 6.8),
+    "mexh": (lambda x: (1 - x * x) * np.exp(-x * x / 2), 9.5),
+    "morl": (lambda x: np.cos(5 * x) * np.exp(-x * x / 2), 9.0),
+    "gaus2": (lambda x: (4 * x * x - 2) * np.exp(-x * x), 6.7),
+    "gaus3": (lambda x: x * (12 - 8 * x * x) * np.exp(-x * x), 6.8),
 }
 """Mother wavelets as PyWavelets has them, up to a factor, and the reach beyond which they are below rounding."""
 
