@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,25 +55,14 @@ def official_s4(checkout: Path) -> Any:
     return s4
 
 
-@dataclass(frozen=True)
-class Size:
-    """A model of S4 blocks and its batches, for twelve channels and five labels."""
-
-    d_input, d_output = 12, 5
-    batch: int = 64
-    d_model: int = 256
-    n_layers: int = 6
-    d_state: int = 64
-
-
 class S4Model(nn.Module):
     """Encoder, pre-norm residual S4 blocks with batch norm, mean over time, decoder; channels first inside."""
 
-    def __init__(self, block: Callable[[], nn.Module], size: Size) -> None:
+    def __init__(self, blocks: list[nn.Module], d_model: int, d_input: int, d_output: int) -> None:
         super().__init__()
-        self.encoder, self.decoder = nn.Linear(size.d_input, size.d_model), nn.Linear(size.d_model, size.d_output)
-        self.blocks = nn.ModuleList(block() for _ in range(size.n_layers))
-        self.norms = nn.ModuleList(nn.BatchNorm1d(size.d_model) for _ in range(size.n_layers + 1))
+        self.encoder, self.decoder = nn.Linear(d_input, d_model), nn.Linear(d_model, d_output)
+        self.blocks = nn.ModuleList(blocks)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(d_model) for _ in range(len(blocks) + 1))
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, length, d_input)
         x = self.encoder(x).transpose(1, 2)
@@ -83,20 +71,20 @@ class S4Model(nn.Module):
         return self.decoder(self.norms[-1](x).mean(-1))
 
 
-def s4_step(checkout: Path, size: Size, length: int, device: torch.device) -> Callable[[], None]:
-    """One training step of an `S4Model`, forward to optimiser, on random cases with several labels."""
-    s4 = official_s4(checkout)
+def s4_step(checkout: Path, size: dict[str, int], shape: tuple[int, int, int], device: torch.device) -> Callable:
+    """One training step of an `S4Model`, forward to optimiser, on random cases with several labels.
 
-    def block() -> nn.Module:
-        return s4.S4Block(
-            size.d_model, bidirectional=True, transposed=True, dropout=0.1, tie_dropout=True, mode="dplr", init="legs",
-            d_state=size.d_state,
-        )  # fmt: skip
-
-    model = S4Model(block, size).to(device)
+    size   d_model, d_state, n_layers and batch;  shape  (length, inputs, labels)
+    """
+    s4, (length, d_input, d_output) = official_s4(checkout), shape
+    options = {"bidirectional": True, "transposed": True, "dropout": 0.1, "tie_dropout": True, "mode": "dplr"}
+    blocks = [
+        s4.S4Block(size["d_model"], init="legs", d_state=size["d_state"], **options) for _ in range(size["n_layers"])
+    ]
+    model = S4Model(blocks, size["d_model"], d_input, d_output).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
-    x = torch.randn(size.batch, length, size.d_input, device=device)
-    y = torch.rand(size.batch, size.d_output, device=device).round()
+    x = torch.randn(size["batch"], length, d_input, device=device)
+    y = torch.rand(size["batch"], d_output, device=device).round()
 
     def step() -> None:
         F.binary_cross_entropy_with_logits(model(x), y).backward()

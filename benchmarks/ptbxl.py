@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from common import arguments, find_device, machine, mean_ms, report
-from peers import Size, s4_step
+from peers import s4_step
 from wavessm import ModelConfig
 from wavessm.training import TrainConfig
 from wavessm.training.dry_run import synthetic_step
@@ -47,7 +47,7 @@ def main() -> None:
                 key = f"wavessm {family}", precision, "CUDA graph" if graphs else "eager"
                 made[key] = lambda f=family, p=precision, g=graphs: our_step(f, p, g, size, device)
     if options.s4 is not None:
-        made["s4 dplr legs", "tf32", "eager"] = lambda: s4_step(options.s4, Size(**size), 1000, device)
+        made["s4 dplr legs", "tf32", "eager"] = lambda: s4_step(options.s4, size, (1000, 12, 5), device)
     rows = []
     for (name, precision, how), make in made.items():
         torch.manual_seed(0)

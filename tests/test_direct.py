@@ -272,8 +272,8 @@ def test_jobs_of_a_sweep_have_the_settings_of_their_commands(chosen):
     for job in jobs:
         given = read(*shlex.split(job.command)[3:])
         assert (given.model, given.training) == (job.model, job.config)
-        assert given.data == ForecastOptions(**job.options)
-    chosen = [job.options for job in jobs if job.model.direct]
+        assert given.data == ForecastOptions(**job.data)
+    chosen = [job.data for job in jobs if job.model.direct]
     direct = {(options["dataset"], options["horizon"], options["variables"]) for options in chosen}
     assert direct == {("WTH", 720, "uni"), ("ETTh1", 24, "uni"), ("WTH", 720, "multi")}
 

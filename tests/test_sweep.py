@@ -22,12 +22,17 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
+<<<<<<< HEAD
 from wavessm.training import TrainConfig, checkpoint
+=======
+from wavessm.training import checkpoint, results
+from wavessm.training.distributed import prepare_server
+>>>>>>> b73f83b (A job is the training command with its line; constants of pictures and dictionaries instead of options never varied; gallery with the memories)
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep import results
 from wavessm_lab.sweep.display import latest, summary, table
-from wavessm_lab.sweep.grid import Grid, Job, expand
+from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.sweep.job import SweepPaths
 from wavessm_lab.sweep.run import Local, SweepState, start_server
 
@@ -64,7 +69,7 @@ def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
     assert len(jobs) == 2 * 2 * 2 * 3 * 2 + 3 * 2
     assert len({job.name for job in jobs}) == len(jobs)
     last = [job for job in jobs if job.task == "forecast"][-1]
-    assert (last.options["dataset"], last.options["horizon"], last.options["variables"]) == ("WTH", 48, "multi")
+    assert (last.data["dataset"], last.data["horizon"], last.data["variables"]) == ("WTH", 48, "multi")
     assert (last.model.backbone, last.config.seed) == ("lstm", 1)
     exact = next(job for job in jobs if job.model.structure)
     assert (exact.model.family, exact.model.measure) == ("db6", "translated")
@@ -83,7 +88,7 @@ def test_the_command_of_a_job_is_the_job():
         recipe = words[words.index("--recipe") + 1]
         other = "" if given.config.lr == 0.01 and recipe == "paper" else f"+lr={given.config.lr}"
         assert given.recipe_name == f"{recipe}{other}+batch_size=7", "not to be taken for the plain recipe's"
-        assert (given.model, given.config, given.data) == (job.model, job.config, job.options)
+        assert (given.model, given.config, given.data) == (job.model, job.config, job.data)
         assert given.recipe_name == job.recipe_name
 
 
@@ -528,4 +533,4 @@ def test_names_in_the_table_are_those_of_the_vocabulary():
     row = results.described("forecast", {"dataset": "WTH", "horizon": 24, "variables": "uni"}, "paper", 1)
     assert (row["dataset"], row["horizon"], row["variables"]) == ("Weather", 24, "uni")
     assert ",".join(results.COLUMNS) == COLUMNS
-    assert isinstance(Job("window-copy", {}, "best", ws.ModelConfig(), TrainConfig(), "x").name, str)
+    assert jobs_of(1)[0].name.startswith("window-copy-")

@@ -20,7 +20,7 @@ from wavessm.data.parallel import in_order
 from wavessm.errors import DataError, check_int, unknown_name
 from wavessm.training.checkpoint import replacing, write_json
 from wavessm_lab.generate.snakes import draw_picture
-from wavessm_lab.generate.strokes import STYLES
+from wavessm_lab.generate.strokes import CONTOUR_LENGTH, DISTRACTOR_LENGTH, STYLES
 
 _BATCH = {32: 1000, 128: 200}
 
@@ -111,8 +111,8 @@ def _draw_batch(job: _PictureBatch) -> dict[str, float]:
         )
         Image.fromarray(picture.pixels).save(partial / f"sample_{i}.png")
         lines.append(
-            f"imgs/{job.batch} sample_{i}.png {i} {picture.label} {style.continuity} {style.contour_length} "
-            f"{style.distractor_length} {style.paddle_length} {style.thickness} {picture.margin} 1\n"
+            f"imgs/{job.batch} sample_{i}.png {i} {picture.label} {style.continuity} {CONTOUR_LENGTH} "
+            f"{DISTRACTOR_LENGTH} {style.paddle_length} {style.thickness} {picture.margin} 1\n"
         )
         own = {"pictures": 1, "joined": picture.label, "attempts": picture.attempts,
                "distractors": len(picture.distractors), "bright": float((picture.pixels > 0).mean()),

@@ -21,7 +21,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavessm_lab.generate.strokes import FREE, STYLES, Point, Tables, free_starts, move, opposite, tables
+from wavessm_lab.generate.strokes import (
+    CONTOUR_LENGTH,
+    DISTRACTOR_LENGTH,
+    DISTRACTOR_TRIALS,
+    FREE,
+    PADDLE_TRIALS,
+    STYLES,
+    Point,
+    Tables,
+    free_starts,
+    move,
+    opposite,
+    tables,
+)  # fmt: skip
 
 _CROSSING = 1.8  # two masks that add up to this have met
 _TOUCH = 0.5  # paths nearer than this, in pixels, touch
@@ -86,7 +99,7 @@ class _Path:
         below = chances.cumsum()
         if below[-1] < 1e-4:
             return False
-        for _ in range(table.style.paddle_trials):
+        for _ in range(PADDLE_TRIALS):
             pick = int(below.searchsorted(drawer.uniform() * below[-1], side="right"))
             stroke = table.back(pick)
             patch = table.patches[pick] + at
@@ -129,7 +142,7 @@ class _Drawer:
             return None
         first = _Path(self, tail, direction, style.contrast)
         other = _Path(self, second[0], second[1], style.contrast)
-        for _ in range(style.contour_length - 1):
+        for _ in range(CONTOUR_LENGTH - 1):
             if not first.grow() or not other.grow():
                 return None
         if not self.as_published:
@@ -142,7 +155,7 @@ class _Drawer:
     def _second_start(self, tail: Point) -> tuple[Point, float] | None:
         """At the seed distance from the first start, in any direction, pointing anywhere."""
         style = self.tables.style
-        for _ in range(style.paddle_trials):
+        for _ in range(PADDLE_TRIALS):
             direction, bearing = self.direction(), math.radians(int(self.uniform() * 360))
             there = (
                 round(tail[0] + style.seed_distance * math.sin(bearing)),
@@ -179,7 +192,7 @@ class _Drawer:
         if tail is None or not self._fits(tail, direction):
             return None
         path = _Path(self, tail, direction, style.distractor_contrast)
-        for _ in range(style.distractor_length - 1):
+        for _ in range(DISTRACTOR_LENGTH - 1):
             if not path.grow():
                 self.mask = before
                 return None
@@ -230,7 +243,7 @@ def draw_picture(size: int, rng: random.Random, as_published: bool = False) -> P
         pair = drawer.long_paths()
     short: list[_Path] = []
     for _ in range(style.distractors):
-        for _ in range(style.distractor_trials):
+        for _ in range(DISTRACTOR_TRIALS):
             path = drawer.short_path()
             if path is not None:
                 short.append(path)

@@ -15,12 +15,15 @@ import numpy as np
 from wavessm.data.datasets.pathfinder import pillow
 
 Point = tuple[int, int]
+CONTOUR_LENGTH, DISTRACTOR_LENGTH = 14, 4  # paddles
+PADDLE_TRIALS, DISTRACTOR_TRIALS = 3, 5
+PADDING, ANTIALIAS = 1, 2
 FREE = 0.3  # a pixel of the mask up to here is free for the start of a path
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """Settings of one set; lengths in pixels, `contour_length` and `distractor_length` in paddles."""
+    """Settings of one set; lengths in pixels."""
 
     size: int
     seed_distance: int
@@ -32,12 +35,6 @@ class Style:
     distractors: int
     contrast: float  # of paddles of the two long paths
     distractor_contrast: float
-    contour_length: int = 14
-    distractor_length: int = 4
-    padding: int = 1
-    antialias: int = 2
-    paddle_trials: int = 3
-    distractor_trials: int = 5
 
 
 STYLES = {
@@ -76,7 +73,7 @@ class Tables:
         inside[self.border : -self.border, self.border : -self.border] = 1
         self.inside = inside.ravel()
         self.pixels = np.flatnonzero(self.inside)
-        self.blank = self._frame(style.padding)
+        self.blank = self._frame(PADDING)
         self.blank_start = self._frame(2 * style.seed_distance)
         self.edge = self._frame(1)
         self._candidates()
@@ -112,7 +109,7 @@ class Tables:
 
     def far_end(self, point: Point, direction: float) -> tuple[float, float]:
         """Where a stroke drawn from a point ends in the large picture, in pixels of the small one."""
-        scale = self.style.antialias
+        scale = ANTIALIAS
         dy, dx = move((0, 0), direction, self.style.paddle_length * scale)
         return point[0] + dy / scale, point[1] + dx / scale
 
@@ -124,7 +121,7 @@ class Tables:
     def disc(self) -> tuple[np.ndarray, np.ndarray]:
         """A marker, drawn large and made small: values and offsets on the canvas, flat."""
         Image = pillow()
-        half, scale = math.ceil(self.style.marker_radius) + 3, self.style.antialias
+        half, scale = math.ceil(self.style.marker_radius) + 3, ANTIALIAS
         y, x = np.ogrid[-half * scale : half * scale, -half * scale : half * scale]
         large = Image.fromarray(np.where(x**2 + y**2 <= (self.style.marker_radius * scale) ** 2, 255, 0).astype("u1"))
         small = np.asarray(large.resize((2 * half, 2 * half), Image.Resampling.LANCZOS)) / 255.0
@@ -146,7 +143,7 @@ class Tables:
         Image = pillow()
         from PIL import ImageDraw
 
-        style, scale, side = self.style, self.style.antialias, 2 * self.radius + 1
+        style, scale, side = self.style, ANTIALIAS, 2 * self.radius + 1
         centre = self.radius * scale
         large = Image.new("L", (2 * centre + 1, 2 * centre + 1), 0)
         end = move((centre, centre), direction, style.paddle_length * scale)

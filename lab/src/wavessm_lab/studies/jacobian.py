@@ -82,7 +82,7 @@ def jacobian_of_morlet(n: int = 100, length: int = 400, horizon: float = 4.0) ->
 def jacobian_of_families(n: int = 100, length: int = 400) -> Drawing:
     """The same for every family and the two baselines, sorted by centre."""
     rows: list[dict[str, Any]] = []
-    spreads = {}
+    spreads: dict[str, float] = {}
     with canvas() as plt:
         figure, axes = plt.subplots(2, 4, figsize=(11, 6.2), sharex=True, sharey=True)
         for axis, family in zip(axes.flat, LABELS, strict=False):

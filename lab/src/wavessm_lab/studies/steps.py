@@ -130,14 +130,12 @@ MOTHERS: dict[str, tuple[Callable[[Array], Array], float]] = {
 
 @dataclass(frozen=True)
 class Atoms:
-    """A dictionary over a grid: geometric scales from `finest` grid steps to `coarsest`, and uniform shifts."""
+    """A dictionary over a grid: geometric scales from two grid steps to a quarter of the window, and uniform shifts."""
 
     wavelet: str
     length: int = 2048
     scales: int = 48
     shifts: int = 512
-    finest: float = 2.0
-    coarsest: float = 0.25
     constant: bool = False
 
 
@@ -147,7 +145,7 @@ def dictionary(atoms: Atoms) -> Dictionary:
     if atoms.wavelet not in MOTHERS:
         raise unknown_name("wavelet", atoms.wavelet, MOTHERS)
     mother, reach = MOTHERS[atoms.wavelet]
-    scales = np.geomspace(atoms.finest / (atoms.length - 1), atoms.coarsest, atoms.scales)
+    scales = np.geomspace(2 / (atoms.length - 1), 0.25, atoms.scales)
     shifts = np.linspace(0, 1, atoms.shifts)
     return cwt_dictionary(mother, reach, atoms.length, scales, shifts, atoms.constant)
 

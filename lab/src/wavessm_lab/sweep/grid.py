@@ -13,14 +13,13 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wavessm.cli.train import read
+from wavessm.cli.train import TrainCommand, read
 from wavessm.data import get_task
 from wavessm.data.datasets.forecast import ALIASES, SETS
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
-from wavessm.training.config import TrainConfig
 
 _BACKBONES = ("lstm", "transformer")
 
@@ -91,21 +90,16 @@ def _as_tuple(value: Any, name: str) -> tuple[Any, ...]:
         raise OptionError(f"{name} are {','.join(map(str, values))}, expected whole numbers, as in 0,1,2.") from None
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run of a sweep."""
+@dataclass(frozen=True, kw_only=True)
+class Job(TrainCommand):
+    """One run of a sweep, with the command line that it stands for."""
 
-    task: str
-    options: dict[str, Any]
-    recipe_name: str
-    model: ModelConfig
-    config: TrainConfig
     command: str
 
     @property
     def name(self) -> str:
         """A readable name, unique to this command: that of its folder."""
-        parts = [self.task, self.options.get("dataset"), self.options.get("horizon"), label(self.model),
+        parts = [self.task, self.data.get("dataset"), self.data.get("horizon"), label(self.model),
                  self.recipe_name.partition("+")[0], f"s{self.config.seed}",
                  hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
         return "-".join(str(part) for part in parts if part)
@@ -113,7 +107,7 @@ class Job:
     @property
     def memory_key(self) -> str:
         """What its memory depends on: everything but the seed."""
-        return repr((self.task, sorted(self.options.items()), self.model, replace(self.config, seed=0)))
+        return repr((self.task, sorted(self.data.items()), self.model, replace(self.config, seed=0)))
 
 
 def label(model: ModelConfig) -> str:
@@ -147,8 +141,8 @@ def expand(grid: Grid) -> list[Job]:
             for variant, seed in itertools.product(grid.variants, grid.seeds):
                 fields: dict[str, Any] = variant_fields(variant)
                 command = shlex.join(["wavessm", "train", *words, *_words({**fields, "seed": seed})])
-                model, config = given.model.replace(**fields), replace(given.config, seed=seed)
-                jobs[command] = Job(task, given.data, given.recipe_name, model, config, command)
+                changed = {"model": given.model.replace(**fields), "config": replace(given.config, seed=seed)}
+                jobs[command] = Job(**{**vars(given), **changed}, command=command)
     return list(jobs.values())
 
 

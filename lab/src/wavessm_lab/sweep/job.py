@@ -72,7 +72,7 @@ def _trained(job: Job, folder: Path) -> Run:
     if (folder / "run.json").exists():
         return resume(folder, show=False)
     shutil.rmtree(folder, ignore_errors=True)
-    return train(job.task, job.options, job.model, job.config, folder, job.recipe_name, show=False)
+    return train(job.task, job.data, job.model, job.config, folder, job.recipe_name, show=False)
 
 
 def record_failure(job: Job, paths: SweepPaths, reason: str) -> None:
@@ -80,7 +80,7 @@ def record_failure(job: Job, paths: SweepPaths, reason: str) -> None:
     from wavessm.training.record import environment
 
     model = job.model
-    row = results.described(job.task, job.options, job.recipe_name, job.config.seed) | {
+    row = results.described(job.task, job.data, job.recipe_name, job.config.seed) | {
         **results.model_name(model.backbone, model.family),
         "measure": model.measure,
         "structure": model.structure,
@@ -135,6 +135,6 @@ def measure(job: Job, answers: Any) -> None:
 
     _leave_the_terminal()
     try:
-        answers.put(estimate_run(job.task, job.options, job.model, job.config).memory)
+        answers.put(estimate_run(job.task, job.data, job.model, job.config).memory)
     except Exception:
         answers.put(0)
