@@ -22,12 +22,7 @@ import wavessm as ws
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
-<<<<<<< HEAD
-from wavessm.training import TrainConfig, checkpoint
-=======
-from wavessm.training import checkpoint, results
-from wavessm.training.distributed import prepare_server
->>>>>>> b73f83b (A job is the training command with its line; constants of pictures and dictionaries instead of options never varied; gallery with the memories)
+from wavessm.training import checkpoint
 from wavessm_lab.cli import sweep as command
 from wavessm_lab.sweep import job as jobs
 from wavessm_lab.sweep import results
