@@ -1,4 +1,4 @@
-"""Spot keywords in WAV files, then live: train on files, export the stream, hear a recording in chunks.
+"""Spot keywords in WAV files, then live: train on files, export the stream, read a recording in chunks.
 
     python examples/keywords.py [FOLDER]
 

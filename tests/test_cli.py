@@ -79,7 +79,7 @@ def test_every_command_of_the_newcomers_path_runs(tmp_path, monkeypatch, capsys)
     assert (tmp_path / "predictions.png").stat().st_size > 5000
     streamed = rows_of(next(text for line, text in said.items() if " < " in line))
     assert [int(row["samples"]) for row in streamed] == [20, 40, 60, 80, 100]
-    for name in ("low", "middle", "high"):  # heard whole, a stream says what the file says
+    for name in ("low", "middle", "high"):  # at its end a stream has the output of the file
         assert float(streamed[-1][name]) == pytest.approx(float(table[0][name]), abs=2e-3)
 
 
@@ -476,7 +476,7 @@ def test_columns_that_pandas_counted_are_names(ready, tmp_path, capsys, monkeypa
     assert said[1] == said[3]
 
 
-def test_named_channels_are_heard_in_the_order_of_training(tmp_path, capsys):
+def test_named_channels_are_read_in_the_order_of_training(tmp_path, capsys):
     records, run = miniatures.wfdb_folder(tmp_path / "records"), str(tmp_path / "run")
     assert main(["train", "wfdb", str(records), "--out", run, "--steps", "1", *SMALL]) == 0
     signal = read_signal(records / "rec000.hea").values
@@ -527,7 +527,7 @@ def test_a_growing_wav_is_followed_to_its_end(ready, tmp_path, capsys):
         assert float(streamed[-1][name]) == pytest.approx(float(whole[name]), abs=2e-3)
 
 
-def test_what_follows_the_sound_of_a_finished_wav_is_not_heard(tmp_path):
+def test_what_follows_the_sound_of_a_finished_wav_is_not_read(tmp_path):
     path = miniatures.write_wav(tmp_path / "x.wav", np.linspace(-0.5, 0.5, 50))
     sound = path.read_bytes()
     for more, samples in (
@@ -536,14 +536,14 @@ def test_what_follows_the_sound_of_a_finished_wav_is_not_heard(tmp_path):
         (b"", 50),
     ):
         path.write_bytes(sound + more)
-        heard = np.concatenate(list(follow_wav(path, idle=0, chunk=16)))
-        assert len(heard) == samples
-        np.testing.assert_allclose(heard[:50, 0], np.linspace(-0.5, 0.5, 50), atol=1e-4)
+        streamed = np.concatenate(list(follow_wav(path, idle=0, chunk=16)))
+        assert len(streamed) == samples
+        np.testing.assert_allclose(streamed[:50, 0], np.linspace(-0.5, 0.5, 50), atol=1e-4)
     path.write_bytes(sound[:40] + bytes(4) + sound[44:] + b"LIST")  # a header that says nothing
     assert len(np.concatenate(list(follow_wav(path, idle=0, chunk=16)))) == 52
 
 
-def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, capsys):
+def test_a_wav_at_half_the_rate_is_read_with_twice_the_step(ready, tmp_path, capsys):
     import soundfile
 
     source = sorted((ready / "wav").rglob("*.wav"))[0]
@@ -558,8 +558,8 @@ def test_a_wav_at_half_the_rate_is_heard_with_twice_the_step(ready, tmp_path, ca
     assert [float(said[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
     follow = ["predict", str(ready / "w"), "--follow", str(tmp_path / "half.wav"), "--idle", "0.2", "--chunk", "9999"]
     assert main(follow) == 0
-    heard = rows_of(capsys.readouterr().out)[-1]
-    assert [float(heard[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
+    streamed = rows_of(capsys.readouterr().out)[-1]
+    assert [float(streamed[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
     assert wav_rate(run, tmp_path / "half.wav") == 2
     assert wav_rate(run, source) == 1
     with pytest.raises(OptionError, match=r"rate is 4, but .* is at 4000 Hz and training was at 8000, which makes 2"):

@@ -180,11 +180,12 @@ def documentation_violations():
 
 
 def word_violations():
-    """Lines with a word that STYLE section 8 replaces."""
-    for path in modules():
+    """Lines of code, pages and examples with a word that STYLE section 8 replaces."""
+    pages = {path: "docs" for pattern in ("*.md", "docs/*.md", "examples/*.py") for path in ROOT.glob(pattern)}
+    for path, room in ({path: room_of(path) for path in modules()} | pages).items():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if found := WORDS.search(line):
-                yield room_of(path), f"{path.relative_to(ROOT)}:{number}: {found[0]!r}"
+                yield room, f"{path.relative_to(ROOT)}:{number}: {found[0]!r}"
 
 
 RULES = {
