@@ -112,7 +112,7 @@ def test_a_set_is_unpacked_where_it_belongs_after_a_few_tries(listed, server, tm
 
 @pytest.mark.parametrize(
     ("trouble", "message"),
-    [("404", "the server refuses it .*404"), ("corrupt", "its SHA-256 is not .* changed by its publisher"),
+    [("404", "cannot download from 127.0.0.1:.*404"), ("corrupt", "its SHA-256 is not .* changed by its publisher"),
      ("cut", "cannot download from 127.0.0.1")],
 )  # fmt: skip
 def test_a_download_that_keeps_failing_leaves_nothing(listed, server, tmp_path, trouble, message):

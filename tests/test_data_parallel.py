@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 SCRIPT = """
-from wavessm.data.parallel import in_order
+from wavessm_lab.generate.parallel import in_order
 
 said = "(__import__('time').sleep(1), __import__('os').getpid())[1]"
 for answer in in_order(eval, [said, said, *["__import__('time').sleep(600)"] * 4], 2):

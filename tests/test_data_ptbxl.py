@@ -12,10 +12,9 @@ import miniatures
 from miniatures import load_ptbxl
 from wavessm.data import read_record
 from wavessm.data.datasets.ptbxl import LABELS
-from wavessm.data.files import import_wfdb
-from wavessm.errors import DataError, UnknownNameError
+from wavessm.errors import DataError, UnknownNameError, import_extra
 
-wfdb = import_wfdb()
+wfdb = import_extra("wfdb", "tests")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch
 from miniatures import load_forecast, load_image, load_ptbxl, load_speech, load_text
 from wavessm.data import baseline_scores, check_set, read_record
 from wavessm.data.datasets.forecast import SETS
-from wavessm.data.files import import_wfdb
+from wavessm.errors import import_extra
 
 ROOT = Path(os.environ.get("WAVESSM_DATA", "/nowhere"))
 
@@ -59,7 +59,7 @@ def test_ptbxl_has_the_classes_records_and_scale_of_version_1_0_3(task):
 
 @needs_ptbxl
 def test_real_records_read_as_wfdb_reads_them():
-    wfdb = import_wfdb()
+    wfdb = import_extra("wfdb", "tests")
     names = pd.read_csv(ROOT / "ptbxl" / "ptbxl_database.csv")["filename_lr"]
     for name in names[[0, 1, 777, 12_345, 21_798]]:
         expected = wfdb.rdrecord(str(ROOT / "ptbxl" / name))

@@ -7,8 +7,10 @@ knows nothing about wavessm can still catch them. Read next: `frames`.
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 import operator
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -53,6 +55,22 @@ class ConditionError(WaveSSMError):
 
 class MissingExtraError(WaveSSMError, ImportError):
     """A feature whose optional dependency is not installed."""
+
+
+def import_extra(name: str, purpose: str, extra: str = "train") -> Any:
+    """Return an optional package, or raise `MissingExtraError` with the extra that brings it.
+
+    Args:
+        name: The module to import.
+        purpose: What needs it, such as "WAV files".
+        extra: The extra of wavessm that installs it.
+    """
+    try:
+        with warnings.catch_warnings():  # of packages about each other
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ImportError as reason:
+        raise MissingExtraError(f"{purpose} need {name}; install it with pip install 'wavessm[{extra}]'.") from reason
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:

@@ -74,8 +74,7 @@ def check(arguments: list[str]) -> int:
 def fetch(arguments: list[str]) -> int:
     """Run `wavessm data fetch`; returns the exit status."""
     given = parse(FetchOptions, arguments, "wavessm data fetch")
-    from wavessm.data.fetch import fetch_set
-    from wavessm.data.published import get_published
+    from wavessm.data.published import fetch_set, get_published
     from wavessm.training import Progress
 
     official, root = get_published(given.name), data_root(given.root)

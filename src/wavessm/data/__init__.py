@@ -1,8 +1,8 @@
 """Data sets as training takes them: published ones in their publishers' layouts, and your own files.
 
-Read in this order: `task` (names, options, recipes), `source` (what a loader returns), `datasets/` (one file per set),
-`files` and `tables` (readers), `cases` and `windows` (from files to sets), `tokens`, `cache`, `crops`; `published` and
-`fetch` are behind `wavessm data`. Everything is imported on first use: `wavessm.data.tasks()` imports no torch.
+Read in this order: `task` (names, options, recipes), `info` and `source` (what a loader returns), `datasets/` (one file
+per set), `files` and `tables` (readers), `cases`, `windows` and `tokens` (from files to sets), `cache`, `crops`;
+`published` is behind `wavessm data`. Everything is imported on first use: `wavessm.data.tasks()` imports no torch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, lo
 _PLACES = {
     "baselines": ("ForecastErrors", "Linear", "Seasonal", "baseline_scores", "fit_linear", "score"),
     "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
-    "fetch": ("Fetched", "fetch_set"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
-    "published": ("Finding", "Published", "Row", "check_set", "list_sets"),
+    "published": ("Fetched", "Finding", "Published", "Row", "check_set", "fetch_set", "list_sets"),
     "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Source", "Tokens", "Windows"),
     "windows": ("Series",),
 }

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from wavessm.data.tables import LARGEST, counted, first_line, is_number, numbers, read_table
-from wavessm.errors import DataError, MissingExtraError
+from wavessm.errors import DataError, import_extra
 
 UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
 _MISSING = -32768  # WFDB's mark for "no sample" in format 16
@@ -89,26 +89,19 @@ def align(signal: Signal, channels: Sequence[str], units: Sequence[str], where: 
     Raises:
         DataError: other channels, or units that are no volts, millivolts or microvolts.
     """
-    values, here, wanted = (
-        signal.values,
-        [name.upper() for name in signal.channels],
-        [name.upper() for name in channels],
-    )
-    found = [unit_name(unit) for unit in signal.units]
+    values, found, expected = signal.values, list(map(unit_name, signal.units)), list(map(unit_name, units))
+    here, wanted = ([name.upper() for name in names] for names in (signal.channels, channels))
     if here and wanted and here != wanted:
         if sorted(here) != sorted(wanted):
             raise DataError(f"{where}: its channels are {', '.join(signal.channels)}, but the model was trained on "
                             f"{', '.join(channels)}.")  # fmt: skip
         order = [here.index(name) for name in wanted]
-        values, found = values[:, order], [found[i] for i in order] if found else []
-    expected = [unit_name(unit) for unit in units]
-    if not found or not expected or found == expected:
+        values, found = values[:, order], [found[i] for i in order if found]
+    if found == expected or len(found) != len(expected):
         return values
-    if len(found) != len(expected) or not {*found, *expected} <= VOLTS.keys():
-        raise DataError(
-            f"{where}: in {', '.join(found)}, but the model was trained on {', '.join(expected)}; convert it."
-        )
-    factors = [VOLTS[own] / VOLTS[other] for own, other in zip(found, expected, strict=True)]
+    if any(not {own, other} <= VOLTS.keys() for own, other in zip(found, expected, strict=True) if own != other):
+        raise DataError(f"{where}: in {', '.join(found)}, but the model was trained on {', '.join(expected)}.")
+    factors = [VOLTS.get(own, 1.0) / VOLTS.get(other, 1.0) for own, other in zip(found, expected, strict=True)]
     return to_float32(values * np.array(factors), where)
 
 
@@ -169,10 +162,7 @@ def wav_samples(path: Path, dtype: str) -> tuple[np.ndarray, int]:
     if header.size > size - header.start and header.size != UNKNOWN_SIZE and not rf64:
         raise DataError(f"{path}: truncated, {size - header.start:,} bytes of sound, expected {header.size:,} by its "
                         "header.")  # fmt: skip
-    try:
-        import soundfile
-    except ImportError as reason:
-        raise MissingExtraError("WAV files need soundfile; install it with pip install 'wavessm[train]'.") from reason
+    soundfile = import_extra("soundfile", "WAV files")
     try:
         return soundfile.read(path, dtype=dtype, always_2d=True)
     except (RuntimeError, OSError, ValueError) as reason:
@@ -369,19 +359,8 @@ def _check_sums(path: Any, header: Header, values: np.ndarray) -> None:
                             f"{lead.checksum & 0xFFFF}: damaged.")  # fmt: skip
 
 
-def import_wfdb() -> Any:
-    """Return the wfdb package, without what it makes pandas warn about."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import wfdb
-    except ImportError as reason:
-        raise MissingExtraError("this WFDB format needs the wfdb package: pip install 'wavessm[train]'.") from reason
-    return wfdb
-
-
 def _read_by_wfdb(path: str, header: Header) -> Signal:
-    wfdb = import_wfdb()
+    wfdb = import_extra("wfdb", "WFDB records of this format")
     whole = bool(header.leads) and all(lead.format.isdigit() for lead in header.leads)  # samples as they were stored
     try:
         with warnings.catch_warnings():

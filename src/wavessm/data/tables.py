@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wavessm.errors import DataError, MissingExtraError
+from wavessm.errors import DataError, import_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,11 +35,7 @@ _YEAR_LAST = re.compile(r"(\d\d?)[/.-](\d\d?)[/.-]\d{2,4}\b")
 
 def import_pandas() -> Any:
     """Return pandas, or raise `MissingExtraError` where it is not installed."""
-    try:
-        import pandas
-    except ImportError as reason:
-        raise MissingExtraError("tables need pandas; install it with pip install 'wavessm[train]'.") from reason
-    return pandas
+    return import_extra("pandas", "tables")
 
 
 def read_table(path: Path, index: bool = False, bare: bool = False, text: bool = False) -> pd.DataFrame:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wavessm.data.datasets.pathfinder import COUNT, LEVEL, RECORD, SIZES, pillow
-from wavessm.data.parallel import in_order
 from wavessm.errors import DataError, check_int, unknown_name
 from wavessm.training.checkpoint import replacing, write_json
+from wavessm_lab.generate.parallel import in_order
 from wavessm_lab.generate.snakes import draw_picture
 from wavessm_lab.generate.strokes import CONTOUR_LENGTH, DISTRACTOR_LENGTH, STYLES
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from wavessm.data.parallel import end_with_parent
 from wavessm.training import Interrupted, Run
+from wavessm_lab.generate.parallel import end_with_parent
 from wavessm_lab.sweep import results
 from wavessm_lab.sweep.grid import Job
 

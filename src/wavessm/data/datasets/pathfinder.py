@@ -19,7 +19,7 @@ from wavessm.data.files import inside
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Published
 from wavessm.data.task import PublishedOptions, Recipe, Task
-from wavessm.errors import DataError, MissingExtraError
+from wavessm.errors import DataError, import_extra
 
 ARENA = "https://github.com/google-research/long-range-arena"
 SIZES = {"pathfinder": 32, "pathx": 128}
@@ -118,11 +118,7 @@ def _read_all(folder: Path, size: int) -> Prepared:
 
 def pillow() -> Any:
     """Return Pillow's `Image` module, or raise an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as reason:
-        raise MissingExtraError("pictures need Pillow: pip install 'wavessm[train]'.") from reason
-    return Image
+    return import_extra("PIL.Image", "pictures")
 
 
 _PAPER = Recipe(
