@@ -83,7 +83,7 @@ def cached(
         options: other values that it depends on, JSON-able.
         build: prepares the arrays. Cached ones are views of files, private to this process.
     """
-    key = json.dumps({"files": fingerprint(files, folder), "format": 2, **options}, sort_keys=True)
+    key = json.dumps({"files": fingerprint(files, folder), "format": 3, **options}, sort_keys=True)
     place = Path(os.environ.get("WAVESSM_CACHE") or folder / ".wavessm-cache")
     place /= f"{name}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
     if place.is_dir():

@@ -15,7 +15,7 @@ import numpy as np
 
 from wavessm.data.cache import Prepared, cached
 from wavessm.data.files import Signal, unit_name
-from wavessm.data.info import DataInfo, DataSet, Scale
+from wavessm.data.info import DataInfo, DataSet, Scale, tuples
 from wavessm.errors import DataError
 
 PARTS = {
@@ -39,10 +39,7 @@ class Cases:
     source: str
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
-    channels: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
-    sampling_rate: float | None = None
-    skipped: tuple[str, ...] = ()
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)  # other fields of `DataInfo`
 
 
 def make_set(name: str, cases: Cases) -> DataSet:
@@ -60,23 +57,12 @@ def make_set(name: str, cases: Cases) -> DataSet:
     values[padded] = 0.0
     lengths = torch.from_numpy(cases.lengths) if padded.any() else None
     x, y = torch.from_numpy(values.astype(np.float32, copy=False)), torch.from_numpy(targets)
-    parts = {
-        part: Arrays(x[index], y[index], None if lengths is None else lengths[index]) for part, index in rows.items()
-    }
-    info = DataInfo(
-        cases.kind,
-        d_input=x.shape[2],
-        d_output=len(classes) or y.shape[1],
-        length=x.shape[1],
-        classes=classes,
-        channels=cases.channels,
-        units=cases.units,
-        scale=(tuple(mean.tolist()), tuple(std.tolist())),
-        target_scale=target_scale,
-        sampling_rate=cases.sampling_rate,
-        skipped=cases.skipped,
-    )
-    return DataSet(name, parts["train"], parts["val"], parts["test"], info)
+    train, val, test = (Arrays(x[i], y[i], None if lengths is None else lengths[i]) for i in rows.values())
+    scale = (tuple(mean.tolist()), tuple(std.tolist()))
+    d_output = len(classes) or y.shape[1]
+    info = DataInfo(cases.kind, x.shape[2], d_output, x.shape[1], classes, scale=scale, target_scale=target_scale,
+                    **cases.about)  # fmt: skip
+    return DataSet(name, train, val, test, info)
 
 
 def guess_kind(targets: np.ndarray) -> str:
@@ -236,10 +222,7 @@ def load_recordings(
         str(folder),
         listed.kind,
         listed.classes,
-        tuple(prepared.notes["channels"]),
-        tuple(prepared.notes["units"]),
-        prepared.notes["sampling_rate"],
-        skipped,
+        {"skipped": skipped, **{name: tuples(value) for name, value in prepared.notes["about"].items()}},
     )
     return make_set(name, cases)
 
@@ -269,8 +252,8 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
     values = np.zeros((len(signals), int(lengths.max()), one.values.shape[1]), np.float32)
     for row, signal in zip(values, signals.values(), strict=True):
         row[: len(signal.values)] = signal.values
-    notes = {"bad": bad, "sampling_rate": one.sampling_rate, "channels": one.channels, "units": one.units}
-    return Prepared({"values": values, "lengths": lengths}, notes)
+    about = {"sampling_rate": one.sampling_rate, "channels": one.channels, "units": one.units}
+    return Prepared({"values": values, "lengths": lengths}, {"bad": bad, "about": about})
 
 
 def _format(signal: Signal) -> str:

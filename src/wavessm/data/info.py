@@ -72,7 +72,7 @@ class DataInfo:
         >>> DataInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
         True
         """
-        values = {"sampling_rate" if name == "rate" else name: _tuples(value) for name, value in values.items()}
+        values = {"sampling_rate" if name == "rate" else name: tuples(value) for name, value in values.items()}
         if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
             raise OptionError(f"DataInfo: unknown field {unknown[0]!r}; written by another version of wavessm?")
         info = cls(**values)
@@ -97,8 +97,9 @@ def _is_scale(scale: Any) -> bool:
         return False
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+def tuples(value: Any) -> Any:
+    """Return JSON's lists, also those inside of lists, as tuples."""
+    return tuple(tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,31 +130,22 @@ def window_sets(
     if series.seconds is not None:
         marks, sizes = make_marks(series.seconds, calendar, minutes=(series.step or 3600) < 3600)
     columns = tuple(range(len(series.columns)))
-    sources = {}
+    sources = []
     for part, (begin, stop) in parts.items():
         first = begin if part == "train" else begin - context
         if stop - first < context + horizon or first < 0:
             raise DataError(f"{series.source}: the {part} part has {stop - begin} rows, too few for context {context} "
                             f"+ horizon {horizon}; give more rows, or a shorter context or horizon.")  # fmt: skip
         starts = torch.arange(first, stop - context - horizon + 1)
-        sources[part] = Windows(scaled, marks, context, horizon, columns, starts, future_calendar)
+        sources.append(Windows(scaled, marks, context, horizon, columns, starts, future_calendar))
     scale = (tuple(mean.tolist()), tuple(std.tolist()))
     info = DataInfo(
-        "forecast",
-        d_input=len(columns),
-        d_output=len(columns),
-        length=context,
-        horizon=horizon,
-        columns=series.columns,
-        channels=series.columns,
-        scale=scale,
-        target_scale=scale,
-        mark_sizes=sizes,
-        mark_width=0 if marks is None or calendar == "table" else marks.shape[1],
-        step=series.step,
+        "forecast", len(columns), len(columns), context, horizon=horizon, columns=series.columns,
+        channels=series.columns, scale=scale, target_scale=scale, mark_sizes=sizes,
+        mark_width=0 if marks is None or calendar == "table" else marks.shape[1], step=series.step,
         offset=series.offset,
-    )
-    return DataSet(name, sources["train"], sources["val"], sources["test"], info)
+    )  # fmt: skip
+    return DataSet(name, *sources, info)
 
 
 def _scale(series: Series, rows: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
