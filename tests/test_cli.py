@@ -491,6 +491,15 @@ def test_named_channels_are_read_in_the_order_of_training(tmp_path, capsys):
     assert same | {"file": ""} == turned | {"file": ""}
     assert main(["predict", run, str(tmp_path / "other.csv")]) == 2
     assert "its channels are V2, V3, but the model was trained on MLII, V1." in capsys.readouterr().err
+    text = (records / "rec000.hea").read_text()
+    for name, gain in (("milli", "1000/mV"), ("micro", "1/uV")):  # the same signal in other units
+        (records / f"{name}.hea").write_text(text.replace("1000.0(0)/mV", gain))
+    assert main(["predict", run, str(records / "milli.hea"), str(records / "micro.hea")]) == 0
+    milli, micro = rows_of(capsys.readouterr().out)
+    assert milli | {"file": ""} == micro | {"file": ""}
+    (tmp_path / "out.hea").write_text(text.replace("rec000.dat", "records/../../secret.dat"))
+    assert main(["predict", run, str(tmp_path / "out.hea")]) == 2
+    assert "secret.dat: outside of the folders that may be read" in capsys.readouterr().err
 
 
 def test_a_streamed_forecast_is_that_of_the_file(ready, monkeypatch, capsys):

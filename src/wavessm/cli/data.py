@@ -32,7 +32,7 @@ class CheckOptions(ListOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions(CheckOptions):
-    """Download a data set from its official source. An interrupted download is resumed."""
+    """Download a data set from its official source. A connection that fails is tried again."""
 
     timeout: float = 30.0
     """Seconds without a byte after which the connection is opened again."""
