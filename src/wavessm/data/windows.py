@@ -145,7 +145,8 @@ def window_sets(
         mark_width=0 if marks is None or calendar == "table" else marks.shape[1], step=series.step,
         offset=series.offset,
     )  # fmt: skip
-    return DataSet(name, *sources, info)
+    train, val, test = sources
+    return DataSet(name, train, val, test, info)
 
 
 def _scale(series: Series, rows: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
