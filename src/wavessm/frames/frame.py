@@ -143,9 +143,9 @@ class Frame:
     def _dual_and_tight(self) -> tuple[Frame, Frame]:
         self.require_full_rank()
         U, sigma, Vt = self._svd
-        Vt = Vt / np.sqrt(self.weights)
-        dual = Frame((U / sigma) @ Vt, self.quadrature, name=f"dual of {self.name}")
-        return dual, Frame(U @ Vt, self.quadrature, name=self.name)
+        root = np.sqrt(self.weights)  # divided by last: another rounding gives eigenvectors of operators another sign
+        dual = Frame((U / sigma) @ Vt / root, self.quadrature, name=f"dual of {self.name}")
+        return dual, Frame(U @ Vt / root, self.quadrature, name=self.name)
 
     # -- signals --------------------------------------------------------------------------------------------
 
