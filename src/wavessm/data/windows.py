@@ -99,6 +99,12 @@ def _waves(seconds: np.ndarray, year: bool) -> np.ndarray:
     return np.stack([*day, *week, *season, *(a * b for a in season for b in day[:4])], axis=1).astype(np.float32)
 
 
+def split_rows(rows: int) -> Parts:
+    """Return the rows of each part: the first 70 %, the next 10 % and the last 20 %."""
+    train, test = int(0.7 * rows), int(0.2 * rows)
+    return {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
+
+
 def window_sets(
     name: str,
     series: Series,

@@ -10,7 +10,7 @@ from typing import Literal
 from wavessm.data.info import DataSet
 from wavessm.data.tables import guess_dates, read_table
 from wavessm.data.task import OwnOptions, Recipe, Task
-from wavessm.data.windows import read_series, warn_of_gaps, window_sets
+from wavessm.data.windows import read_series, split_rows, warn_of_gaps, window_sets
 
 log = logging.getLogger("wavessm.data")
 
@@ -46,9 +46,7 @@ class CsvOptions(OwnOptions):
                 columns, dates = columns or others, None
         series = read_series(path, columns, dates)
         warn_of_gaps(series)
-        rows = len(series.values)
-        train, test = int(0.7 * rows), int(0.2 * rows)
-        parts = {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
+        parts = split_rows(len(series.values))
         return window_sets("csv", series, parts, self.context, self.horizon, self.calendar, self.future_calendar)
 
     def files(self) -> list[Path]:

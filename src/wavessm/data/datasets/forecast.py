@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from wavessm.data.cache import Prepared, cached
 from wavessm.data.info import DataSet
 from wavessm.data.published import Finding, Published, digest, expect
 from wavessm.data.tables import read_table
 from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
-from wavessm.data.windows import Parts, Series, read_series, window_sets
+from wavessm.data.windows import Parts, Series, read_series, split_rows, window_sets
 from wavessm.errors import DataError, OptionError, unknown_name
 
 Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
@@ -97,7 +94,7 @@ class ForecastOptions(PublishedOptions):
             raise OptionError(f"{self.dataset}: no context length is published for horizon {self.horizon} (only for "
                               f"{listed}); give context.")  # fmt: skip
         path, target = find_series(data_root(self.root), self.dataset, multi)
-        series = _read(path)
+        series = read_series(path, None, "date")
         if target not in series.columns:
             raise DataError(f"{path}: column {target!r}, the target of {self.dataset}, is missing.")
         series = series.only([name for name in series.columns if multi and name != target] + [target])
@@ -128,20 +125,8 @@ def _split_rows(known: ForecastSet, series: Series) -> Parts:
         if rows < train + val + test:
             raise DataError(f"{series.source}: {rows:,} rows, expected at least {train + val + test:,} (20 months); "
                             f"the whole file is published at {known.published}.")  # fmt: skip
-    else:
-        train, test = int(0.7 * rows), int(0.2 * rows)
-        val = rows - train - test
-    return {"train": (0, train), "val": (train, train + val), "test": (train + val, train + val + test)}
-
-
-def _read(path: Path) -> Series:
-    def build() -> Prepared:
-        series = read_series(path, None, "date")
-        return Prepared({"values": series.values, "seconds": series.seconds}, {"columns": series.columns})  # type: ignore[dict-item]
-
-    prepared = cached(path.stem, path.parent, [path], {}, build)
-    values, seconds = (np.array(prepared.arrays[name]) for name in ("values", "seconds"))
-    return Series(values, tuple(prepared.notes["columns"]), seconds, str(path))
+        return {"train": (0, train), "val": (train, train + val), "test": (train + val, train + val + test)}
+    return split_rows(rows)
 
 
 _PAPER = Recipe(

@@ -210,13 +210,9 @@ def _check(options: PtbxlOptions) -> list[Finding]:
         kept = table["strat_fold"][labels.any(axis=1)]
         parts = [int(kept.isin(list(folds)).sum()) for folds in FOLDS.values()]
         findings.append(expect(f"task {name}, classes and records per part", (len(found), *parts), (classes, *cases)))
-    names, bad = table[NAMES[rate]].tolist(), []
-    for name in names:
-        try:
-            _read(folder, name, rate)
-        except DataError as reason:
-            bad.append(str(reason))
-    findings += [Finding("problem", text) for text in bad[:20]]
+    names = table[NAMES[rate]].tolist()
+    bad = _read_all(folder, names, rate).notes["bad"]
+    findings += [Finding("problem", text) for text in list(bad.values())[:20]]
     if bad:
         findings.append(Finding("problem", f"{len(bad):,} bad records in all"))
     else:
