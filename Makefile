@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+FUZZ_SECONDS ?= 600
 
 .PHONY: setup demo test fuzz lint docs figures bench clean
 
@@ -16,8 +17,10 @@ demo: setup ## a wavelet and a polynomial state space learn side by side; five m
 test: setup ## every test, doctest and documentation snippet
 	$(BIN)/python -m pytest --numprocesses 2
 
-fuzz: setup ## the property tests with fresh random draws; no test starts after FUZZ_SECONDS (600)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 -m hypothesis tests
+fuzz: setup ## property tests with fresh random draws, then damaged files and requests; FUZZ_SECONDS (600) in all
+	HYPOTHESIS_PROFILE=fuzz FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 2)) \
+		$(BIN)/python -m pytest --numprocesses 2 -m hypothesis tests
+	$(BIN)/python tests/fuzz_damage.py --seconds $$(($(FUZZ_SECONDS) / 2))
 
 lint: setup
 	$(BIN)/ruff check .

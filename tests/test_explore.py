@@ -620,12 +620,12 @@ def test_what_is_no_request_of_the_page_gets_one_line(allowed, body):
 @pytest.mark.parametrize("value", [7, [], [{}], [[1]], "x", None])
 def test_a_request_with_a_damaged_part_gets_one_line(allowed, part, value):
     page = app.make_app(allowed)
-    body = {**call(page, "run-loss.figure", **app.values_of(State())), part: value}
-    fine = part == "changedPropIds" and value in ([], "x")
-    with page.server.test_client() as client:
-        answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
-    assert answer.status_code in ((200, 400) if fine else (400,))
-    assert answer.status_code == 200 or answer.text.count("\n") == 1
+    for name in ("run-loss.figure", "coverage-left.figure"):  # with states, and without
+        body = {**call(page, name, **app.values_of(State(n=8))), part: value}
+        answer = page.server.test_client().post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+        fine = value == [] and (part == "changedPropIds" or (part == "state" and name == "coverage-left.figure"))
+        assert answer.status_code == (200 if fine else 400)
+        assert fine or answer.text.count("\n") == 1
 
 
 BAD_VALUES = (None, [], {}, [1], [None, 2], ["a", "b"], [1e9, 1e9], "1", 1e308, -1, True, {"a": [1]})

@@ -244,8 +244,8 @@ def _well_formed(app: Dash, body: Any) -> bool:
     wanted = app.callback_map[body["output"]]
 
     def named(parts: Any) -> list[tuple[Any, Any]]:
-        listed = parts if isinstance(parts, list) else [parts]
-        return [(part.get("id"), part.get("property")) for part in listed if isinstance(part, dict)]
+        listed = [part if isinstance(part, dict) else {} for part in (parts if isinstance(parts, list) else [parts])]
+        return [(part.get("id"), part.get("property")) for part in listed]
 
     parts = body["output"].strip(".").split("...")
     outputs = [(name, prop.partition("@")[0]) for name, _, prop in (part.rpartition(".") for part in parts)]
