@@ -1,4 +1,4 @@
-"""Forecast a CSV with dates: the next two days with 80 % intervals, and how good such forecasts were lately.
+"""Forecast a CSV with dates: the next two days with quantiles, and how good such forecasts were lately.
 
     python examples/forecast_csv.py [load.csv]
 
@@ -25,11 +25,10 @@ def write_example(path: Path, hours: int = 24 * 40) -> None:
     pd.DataFrame({"load": load}, index=index).to_csv(path)
 
 
-def main(path: Path, epochs: int = 12) -> float:
+def main(path: Path) -> float:
     series = pd.read_csv(path, parse_dates=["date"], index_col="date").iloc[:, 0]
-    model = WaveSSMForecaster(horizon=24, max_epochs=epochs, random_state=0, verbose=1).fit(series)
-    ahead, (lower, upper) = model.predict(48), model.predict_interval(48, level=0.8)
-    print(pd.DataFrame({"forecast": ahead, "lower": lower, "upper": upper}).round(1).iloc[::8])
+    model = WaveSSMForecaster(horizon=24, quantiles=(0.1, 0.5, 0.9)).fit(series)
+    print(model.predict(48).round(1).iloc[::8])
     result = model.backtest(stride=6)
     print(f"mean absolute error {result.mae:.2f}; {result.mase:.2f} of that of repeating yesterday")
     return result.mae

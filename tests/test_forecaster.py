@@ -3,12 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import wavessm as ws
 from wavessm.errors import DataError
-from wavessm.estimators import WaveSSMForecaster
+from wavessm.estimators import WaveSSMForecaster, line
+from wavessm.estimators.residuals import improves
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
 
@@ -22,7 +24,7 @@ def season(length=240, seed=0, noise=0.1, columns=1):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return WaveSSMForecaster(horizon=6, context=24, max_epochs=15, **SMALL).fit(season(400)[:, 0])
+    return WaveSSMForecaster(horizon=6, context=24).fit(season(400)[:, 0])
 
 
 def test_learns_a_season_better_than_repeating_the_last_value(fitted):
@@ -71,8 +73,8 @@ def test_intervals_cover_what_they_promise(fitted):
         assert abs(covered - level) < 0.12, (level, covered)
     narrow, wide = fitted.predict_interval(level=0.5), fitted.predict_interval(level=0.9)
     assert (wide.upper - wide.lower > narrow.upper - narrow.lower).all()
-    np.testing.assert_allclose((wide.upper + wide.lower) / 2, fitted.predict())
-    with pytest.raises(DataError, match=r"level 0\.999 needs 999"):
+    assert ((wide.lower < fitted.predict()) & (fitted.predict() < wide.upper)).all()
+    with pytest.raises(DataError, match=r"the quantile 0\.0005 needs 1999"):
         fitted.predict_interval(level=0.999)
     with pytest.raises(ws.OptionError, match="level is 'a', expected a number 0 ≤ level < 1"):
         fitted.predict_interval(level="a")
@@ -98,7 +100,7 @@ def test_dates_continue_where_the_series_ends(freq):
     ahead = model.predict(7)
     assert ahead.name == "load"
     pd.testing.assert_index_equal(ahead.index, pd.date_range(index[-1], periods=8, freq=freq, name="when")[1:])
-    assert model.model_.config.encoder == "calendar"
+    assert model.marks_.cycles, "the calendar is read"
 
 
 def test_frames_keep_their_columns_and_integer_indices_continue():
@@ -180,27 +182,27 @@ def test_follows_scikit_learns_conventions():
     model = WaveSSMForecaster(horizon=3, context=12, max_epochs=1, **SMALL)
     assert clone(model).get_params() == model.get_params()
     series = season(200)
-    search = GridSearchCV(model, {"family": ["morlet", "legs"]}, cv=TimeSeriesSplit(2)).fit(series)
-    assert search.best_params_["family"] in ("morlet", "legs")
+    search = GridSearchCV(model, {"context": [6, 24]}, cv=TimeSeriesSplit(2)).fit(series)
+    assert search.best_params_["context"] in (6, 24)
     first = clone(model).fit(series).predict()
     np.testing.assert_array_equal(clone(model).fit(series).predict(), first)
-    warm = clone(model).set_params(warm_start=True).fit(series)
+    warm = clone(model).set_params(warm_start=True, method="gradient").fit(series)
     inside = warm.model_
     assert warm.fit(series).model_ is inside
     with pytest.raises(ws.OptionError, match="warm_start: d_model is 16, but the fitted model has 8"):
         warm.set_params(d_model=16).fit(series)
 
 
-def test_the_stretch_set_aside_is_not_trained_on():
+def test_the_rows_set_aside_do_not_reach_what_calibrates():
     series = season(200)[:, 0]
     changed = series.copy()
-    changed[160:] += 50
-    options = {"horizon": 3, "context": 12, "max_epochs": 2, "n_iter_no_change": 2, **SMALL}
-    plain = WaveSSMForecaster(**options).fit(series)
-    other = WaveSSMForecaster(**options).fit(changed)
+    changed[180:] += 50
+    options = {"horizon": 3, "context": 12}
+    plain, other = (WaveSSMForecaster(**options).fit(one) for one in (series, changed))
     np.testing.assert_array_equal(plain.series_[0].scale.mean, other.series_[0].scale.mean)
-    assert plain.history_.loss == other.history_.loss
-    assert plain.history_.validation != other.history_.validation
+    np.testing.assert_array_equal(plain.held_.line.W, other.held_.line.W)
+    assert not np.allclose(plain.line_.W, other.line_.W), "refit reads them"
+    np.testing.assert_array_equal(WaveSSMForecaster(**options, refit=False).fit(changed).line_.W, plain.held_.line.W)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +211,13 @@ def test_the_stretch_set_aside_is_not_trained_on():
         (np.r_[np.zeros(50), np.nan], {}, ws.NotFiniteError, "series: row 50 has NaN or infinity"),
         (np.zeros((5, 2, 2)), {}, ws.ShapeError, r"shape \(5, 2, 2\), expected \(time,\) or \(time, columns\)"),
         (["a", "b"], {}, ws.WaveSSMError, "expected an array of real numbers"),
-        (np.full(90, 3.0), {}, DataError, r"series 0: column 0 is constant \(3\) over the 72 training steps"),
-        (np.stack([np.arange(90.0), np.zeros(90)], 1), {}, DataError, "column 1 is constant"),
-        ([np.arange(90.0), np.r_[np.zeros(80), 1.0]], {}, DataError, "series 1: column 0 is constant"),
+        (np.zeros(90), {"method": "linar"}, ws.UnknownNameError, "did you mean 'linear'"),
+        (np.zeros(90), {"missing": "drop"}, ws.UnknownNameError, "Known: error, hold, gap"),
+        (np.zeros(90), {"quantiles": (0.1, 1.5)}, ws.OptionError, "quantiles is 1.5"),
+        (np.zeros(90), {"split": (80, 20)}, ws.OptionError, r"ends at rows \[80, 100\] of 90"),
+        (np.zeros(90), {"split": ("2024", "2025")}, DataError, "the series have no dates"),
+        (np.zeros(90), {"split": 0.5}, ws.OptionError, "two counts, two fractions, or the dates"),
+        (np.arange(12.0), {"method": "gradient", "horizon": 3}, DataError, "needs rows to choose by"),
         (np.zeros(9), {"horizon": 8}, DataError, "the shortest series has 9 steps"),
         (np.zeros(90), {"horizon": 0}, ws.OptionError, "horizon is 0"),
         (np.zeros(90), {"calendar": "no"}, ws.OptionError, "calendar is 'no'"),
@@ -283,7 +289,7 @@ def test_rows_of_another_step_are_refused():
     ("index", "words"),
     [
         (np.arange(90)[::-1], "its index does not rise"),
-        (np.r_[0:40, 39:89], "its index does not rise"),
+        (np.r_[0:40, 39:89], "1 time stamps are repeated, the first is 39"),
         (np.r_[0:40, 41:91], "its index has gaps"),
         (0.5 * np.r_[0:40, 41:91], "its index has gaps"),
         (pd.period_range("2020", periods=91, freq="M").delete(40), "its index has gaps"),
@@ -299,7 +305,7 @@ def test_an_irregular_index_is_one_line(index, words):
 
 def test_a_warm_start_keeps_its_choices_and_refuses_another_model():
     series = season(90)[:, 0]
-    model = WaveSSMForecaster(horizon=3, max_epochs=1, warm_start=True, **SMALL).fit(series[:60])
+    model = WaveSSMForecaster(horizon=3, max_epochs=1, warm_start=True, method="gradient", **SMALL).fit(series[:60])
     first, context = model.model_, model.context_
     assert model.fit(series).model_ is first
     assert model.context_ == context
@@ -345,5 +351,238 @@ def test_small_units_are_as_good_as_large_ones():
     large = WaveSSMForecaster(**options).fit(series).predict()
     small = WaveSSMForecaster(**options).fit(1e-9 * series).predict()
     np.testing.assert_allclose(1e9 * small, large, rtol=1e-4)
-    with pytest.raises(ws.NotFiniteError, match="too far from those of fit"):
-        WaveSSMForecaster(**options).fit(1e-60 * series).predict(series=series)
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+
+def windows(values, context, horizon):
+    """Contexts (n, context) and what follows (n, horizon), both minus the last value, of every column."""
+    rows = [
+        (values[o - context : o, c] - values[o - 1, c], values[o : o + horizon, c] - values[o - 1, c])
+        for c in range(values.shape[1])
+        for o in range(context, len(values) - horizon + 1)
+    ]
+    return (np.stack(side) for side in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("rows", [40, 131])  # few windows are multiplied out, more follow the table of lag products
+def test_tables_of_lag_products_are_means_over_windows(rows):
+    values = season(rows, columns=2)
+    x, y = windows(values, 7, 5)
+    found = line.Moments.of([line.Part(values, None, 7, rows)], line.Features(7, ()), 5)
+    np.testing.assert_allclose(found.G, x.T @ x / len(x), atol=1e-10)
+    np.testing.assert_allclose(found.R, x.T @ y / len(x), atol=1e-10)
+    W = np.random.default_rng(0).standard_normal((7, 5))
+    np.testing.assert_allclose(found.error(W), np.square(x @ W - y).mean(0), atol=1e-9)
+
+
+def test_the_line_is_the_ridge_regression_of_its_windows():
+    values = season(150, columns=2)
+    parts = [line.Part(values, None, 6, 150)]
+    fitted = line.fit_line([], parts, [line.Member(6)], season=12, horizon=4)
+    x, y = windows(values, 6, 4)
+    penalty = np.diag((1 + np.arange(6, 0, -1) / 12) ** 2)
+    np.testing.assert_allclose(fitted.W, np.linalg.solve(x.T @ x / len(x) + penalty, x.T @ y / len(x)), atol=1e-8)
+
+
+def test_a_memory_is_the_running_mean_of_its_season():
+    values = np.random.default_rng(0).standard_normal((50, 2))
+    found = line.Memory(7, 3)(values)
+    mean = values[33 - 28]
+    for k, row in enumerate((12, 19, 26, 33), start=2):
+        mean = mean + (values[row] - mean) / min(k, 3)
+    np.testing.assert_allclose(found[33], mean)
+    before = line.Features(9, (line.Memory(7, 3),)).at(values, np.array([40]))[0]
+    np.testing.assert_allclose(before, np.concatenate([values[31:40], found[33:40]]) - values[39])
+
+
+def test_windows_with_a_gap_in_their_horizon_are_left_out():
+    gaps = np.zeros(30, dtype=bool)
+    gaps[12] = True
+    runs = list(line.Part(np.zeros((30, 1)), gaps, 5, 30).runs(3))
+    assert runs == [(5, 5), (13, 15)]
+
+
+def test_columns_have_maps_of_their_own_where_that_helps():
+    t, random = np.arange(600), np.random.default_rng(0)
+    both = np.stack([np.sin(2 * np.pi * t / 12), np.sin(2 * np.pi * t / 17)], axis=1)
+    both += 0.05 * random.standard_normal(both.shape)
+    model = WaveSSMForecaster(horizon=6, context=6, refit=False).fit(both)
+    assert model.line_.W.shape == (2, 6, 6)
+    same = WaveSSMForecaster(horizon=6, context=6).fit(random.standard_normal((600, 2)))
+    assert same.line_.W.ndim == 2
+
+
+def test_memories_look_further_back_than_the_context():
+    random = np.random.default_rng(0)
+    series = np.tile(random.standard_normal(24), 60) + random.standard_normal(24 * 60)
+    options = {"horizon": 24, "context": 24, "season": 24}
+    near, far = (WaveSSMForecaster(**options, memory=memory).fit(series) for memory in (False, True))
+    assert far.backtest().rmse < 0.95 * near.backtest().rmse
+
+
+def test_a_stream_forecasts_what_predict_does(fitted):
+    index = pd.date_range("2024", periods=500, freq="h")
+    series = pd.Series(season(500)[:, 0] + np.sin(2 * np.pi * np.arange(500) / 24), index=index)
+    for model in (fitted, WaveSSMForecaster(horizon=5, context=30).fit(series[:480])):
+        new = season(8, seed=7)[:, 0]
+        stream, so_far = model.stream(), list(model.series_[0].values[:, 0])
+        for value in new:
+            ahead = stream.step(value)
+            so_far.append(value)
+        given = np.array(so_far)
+        if model is not fitted:
+            assert model.line_.B is not None, "the calendar is on the way"
+            given = pd.Series(given, index=pd.date_range("2024", periods=len(given), freq="h"))
+        np.testing.assert_allclose(ahead[:, 0], model.predict(series=given), rtol=1e-9)
+
+
+def test_gradient_training_starts_at_the_line_and_must_be_better_to_stay():
+    series = season(400)[:, 0]
+    options = {"horizon": 6, "context": 24, "method": "gradient", "max_epochs": 1, **SMALL}
+    plain = WaveSSMForecaster(**options).fit(series)
+    assert plain.method_ == "linear", "there is nothing left to learn"
+    started = clone(plain)
+    config = plain.model_.config
+    torch.testing.assert_close(started._new_model(config, 0)(torch.randn(2, 24, 1)), torch.zeros(2, 6, 1))
+    gain = np.random.default_rng(0).standard_normal(300) + 0.05
+    assert not improves(gain, 20)
+    assert improves(gain + 1, 20)
+    assert not improves(gain + 1, 100), "three blocks prove nothing"
+
+
+def test_a_state_space_that_learns_more_than_a_line_is_kept():
+    random = np.random.default_rng(0)
+    x = [0.3]
+    for _ in range(899):  # the logistic map: no line can forecast it
+        x.append(3.9 * x[-1] * (1 - x[-1]))
+    series = np.array(x) + 0.01 * random.standard_normal(900)
+    options = {**SMALL, "d_model": 16, "learning_rate": 0.01}
+    model = WaveSSMForecaster(horizon=1, context=4, method="gradient", max_epochs=20, dropout=0.0, **options).fit(
+        series
+    )
+    assert model.method_ == "gradient"
+    assert model.backtest().rmse < 0.8 * WaveSSMForecaster(horizon=1, context=4).fit(series).backtest().rmse
+
+
+# -- quantiles, tables, repairs ---------------------------------------------------------------------------------------
+
+
+def test_quantiles_never_cross_and_come_in_the_form_of_the_series():
+    levels = (0.9, 0.1, 0.5)
+    frame = pd.DataFrame(season(300, columns=2), columns=["a", "b"], index=pd.date_range("2024", periods=300))
+    model = WaveSSMForecaster(horizon=4, context=12, quantiles=levels)
+    both = model.fit(frame).predict()
+    assert both.columns.tolist() == [(name, level) for name in "ab" for level in (0.1, 0.5, 0.9)]
+    assert (np.diff(both["a"].to_numpy()) >= 0).all()
+    assert model.fit(frame["a"]).predict().columns.tolist() == [0.1, 0.5, 0.9]
+    assert model.fit(frame["a"].to_numpy()).predict().shape == (4, 3)
+    assert model.fit(frame.to_numpy()).predict(6).shape == (6, 2, 3)
+    result = model.fit(season(600)[:, 0]).backtest(season(300, seed=4)[:, 0])
+    assert abs((result.truth <= result.quantiles[0.9]).mean() - 0.9) < 0.08
+    by_hand = []
+    for level, values in result.quantiles.items():
+        error = result.truth - values
+        by_hand.append(2 * np.where(error > 0, level * error, (level - 1) * error).sum() / np.abs(result.truth).sum())
+    assert result.weighted_quantile_loss() == pytest.approx(np.mean(by_hand))
+    with pytest.raises(ws.OptionError, match="quantiles need calibrating rows"):
+        WaveSSMForecaster(horizon=4, quantiles=levels, validation_fraction=0).fit(season(90)[:, 0]).predict()
+
+
+def long_table():
+    index = pd.date_range("2024", periods=130, freq="D")
+    parts = []
+    for key, length, scale in (("a", 130, 1), ("b", 90, 100)):
+        values = scale * season(length, seed=length)[:, 0]
+        parts.append(pd.DataFrame({"unique_id": key, "ds": index[-length:], "y": values}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_a_long_table_is_read_as_it_is():
+    table = long_table()
+    model = WaveSSMForecaster(horizon=5).fit(table)
+    ahead = model.predict()
+    assert ahead.columns.tolist() == ["unique_id", "ds", "y"]
+    assert ahead["unique_id"].tolist() == ["a"] * 5 + ["b"] * 5
+    by_key = {key: part.set_index("ds")["y"] for key, part in table.groupby("unique_id")}
+    wanted = WaveSSMForecaster(horizon=5).fit(by_key).predict()
+    np.testing.assert_allclose(ahead["y"], np.concatenate([wanted["a"], wanted["b"]]))
+    quantiles = clone(model).set_params(quantiles=(0.2, 0.8)).fit(table).predict()
+    assert quantiles.columns.tolist() == ["unique_id", "ds", 0.2, 0.8]
+    new = pd.DataFrame({"unique_id": "new", "ds": pd.date_range("2024-05-01", periods=3), "y": [1.0, 2.0, 3.0]})
+    assert model.predict(series=new)["y"].notna().all(), "three rows are enough to start"
+
+
+def test_other_columns_of_a_long_table_are_covariates():
+    random = np.random.default_rng(0)
+    table = long_table()
+    table["price"] = random.random(len(table))
+    table["y"] = table["y"] + 3 * table.groupby("unique_id")["y"].transform("std") * table["price"]
+    model = WaveSSMForecaster(horizon=2, context=14, calendar=False).fit(table)
+    ahead = pd.concat(
+        pd.DataFrame({"unique_id": key, "ds": pd.date_range("2024-05-10", periods=2), "price": [0.0, 1.0]})
+        for key in "ab"
+    )
+    found = model.predict(covariates=ahead)["y"].to_numpy()
+    assert found[1] - found[0] > 1.5
+    assert found[3] - found[2] > 150
+    with pytest.raises(ws.OptionError, match="fit had covariates; give those of the next 2 steps"):
+        model.predict()
+
+
+def test_repeated_and_missing_time_stamps_are_repaired_as_asked():
+    index = pd.date_range("2024", periods=200, freq="h")
+    series = pd.Series(season(200)[:, 0], index=index)
+    twice = pd.concat([series, series.iloc[[50]] + 2]).sort_index(kind="stable")
+    fit = WaveSSMForecaster(horizon=3, context=12, duplicates="mean").fit
+    assert fit(twice).series_[0].values[50, 0] == pytest.approx(series.iloc[50] + 1)
+    last = WaveSSMForecaster(horizon=3, context=12, duplicates="last").fit(twice)
+    assert last.series_[0].values[50, 0] == pytest.approx(series.iloc[50] + 2)
+    holes = series.drop(index[60:64])
+    holes.iloc[80] = np.nan
+    with pytest.raises(DataError, match="has gaps or no regular step; choose missing='hold' or 'gap'"):
+        fit(holes)
+    hold, gap = (WaveSSMForecaster(horizon=3, context=12, missing=how).fit(holes) for how in ("hold", "gap"))
+    for model in (hold, gap):
+        np.testing.assert_array_equal(model.series_[0].values[60:64, 0], np.full(4, series.iloc[59]))
+    assert hold.series_[0].gaps is None
+    assert np.flatnonzero(gap.series_[0].gaps).tolist() == [60, 61, 62, 63, 84]
+    assert not np.allclose(hold.line_.W, gap.line_.W)
+    compared = gap.backtest(holes, stride=1).origins[:, 1]
+    assert not set(compared) & {58, 59, 60, 61, 62, 63, 82, 83, 84}
+    with pytest.raises(DataError, match="2024-01-01 00:30:00 is not on the grid of 0 days 01:00:00"):
+        WaveSSMForecaster(missing="gap").fit(pd.concat([series, series.iloc[[0]].shift(freq="30min")]).sort_index())
+
+
+def test_splits_by_counts_fractions_and_dates_agree():
+    series = pd.Series(season(200)[:, 0], index=pd.date_range("2024", periods=200, freq="D"))
+    models = [
+        WaveSSMForecaster(horizon=4, context=12, split=split).fit(series)
+        for split in ((140, 30), (0.7, 0.15), (series.index[140], str(series.index[170])))
+    ]
+    for model in models:
+        assert (model.split_.train_end.tolist(), model.split_.stop_end.tolist()) == ([140], [170])
+        np.testing.assert_array_equal(model.line_.W, models[0].line_.W)
+
+
+def test_a_backtest_is_a_table_and_may_refit():
+    frame = pd.DataFrame(season(300, columns=2), columns=["a", "b"], index=pd.date_range("2024", periods=300))
+    model = WaveSSMForecaster(horizon=4, context=12, quantiles=(0.1, 0.9)).fit(frame[:250])
+    result = model.backtest(frame, stride=50)
+    table = result.frame
+    assert table.columns.tolist() == ["unique_id", "cutoff", "step", "ds", "column", "y", "forecast", 0.1, 0.9]
+    assert len(table) == result.forecasts.size
+    row = table[(table["cutoff"] == frame.index[111]) & (table["step"] == 3) & (table["column"] == "b")].iloc[0]
+    assert row["ds"] == frame.index[114]
+    assert row["y"] == frame["b"].iloc[114]
+    assert row["forecast"] == result.forecasts[2, 2, 1]
+    again = model.backtest(frame, stride=50, refit=True)
+    origin = int(again.origins[-1, 1])
+    alone = clone(model).set_params(quantiles=None).fit(frame[:250])
+    alone.line_ = alone._refit(alone.held_.line, [model._read(frame)[0][0]], [origin])
+    assert not np.allclose(again.forecasts[-1], result.forecasts[-1])
+    scaled = model._read(frame)[0][0].scaled()
+    wanted = model.series_[0].scale.undo(alone.line_.forecast(scaled, np.array([origin]))[0])
+    if alone.line_.B is None:
+        np.testing.assert_allclose(again.forecasts[-1], wanted)

@@ -187,7 +187,8 @@ def run(tmp_path_factory):
 def test_models_are_opened_from_everywhere_they_live(trained, run):
     index = pd.date_range("2024", periods=80, freq="h")
     series = pd.Series(np.sin(np.arange(80.0)), index=index)
-    forecaster = ws.WaveSSMForecaster(horizon=3, context=10, max_epochs=1, **SMALL).fit(series)
+    options = {"horizon": 3, "context": 10, "max_epochs": 1, "method": "gradient", **SMALL}
+    forecaster = ws.WaveSSMForecaster(**options).fit(series)
     subject = inspection.load(forecaster)
     assert (subject.length, subject.classes) == (13, ())
     assert subject.seconds(2) == pytest.approx(7200)

@@ -1,8 +1,9 @@
-"""Forecasts from many origins, beyond the trained horizon too; intervals from their errors; how they compare."""
+"""Forecasts from many origins, beyond the fitted horizon too; quantiles from their errors; how they compare."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 
 from wavessm.errors import DataError, NotFiniteError
-from wavessm.estimators.series import TimeSeries
+from wavessm.estimators.line import Line
+from wavessm.estimators.series import TimeSeries, pd
 from wavessm.nn.model import SequenceModel
 
 MOST_ORIGINS = 500
-"""Forecasts of a series that calibrate an interval or validate an epoch."""
+"""Forecasts of a series that calibrate quantiles or validate an epoch."""
 
 
 class Interval(NamedTuple):
@@ -22,6 +24,48 @@ class Interval(NamedTuple):
 
     lower: Any
     upper: Any
+
+
+class Forecast(NamedTuple):
+    """A line, and a model of what it leaves, if there is one."""
+
+    line: Line
+    model: SequenceModel | None = None
+    context: int = 0  # of the model
+
+    def __call__(self, one: TimeSeries, origins: np.ndarray, h: int) -> np.ndarray:
+        """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
+        values = one.scaled()
+        if h <= self.line.horizon:
+            ahead = self._block(values, origins, one.marks)[:, :h]
+        else:  # what is forecast becomes part of the series
+            ahead = np.stack([self._beyond(values[:origin], one.marks, h) for origin in origins])
+        found = one.scale.undo(ahead)
+        if not np.isfinite(found).all():
+            raise NotFiniteError(
+                "the series or its covariates are too far from those of fit; give them in their units."
+            )
+        return found
+
+    def _beyond(self, values: np.ndarray, marks: np.ndarray | None, h: int) -> np.ndarray:
+        begin = len(values)
+        while len(values) < begin + h:
+            values = np.concatenate([values, self._block(values, np.array([len(values)]), marks)[0]])
+            marks = None if marks is None else np.concatenate([marks, np.repeat(marks[-1:], self.line.horizon, axis=0)])
+        return values[begin : begin + h]
+
+    @torch.no_grad()
+    def _block(self, values: np.ndarray, origins: np.ndarray, marks: np.ndarray | None) -> np.ndarray:
+        ahead = self.line.forecast(values, origins, marks)
+        if self.model is None:
+            return ahead
+        rows = origins[:, None] - self.context + np.arange(self.context + self.line.horizon)
+        x = values[np.maximum(rows[:, : self.context], 0)] - values[origins - 1][:, None]
+        device = next(self.model.parameters()).device
+        known = None
+        if marks is not None:
+            known = torch.from_numpy(marks[np.clip(rows, 0, len(marks) - 1)]).float().to(device)
+        return ahead + self.model(torch.from_numpy(x).float().to(device), marks=known).double().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,56 +90,75 @@ class Backtest:
     """What they forecast (origins, h, columns)."""
     origins: np.ndarray
     """Number of the series and rows before the forecast (origins, 2)."""
+    quantiles: dict[float, np.ndarray]
+    """Quantiles of the truth (origins, h, columns) by their level; empty without them."""
+    series: dict[int, tuple[Any, TimeSeries]]
+    """Key of each series (its number without keys), and the series, by its number."""
+
+    @property
+    def frame(self) -> Any:
+        """A DataFrame with a row for each series, origin, step (and column, where there are several)."""
+        n, h, columns = self.forecasts.shape
+        parts = []
+        for number, origin, truth, ahead, at in zip(*self.origins.T, self.truth, self.forecasts, range(n), strict=True):
+            key, one = self.series[number]
+            index = np.arange(len(one.values)) if one.index is None else one.index
+            names = one.columns if one.kind == "frame" else range(columns)
+            for column, name in enumerate(names):
+                row: dict[Any, Any] = {"unique_id": key, "cutoff": index[origin - 1], "step": np.arange(1, h + 1)}
+                row["ds"] = index[origin : origin + h]
+                row |= {"column": name} if columns > 1 else {}
+                row |= {"y": truth[:, column], "forecast": ahead[:, column]}
+                row |= {level: values[at, :, column] for level, values in self.quantiles.items()}
+                parts.append(pd.DataFrame(row))
+        return pd.concat(parts, ignore_index=True)
+
+    def weighted_quantile_loss(self) -> float:
+        """2 Σ pinball loss / Σ |truth|, averaged over the levels of `quantiles`; NaN without them."""
+        if not self.quantiles:
+            return math.nan
+        losses = []
+        for level, values in self.quantiles.items():
+            error = self.truth - values
+            losses.append(2 * np.maximum(level * error, (level - 1) * error).sum() / np.abs(self.truth).sum())
+        return float(np.mean(losses))
 
 
-@torch.no_grad()
-def forecast(model: SequenceModel, one: TimeSeries, context: int, origins: np.ndarray, h: int) -> np.ndarray:
-    """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
-    device, horizon = next(model.parameters()).device, int(model.config.horizon or 1)
-    blocks = -(-h // horizon)
-    rows = origins[:, None] - context + np.arange(context + blocks * horizon)
-    x = torch.from_numpy(one.scale.apply(one.values[rows[:, :context]])).float().to(device)
-    marks = None
-    if one.marks is not None:  # the model is causal: what stands after the last known mark reaches no step before
-        marks = torch.from_numpy(one.marks[np.minimum(rows, len(one.marks) - 1)]).float().to(device)
-    outputs = []
-    for at in range(0, blocks * horizon, horizon):
-        y = model(x, marks=None if marks is None else marks[:, at : at + context + horizon])
-        outputs.append(y)
-        x = torch.cat([x, y], dim=1)[:, -context:]
-    values = one.scale.undo(torch.cat(outputs, dim=1)[:, :h].double().cpu().numpy())
-    if not np.isfinite(values).all():
-        raise NotFiniteError("the series or its covariates are too far from those of fit; give them in their units.")
-    return values
-
-
-def calibration_errors(model: SequenceModel, one: TimeSeries, context: int, begin: int, h: int) -> np.ndarray:
-    """|error| / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
-    origins = np.arange(begin, len(one.values))
+def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) -> np.ndarray:
+    """(truth - forecast) / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
+    origins = np.arange(max(1, begin), len(one.values))
     origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
     rows = origins[:, None] + np.arange(h)
-    truth = np.where(rows[..., None] < len(one.values), one.values[np.minimum(rows, len(one.values) - 1)], np.nan)
-    return np.abs(forecast(model, one, context, origins, h) - truth) / one.scale.deviation
+    unknown = rows >= len(one.values)
+    rows = np.minimum(rows, len(one.values) - 1)
+    if one.gaps is not None:
+        unknown = unknown | one.gaps[rows]
+    truth = np.where(unknown[..., None], np.nan, one.values[rows])
+    return (truth - forecast(one, origins, h)) / one.scale.deviation
 
 
 def compare(
-    model: SequenceModel,
-    each: list[tuple[int, TimeSeries, np.ndarray]],  # number, series, (n,) origins
-    context: int,
-    h: int,
+    each: list[tuple[int, TimeSeries, np.ndarray, np.ndarray]],  # number, series, (n,) origins, (n, h, columns)
+    keys: Sequence[Any],
     season: int,
-    width: np.ndarray | None,  # (h, columns) half an interval in deviations
+    offsets: dict[float, np.ndarray],  # level -> (h, columns) in deviations
+    level: float | None,
 ) -> Backtest:
-    """Forecast from the origins of each series and compare with the truth."""
-    steps, parts = np.arange(h), []
-    for number, one, origins in each:
-        ahead = forecast(model, one, context, origins, h)
+    """Compare forecasts from the origins of each series with the truth."""
+    parts = []
+    found: dict[float, list[np.ndarray]] = {one: [] for one in offsets}
+    for number, one, origins, ahead in each:
+        steps = np.arange(ahead.shape[1])
         truth, naive = one.values[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
-        half = np.nan if width is None else width * one.scale.deviation
-        inside = np.where(np.isnan(half), np.nan, np.abs(ahead - truth) <= half)
-        parts.append((ahead, truth, naive, inside, np.stack([np.full_like(origins, number), origins], axis=1)))
-    ahead, truth, naive, inside, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    error, tiny = ahead - truth, 1e-12
+        parts.append((ahead, truth, naive, np.stack([np.full_like(origins, number), origins], axis=1)))
+        for name, offset in offsets.items():
+            found[name].append(ahead + offset * one.scale.deviation)
+    ahead, truth, naive, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    quantiles = {name: np.concatenate(values) for name, values in found.items()}
+    error, tiny, coverage = ahead - truth, 1e-12, math.nan
+    if level is not None:
+        lower, upper = (quantiles.pop(one) for one in tails(level))
+        coverage = float(((lower <= truth) & (truth <= upper)).mean())
     mae = float(np.abs(error).mean())
     spread = float(np.square(truth - truth.mean(axis=(0, 1))).sum())
     return Backtest(
@@ -103,29 +166,40 @@ def compare(
         rmse=float(np.sqrt(np.square(error).mean())),
         mase=mae / max(float(np.abs(naive - truth).mean()), tiny),
         r2=1 - float(np.square(error).sum()) / max(spread, tiny),
-        coverage=float(inside.mean()),
+        coverage=coverage,
         mae_by_step=np.abs(error).mean(axis=(0, 2)),
         forecasts=ahead,
         truth=truth,
         origins=where,
+        quantiles=quantiles,
+        series={number: (keys[number], one) for number, one, _, _ in each},
     )
 
 
-def conformal(scores: np.ndarray, level: float) -> np.ndarray:
-    """The quantile that covers a new score with probability ≥ level, column by column. (n, …) → (…)
+def tails(level: float) -> tuple[float, float]:
+    """The quantiles that bound an interval."""
+    return (1 - level) / 2, (1 + level) / 2
 
-    The ⌈(n + 1) level⌉-th smallest of n scores (split conformal prediction); NaN does not count.
 
-    >>> conformal(np.arange(1.0, 20.0), 0.9).item()
-    18.0
+def conformal(errors: np.ndarray, level: float) -> np.ndarray:
+    """The quantile of errors below which a new one lies with probability `level`, column by column. (n, …) → (…)
+
+    Above the median the ⌈(n + 1) level⌉-th smallest of n errors, below it the ⌊(n + 1) level⌋-th (split conformal
+    prediction, on both sides at least what is promised); ranks rise with the level, so quantiles never cross. NaN does
+    not count.
+
+    >>> conformal(np.arange(1.0, 20.0), 0.9).item(), conformal(np.arange(1.0, 20.0), 0.1).item()
+    (18.0, 2.0)
     """
-    count = np.isfinite(scores).sum(axis=0)
-    rank = np.maximum(1, np.ceil((count + 1) * level - 1e-9)).astype(int)
-    if (rank > count).any():
-        needed = math.ceil(level / (1 - level) - 1e-9)
+    count = np.isfinite(errors).sum(axis=0)
+    rank = (count + 1) * level
+    rank = (np.ceil(rank - 1e-9) if level >= 0.5 else np.floor(rank + 1e-9)).astype(int)
+    if (rank > count).any() or (rank < 1).any():
+        tail = min(level, 1 - level)
         raise DataError(
-            f"intervals: {count.min()} forecasts of the validation stretch reach the last step, level {level} needs "
-            f"{needed}; use a lower level, fewer steps, a longer series or a larger validation_fraction."
+            f"quantiles: {count.min()} forecasts of the calibrating rows reach the last step, the quantile {level:g} "
+            f"needs {math.ceil(1 / tail - 1e-9) - 1}; use milder quantiles, fewer steps, a longer series or a larger "
+            "validation_fraction."
         )
-    ordered = np.sort(scores, axis=0)  # NaN last
+    ordered = np.sort(errors, axis=0)  # NaN last
     return np.take_along_axis(ordered, rank[None] - 1, axis=0)[0]

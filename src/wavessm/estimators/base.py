@@ -76,7 +76,7 @@ class WaveSSMEstimator(BaseEstimator):
             steps = min(steps_per_epoch, plan.steps_per_epoch)
             plan = Plan(steps, steps * int(training.epochs), steps)
         if not self._continues:
-            self.model_ = build_model(config, training.seed)
+            self.model_ = self._new_model(config, training.seed)
         self.choices_ = {name: getattr(config, name) for name in _MODEL_OPTIONS} | choices
         self.choices_ |= {"max_epochs": int(training.epochs), "batch_size": training.batch_size}
         self.choices_["early_stopping"] = held is not None
@@ -93,6 +93,9 @@ class WaveSSMEstimator(BaseEstimator):
             batches = torch.arange(len(source)).split(training.batch_size)[: plan.steps_per_epoch]
             _refresh_batch_norm(model, [source.take(index) for index in batches])
         self.n_iter_ = len(self.history_.rows)
+
+    def _new_model(self, config: ModelConfig, seed: int) -> SequenceModel:
+        return build_model(config, seed)
 
     def _model_config(self, sizes: dict[str, Any], **decided: Any) -> ModelConfig:
         """The model: options as given, the rest as `sizes` says or, for a warm start, as the last fit chose."""

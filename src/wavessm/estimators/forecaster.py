@@ -1,7 +1,8 @@
-"""`WaveSSMForecaster`: series to their next steps, with intervals, after scikit-learn's conventions."""
+"""`WaveSSMForecaster`: series to their next steps, with quantiles, after scikit-learn's conventions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,69 +12,92 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch.nn import functional as F
 
-from wavessm.data.source import Windows
-from wavessm.errors import DataError, OptionError, check_int
+from wavessm.errors import DataError, OptionError, check_int, unknown_name
 from wavessm.estimators.backtest import (
     MOST_ORIGINS,
     Backtest,
+    Forecast,
     Interval,
     calibration_errors,
     compare,
     conformal,
-    forecast,
+    tails,
 )
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes, predict_all
+from wavessm.estimators.line import Line, LineStream, Moments, default_members, fit_line, refit
+from wavessm.estimators.residuals import Residuals, improves
 from wavessm.estimators.series import (
+    Form,
+    Repair,
     TimeSeries,
     check_alike,
     column_names,
     cycles_of,
     read_series,
-    same_form,
     season_of,
+    split_long,
 )
 from wavessm.estimators.windows import (
     Marks,
     Split,
-    nearer_norm,
+    context_for,
+    cuts_of,
+    first_origin,
+    fit_marks,
+    parts_of,
     read_covariates,
     split_series,
-    training_scale,
-    window_starts,
 )
+from wavessm.nn.config import ModelConfig
+from wavessm.nn.model import SequenceModel
 
 STEPS_PER_EPOCH = 50
+METHODS = ("auto", "linear", "gradient")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WaveSSMForecaster(WaveSSMEstimator):
     """A forecaster of one series or several, (time,) or (time, columns). Options that are None follow from the data.
 
-    Options that are not listed here are those of `WaveSSMClassifier`.
+    The line, a linear map of the context and of memories of the season, is fitted in closed form (`line.py`); a state
+    space may be trained on what it leaves. Options that are not listed here are those of `WaveSSMClassifier` and apply
+    to that training.
 
     Args:
-        horizon: Steps that are trained; `predict(h)` with more reads its own forecasts.
-        context: Steps it looks back; None takes them from the horizon and the season of the dates.
+        horizon: Steps that are fitted; `predict(h)` with more reads its own forecasts.
+        context: Steps it looks back; None takes two horizons or 14 seasons, at most 720. Memories look back further.
+        method: "linear" is the line alone. "gradient" trains a state space on what the line leaves, starting at the
+            line exactly, and keeps it only if it is better on rows that neither training nor early stopping saw, by
+            more than their noise. "auto" is "linear".
+        quantiles: Levels that `predict` returns instead of the forecast, such as (0.1, 0.5, 0.9).
+        memory: Let the line look further back than the context by running means of the season.
+        season: Steps in a season; None takes that of the dates, 1 without dates.
         calendar: Read the place in the day, week and year from a DatetimeIndex, those seen at least twice.
-        validation_fraction: End of each series set aside. Its second half calibrates intervals and its first half
-            stops training early, if it is at least four horizons long; else all of it calibrates.
+        duplicates: Repeated time stamps: "error", their "mean", or the "last" of them.
+        missing: Missing rows and NaN: "error"; "hold" repeats the value before as if it were observed; "gap" reads it
+            in contexts, but fits and compares no forecast of such rows.
+        split: (train, validation) as two counts of rows, two fractions, or the dates where validation and calibration
+            begin; what is left calibrates quantiles. None follows validation_fraction.
+        validation_fraction: End of each series set aside. Its second half calibrates quantiles and its first half
+            chooses, if it is at least four horizons long; else all of it calibrates.
+        refit: After choosing and calibrating, fit the line once more on all rows.
 
     Attributes:
-        model_: The trained `SequenceModel`.
+        method_: What forecasts: "linear", or "gradient" where a state space was trained and kept.
+        line_: The `Line` that forecasts.
+        model_: The `SequenceModel` on top of it, if method_ is "gradient".
         choices_: What was chosen for the options that were None.
-        history_: Training loss and validation loss of each epoch.
-        n_iter_: Epochs trained.
         context_: Steps it looks back.
-        season_: Steps in the season of the dates, 1 without dates.
+        season_: Steps in the season.
         n_columns_: Columns of a series.
         column_names_: Columns of DataFrames, None without them; later ones may have them in any order.
         covariate_names_: The same of covariates.
 
     >>> t = np.arange(300)
     >>> series = np.sin(2 * np.pi * t / 12) + 0.01 * t
-    >>> model = WaveSSMForecaster(horizon=12, max_epochs=5, random_state=0).fit(series)
-    >>> model.predict().shape, model.predict(30).shape
-    ((12,), (30,))
+    >>> model = WaveSSMForecaster(horizon=12).fit(series)
+    >>> model.predict().shape, model.predict(30).shape, model.method_
+    ((12,), (30,), 'linear')
     >>> lower, upper = model.predict_interval(level=0.8)
     >>> bool((lower <= upper).all())
     True
@@ -81,101 +105,196 @@ class WaveSSMForecaster(WaveSSMEstimator):
 
     horizon: int = field(default=1, kw_only=False)
     context: int | None = field(default=None, kw_only=False)
+    method: str = "auto"
+    quantiles: Sequence[float] | None = None
+    memory: bool = True
+    season: int | None = None
+    calendar: bool = True
+    duplicates: str = "error"
+    missing: str = "error"
+    split: Any = None
+    refit: bool = True
     dropout: float = 0.1
     batch_size: int | None = 32
     validation_fraction: float = 0.2
     n_iter_no_change: int = 8
-    calendar: bool = True
 
     series_: list[TimeSeries] = field(init=False)
-    marks_: Marks = field(init=False)
     context_: int = field(init=False)
-    column_names_: list | None = field(init=False)
-    covariate_names_: list | None = field(init=False)
 
     def fit(self, series: Any, covariates: Any = None) -> WaveSSMForecaster:
-        """Train on one series or several.
+        """Fit to one series or several.
 
         Args:
-            series: (time,), (time, columns), a pandas object, or a list or dict of them.
+            series: (time,), (time, columns), a pandas object, a list or dict of them, or a long table with the columns
+                unique_id, ds and y (other columns are covariates).
             covariates: Numbers known beforehand, (time, k) beside each series, in the same form.
 
         Returns:
             The estimator itself.
         """
-        again, horizon = self._continues, check_int(self.horizon, "horizon", minimum=1)
-        if not isinstance(self.calendar, bool):
-            raise OptionError(f"calendar is {self.calendar!r}, expected True or False.")
-        parts, form = read_series(series, "series", self.column_names_ if again else None)
-        check_alike(parts, self.series_[0] if again else parts[0])
-        lengths, index = [len(one.values) for one in parts], parts[0].index
-        context = self.context_ if again and self.context is None else self.context
-        split = split_series(np.array(lengths), horizon, self.validation_fraction, context, season_of(index))
-        names = self.covariate_names_ if again else None
-        tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, None, names)
+        before = dict(vars(self))
+        try:
+            return self._fit(series, covariates)
+        except BaseException:
+            self.__dict__ = before  # a refused fit leaves the last one
+            raise
+
+    def _fit(self, series: Any, covariates: Any) -> WaveSSMForecaster:
+        horizon, repair = self._check_options()
+        if covariates is None:
+            series, covariates = split_long(series)
+        parts, form = read_series(series, "series", None, repair)
+        check_alike(parts, self.series_[0] if self._continues else parts[0])
+        split = split_series(parts, horizon, self.validation_fraction, self.split)
+        season = season_of(parts[0].index) if self.season is None else check_int(self.season, "season", minimum=1)
+        lengths = [len(one.values) for one in parts]
+        tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, None, None, repair)
         cycles = [cycles_of(one.index, int(end)) for one, end in zip(parts, split.train_end, strict=True)]
         shared = tuple(name for name in cycles[0] if self.calendar and all(name in some for some in cycles))
         scale = Scale.of(np.concatenate([table.values for table in tables])) if tables else None
-        marks = Marks(shared, getattr(index, "tz", None), scale)
-        marks = self.marks_._replace(scale=scale) if again else marks
+        marks = Marks(shared, getattr(parts[0].index, "tz", None), scale)
         known: list[Any] = [table.values for table in tables] or [None] * len(parts)
         for at, (one, end, table) in enumerate(zip(parts, split.train_end, known, strict=True)):
-            parts[at] = replace(one, scale=training_scale(one, end, at), marks=marks.of(one.index, table))
-        self._train(parts, split)
-        self.series_, self.form_, self.marks_, self.season_ = parts, form, marks, season_of(index)
-        self.context_, self.stop_end_, self.n_columns_ = split.context, split.stop_end, parts[0].values.shape[1]
-        if not again:
-            self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
+            parts[at] = replace(one, scale=Scale.of(one.values[:end]), marks=marks.of(one.index, table))
+        self.series_, self.form_, self.marks_, self.season_, self.split_ = parts, form, marks, season, split
+        self.n_columns_ = parts[0].values.shape[1]
+        self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
+        if self.context is not None or not self._continues:
+            self.context_ = self.context or context_for(horizon, season, int(split.train_end.min()))
+        self._fit_line(parts, split)
+        if self.method == "gradient":
+            self._fit_residuals(parts, split)
+        self._errors: np.ndarray | None = None
         return self
 
-    def _train(self, parts: list[TimeSeries], split: Split) -> None:
-        """Train on the windows of all series, laid one after another in one table."""
-        horizon, lengths = int(self.horizon), [len(one.values) for one in parts]
-        values = torch.from_numpy(np.concatenate([one.scale.apply(one.values) for one in parts])).float()
-        each = [one.marks for one in parts if one.marks is not None]
-        marks = torch.from_numpy(np.concatenate(each)).float() if each else None
-        columns = values.shape[1]
+    def _check_options(self) -> tuple[int, Repair]:
+        """The horizon and what to repair; one line for what is wrong."""
+        self._train_config(1, 0)  # wrong ones are refused even where nothing is trained
+        if self.method not in METHODS:
+            raise unknown_name("method", self.method, METHODS)
+        for name in ("calendar", "memory", "refit"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} is {getattr(self, name)!r}, expected True or False.")
+        if self.context is not None:
+            check_int(self.context, "context", minimum=1)
+        for level in () if self.quantiles is None else self.quantiles:
+            if not check_number(level, "quantiles", 1) > 0:
+                raise OptionError(f"quantiles has {level!r}, expected numbers between 0 and 1.")
+        return check_int(self.horizon, "horizon", minimum=1), Repair(self.duplicates, self.missing).check()
 
-        def windows(begin: Any, end: Any, most: int) -> Windows:
-            first = window_starts(lengths, begin, end, split.context, horizon)
-            first = first[:: max(1, len(first) // most)]
-            return Windows(values, marks, split.context, horizon, tuple(range(columns)), first, future_calendar=True)
+    def _fit_line(self, parts: list[TimeSeries], split: Split) -> None:
+        """The line of the training rows, and the one that forecasts."""
+        horizon, season, scaled = int(self.horizon), self.season_, [one.scaled() for one in parts]
+        members = default_members(self.context_, season, self.memory)
+        how, B = self._choose_marks(parts, scaled, split)
+        values = [one if B is None else one - each.marks @ B for one, each in zip(scaled, parts, strict=True)]
+        cuts, whole = cuts_of(parts, values, split, self.context_, horizon)
+        line = replace(fit_line(cuts, whole, members, season, horizon), B=B)
+        self.method_, self.held_ = "linear", Forecast(line)
+        self.choices_ = {"context": self.context_, "season": season, "marks": how}
+        self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
+        self.line_ = self._refit(line, parts, [len(one.values) for one in parts]) if self.refit else line
+        self.forecast_ = Forecast(self.line_)
 
-        source, few = (windows(0, split.train_end, most) for most in (len(values), MOST_ORIGINS))
-        held = windows(split.train_end, split.stop_end, MOST_ORIGINS) if split.stops else None
-        sizes = model_sizes(len(source) // horizon, split.context, split.context + horizon)
-        sizes["instance_norm"] = nearer_norm(few.take(torch.arange(len(few))))
-        decided: dict[str, Any] = {"d_input": columns, "d_output": columns, "head": "forecast", "horizon": horizon}
-        if marks is not None:
-            decided |= {"encoder": "calendar", "mark_width": marks.shape[1], "horizon_mask": True}
+    def _choose_marks(self, parts: list[TimeSeries], scaled: list[np.ndarray], split: Split) -> tuple[str, Any]:
+        """Whether calendar and covariates are taken off first, by levels or differences: the least error of a plain
+        ridge over the cuts.
+        """
+        marks = [one.marks for one in parts if one.marks is not None]
+        if not marks:
+            return "none", None
+        horizon, small = int(self.horizon), default_members(min(self.context_, 4 * self.season_ + 24), 1)[:1]
+        found: list[tuple[float, str, Any]] = []
+        for how, lag in (("none", None), ("levels", 0), ("differences", 1)):
+            B = None if lag is None else fit_marks(scaled, marks, split.train_end, lag)
+            values = [one if B is None else one - m @ B for one, m in zip(scaled, marks, strict=True)]
+            cuts, _ = cuts_of(parts, values, split, small[0].context, horizon)
+            errors = []
+            for fitted, held in cuts[-1:]:
+                line = fit_line([(fitted, held)], fitted, small, 1, horizon)
+                errors.append(float(Moments.of(held, line.features, horizon).error(line.W).mean()))
+            found.append((float(np.mean(errors)) if errors else float(how != "levels"), how, B))
+        return min(found, key=lambda one: one[0])[1:]
+
+    def _refit(self, line: Line, parts: list[TimeSeries], ends: Any) -> Line:
+        """The chosen line, fitted on all rows up to `ends`."""
+        values = [one.scaled() if line.B is None else one.scaled() - one.marks @ line.B for one in parts]
+        first = [first_origin(self.context_, int(end)) for end in ends]
+        return refit(line, parts_of(parts, values, first, ends), self.season_)
+
+    def _fit_residuals(self, parts: list[TimeSeries], split: Split) -> None:
+        """Train a state space on what the line leaves; keep it if it is better on unseen rows, beyond noise."""
+        if not split.stops:
+            raise DataError("method='gradient' needs rows to choose by: at least four horizons in validation_fraction.")
+        line, middle = self.held_.line, (split.train_end + split.stop_end) // 2
+        spans = ((0 * middle, split.train_end), (split.train_end, middle), (middle, split.stop_end))
+        most = (len(parts[0].values) * len(parts), MOST_ORIGINS, MOST_ORIGINS)
+        source, stop, check = (
+            Residuals.of(line, parts, self.context_, *span, n) for span, n in zip(spans, most, strict=True)
+        )
+        if not (len(source) and len(stop) and len(check)):
+            raise DataError(f"method='gradient': a part has no window of {self.context_} + {self.horizon} steps.")
+        decided: dict[str, Any] = {"d_input": self.n_columns_, "d_output": self.n_columns_, "head": "forecast"}
+        decided["horizon"] = int(self.horizon)
+        if source.marks is not None:
+            decided |= {"encoder": "calendar", "mark_width": source.marks.shape[1], "horizon_mask": True}
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        sizes = model_sizes(0, self.context_, self.context_ + int(self.horizon))
         config, training = self._model_config(sizes, **decided), self._train_config(len(source), seed, STEPS_PER_EPOCH)
-        self._fit_model(source, held, F.l1_loss, config, training, STEPS_PER_EPOCH, context=split.context)
+        chosen = self.choices_
+        self._fit_model(source, stop, F.mse_loss, config, training, STEPS_PER_EPOCH)
+        model = self.model_
+        rest = check.targets
+        found = predict_all(model, check.to(next(model.parameters()).device)).cpu()
+        gain = (rest.square() - (rest - found).square()).mean((1, 2)).numpy()
+        self.choices_ |= chosen | {"gain": float(gain.mean() / rest.square().mean())}
+        if improves(gain, -(-int(self.horizon) // check.stride)):
+            self.method_, self.line_ = "gradient", line
+            self.held_ = self.forecast_ = Forecast(line, model, self.context_)
+
+    def _new_model(self, config: ModelConfig, seed: int) -> SequenceModel:
+        model = super()._new_model(config, seed)
+        for weight in model.head.decoder.parameters():  # so that training starts at the line
+            torch.nn.init.zeros_(weight)
+        return model
+
+    # -- forecasts ----------------------------------------------------------------------------------------------------
 
     def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
         """Forecast the series of fit or given ones.
 
         Args:
             h: Steps; None takes the horizon.
-            series: What to forecast, as in `fit`; None takes the series of fit. It is scaled as the series of fit with
-                its key (in a dict) or its place (in a list of equal length, or alone), any other by its own mean and
-                deviation.
+            series: What to forecast, as in `fit`, of any length; None takes the series of fit. It is scaled as the
+                series of fit with its key (in a dict or long table) or its place (in a list of equal length, or alone),
+                any other by its own mean and deviation.
             covariates: Where fit had them: rows of the next h steps (h, k); with `series`, of all its steps and the
                 next, (time + h, k).
 
         Returns:
-            The next h steps (h,) or (h, columns), in the form the series came in.
+            The next h steps (h,) or (h, columns), in the form the series came in. With `quantiles` each has one more
+            axis at its end, (h, levels) or (h, columns, levels): of a Series a DataFrame with a column for each level,
+            of a DataFrame one whose columns are pairs (column, level); of a long table a column for each level.
         """
         h = self._check_steps(h)
         inputs, form = self._inputs(series, covariates, h)
-        return same_form([one.wrap(self._ahead(one, h)) for one in inputs], form)
+        if self.quantiles is None:
+            return form.wrap([one.wrap(self._ahead(one, h)) for one in inputs])
+        levels = sorted(float(level) for level in self.quantiles)
+        offsets = np.stack(list(self._offsets(h, levels).values()), axis=-1)  # (h, columns, levels)
+        results = []
+        for one in inputs:
+            values = self._ahead(one, h)[..., None] + offsets * one.scale.deviation[:, None]
+            results.append(one.wrap(values, levels))
+        return form.wrap(results)
 
     def predict_interval(
         self, h: int | None = None, level: float = 0.9, series: Any = None, covariates: Any = None
     ) -> Interval:
         """Bounds that hold each step with probability `level`: split conformal, from the end of the series of fit.
 
-        The promise is exact when forecasts made later err as those of the validation stretch do, each step by itself.
+        The promise is exact when forecasts made later err as those of the calibrating rows do, each step by itself.
 
         Args:
             h: Steps; None takes the horizon.
@@ -184,15 +303,14 @@ class WaveSSMForecaster(WaveSSMEstimator):
             covariates: As in `predict`.
 
         Returns:
-            Lower and upper bounds, each in the form of `predict`.
+            Lower and upper bounds, each in the form of `predict` without quantiles.
         """
         h = self._check_steps(h)
         inputs, form = self._inputs(series, covariates, h)
-        width = self._width(h, level)
         sides = []
-        for sign in (-1, 1):
-            each = [one.wrap(self._ahead(one, h) + sign * width * one.scale.deviation) for one in inputs]
-            sides.append(same_form(each, form))
+        for offset in self._offsets(h, tails(check_number(level, "level", 1))).values():
+            each = [one.wrap(self._ahead(one, h) + offset * one.scale.deviation) for one in inputs]
+            sides.append(form.wrap(each))
         return Interval(*sides)
 
     def backtest(
@@ -202,41 +320,63 @@ class WaveSSMForecaster(WaveSSMEstimator):
         stride: int = 1,
         level: float | None = None,
         covariates: Any = None,
+        refit: bool = False,
     ) -> Backtest:
-        """Forecast from many origins and compare with the truth; the model is not refitted.
+        """Forecast from many origins and compare with the truth.
 
         Args:
-            series: As in `predict`; None takes the calibrating end of the series of fit, which training never saw.
+            series: As in `predict`; None takes the calibrating end of the series of fit, which fitting never saw.
             h: Steps of each forecast; None takes the horizon.
             stride: Rows between origins.
             level: Also count how much of the truth lies inside intervals of this level; give a new series for that.
             covariates: Where fit had them and a series is given: rows of all its steps (time, k).
+            refit: Fit the line anew before each forecast, on all rows before its origin; a line only.
         """
         h, stride = self._check_steps(h), check_int(stride, "stride", minimum=1)
         own = series is None
-        inputs = self.series_ if own else self._inputs(series, covariates, 0)[0]
-        width = None if level is None else self._width(h, level)
+        inputs, form = (self.series_, self.form_) if own else self._inputs(series, covariates, 0)
+        if refit and self.method_ != "linear":
+            raise OptionError("refit: a trained state space is not fitted again; use method='linear'.")
+        levels = [] if level is None else list(tails(check_number(level, "level", 1)))
+        offsets = self._offsets(h, levels + [float(one) for one in self.quantiles or ()])
         parts = []
         for at, one in enumerate(inputs):
-            begin = max(int(self.stop_end_[at]) if own else 0, self.context_, self.season_)
-            parts.append((at, one, np.arange(begin, len(one.values) - h + 1, stride)))
-        parts = [part for part in parts if len(part[2])]
+            begin = max(int(self.split_.stop_end[at]) if own else self.context_, self.season_, 1)
+            origins = np.arange(begin, len(one.values) - h + 1, stride)
+            if one.gaps is not None:
+                origins = origins[[not one.gaps[o : o + h].any() for o in origins]]
+            if not len(origins):
+                continue
+            forecast = self.held_ if own else self.forecast_
+            if refit:
+                lines = [self._refit(forecast.line, [one], [origin]) for origin in origins]
+                ahead = [Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)]
+                parts.append((at, one, origins, np.concatenate(ahead)))
+            else:
+                parts.append((at, one, origins, forecast(one, origins, h)))
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return compare(self.model_, parts, self.context_, h, self.season_, width)
+        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets, level)
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series, as in `backtest`."""
         return self.backtest(series, covariates=covariates).r2
 
+    def stream(self) -> ForecastStream:
+        """The line as a stream that continues the (only) series of fit: each sample costs the same time and memory."""
+        check_is_fitted(self, "line_")
+        if self.method_ != "linear" or len(self.series_) > 1 or self.marks_.scale is not None:
+            raise OptionError("stream: needs one series without covariates and method='linear'.")
+        return ForecastStream(self)
+
     def _check_steps(self, h: int | None) -> int:
-        check_is_fitted(self, "model_")
+        check_is_fitted(self, "line_")
         return int(self.horizon) if h is None else check_int(h, "h", minimum=1)
 
     def _ahead(self, one: TimeSeries, h: int) -> np.ndarray:  # (h, columns)
-        return forecast(self.model_, one, self.context_, np.array([len(one.values)]), h)[0]
+        return self.forecast_(one, np.array([len(one.values)]), h)[0]
 
-    def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[TimeSeries], Any]:
+    def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[TimeSeries], Form]:
         """Series with the scales and marks to forecast h steps beyond their end, and the form they came in."""
         own = series is None
         parts, form = (list(self.series_), self.form_) if own else self._read(series)
@@ -248,7 +388,8 @@ class WaveSSMForecaster(WaveSSMEstimator):
         known: list[Any] = [None] * len(parts)
         if self.marks_.scale is not None:
             width, names = len(self.marks_.scale.mean), self.covariate_names_
-            known = [table.values for table in read_covariates(covariates, parts, form, rows, width, names)]
+            tables = read_covariates(covariates, parts, form, rows, width, names, Repair(self.duplicates, self.missing))
+            known = [table.values for table in tables]
         for at, (one, table) in enumerate(zip(parts, known, strict=True)):
             if own:
                 ahead = self.marks_.of(one.future(h), table)
@@ -259,25 +400,55 @@ class WaveSSMForecaster(WaveSSMEstimator):
             parts[at] = replace(one, marks=marks)
         return parts, form
 
-    def _read(self, series: Any) -> tuple[list[TimeSeries], Any]:
+    def _read(self, series: Any) -> tuple[list[TimeSeries], Form]:
         """Given series, scaled as the series of fit with their key or place, others by themselves."""
-        parts, form = read_series(series, "series", self.column_names_)
+        parts, form = read_series(series, "series", self.column_names_, Repair(self.duplicates, self.missing))
         check_alike(parts, self.series_[0])
-        for at, one in enumerate(parts):
-            if len(one.values) < self.context_:
-                raise DataError(f"series {at} has {len(one.values)} steps, expected the context of {self.context_}.")
-        if isinstance(form, list):
-            fitted = dict(zip(self.form_, self.series_, strict=True)) if isinstance(self.form_, list) else {}
-            like = [fitted.get(key, one) for key, one in zip(form, parts, strict=True)]
-        else:
-            like = self.series_ if len(parts) == len(self.series_) else parts
-        return [replace(one, scale=other.scale) for one, other in zip(parts, like, strict=True)], form
+        keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
+        if not form.keys and len(parts) == len(self.series_):
+            keyed = dict(enumerate(self.series_))
+        for at, (key, one) in enumerate(zip(form.keys or places, parts, strict=True)):
+            parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
+        return parts, form
 
-    def _width(self, h: int, level: float) -> np.ndarray:
-        """Half an interval in deviations, from errors over the calibrating end of each series. (h, columns)"""
-        check_number(level, "level", 1)
-        if not self.validation_fraction:
-            raise OptionError("intervals need a validation stretch; fit with validation_fraction above 0.")
-        each = zip(self.series_, self.stop_end_, strict=True)
-        scores = [calibration_errors(self.model_, one, self.context_, int(end), h) for one, end in each]
-        return conformal(np.concatenate(scores), level)
+    def _offsets(self, h: int, levels: Sequence[float]) -> dict[float, np.ndarray]:
+        """Quantiles of the errors over the calibrating end of each series, (h, columns) in deviations, by level."""
+        if not levels:
+            return {}
+        if (self.split_.stop_end >= [len(one.values) for one in self.series_]).all():
+            raise OptionError("quantiles need calibrating rows; use a validation_fraction above 0, or a shorter split.")
+        if self._errors is None or self._errors.shape[1] < h:
+            each = zip(self.series_, self.split_.stop_end, strict=True)
+            known = [(one, int(end)) for one, end in each if end < len(one.values)]
+            self._errors = np.concatenate([calibration_errors(self.held_, one, end, h) for one, end in known])
+        return {level: conformal(self._errors[:, :h], level) for level in levels}
+
+
+class ForecastStream:
+    """A fitted line that takes one sample after another; see `WaveSSMForecaster.stream`."""
+
+    def __init__(self, model: WaveSSMForecaster) -> None:
+        (self._one,), self._model, self.horizon = model.series_, model, model.line_.horizon
+        self.time = len(self._one.values)
+        values = self._one.scaled()
+        self._known = self._extend() if model.line_.B is not None else np.zeros((0, 1))
+        self._line = LineStream(model.line_, values - self._known[: self.time] if len(self._known) else values)
+
+    def _extend(self) -> np.ndarray:
+        """What the calendar adds to all rows so far and a thousand beyond the next horizon. (rows, columns)"""
+        ahead = self._one.future(self.time - len(self._one.values) + self.horizon + 1000)
+        marks = self._model.marks_.of(self._one.index.append(ahead), None)
+        assert marks is not None
+        return marks @ self._model.line_.B
+
+    def step(self, sample: Any) -> np.ndarray:
+        """Take the next sample, a number or (columns,), and forecast what follows it. (horizon, columns)"""
+        scale = self._one.scale
+        row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
+        self.time += 1
+        if not len(self._known):
+            return scale.undo(self._line.step(row))
+        if self.time + self.horizon > len(self._known):
+            self._known = self._extend()
+        ahead = self._line.step(row - self._known[self.time - 1])
+        return scale.undo(ahead + self._known[self.time : self.time + self.horizon])

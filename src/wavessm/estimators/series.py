@@ -1,7 +1,8 @@
-"""What a forecaster reads: arrays and pandas objects as numbers, the names of their columns and a regular index.
+"""What a forecaster reads: arrays, pandas objects and long tables as numbers, the names of their columns, their index.
 
 A series is (time,) or (time, columns), whose columns are forecast together; a Series or DataFrame has an index beside
-it, of dates or numbers; a list or dict of series shares one model. Results come back in the same form.
+it, of dates or numbers; a list or dict of series, or a long table (unique_id, ds, y), shares one model. Results come
+back in the same form. Read next: `line.py`, the closed-form forecast.
 """
 
 from __future__ import annotations
@@ -9,86 +10,151 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wavessm.data.tables import import_pandas, same_step
-from wavessm.errors import DataError, ShapeError, real_array
+from wavessm.errors import DataError, ShapeError, real_array, unknown_name
 from wavessm.estimators.base import Scale, check_finite, column_order
 
 pd = import_pandas()
 DAY = 86400.0
 SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
-
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
+DUPLICATES, MISSING = ("error", "mean", "last"), ("error", "hold", "gap")
 _DATED = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
+
+
+class Repair(NamedTuple):
+    """What to do about repeated time stamps and missing samples; see `WaveSSMForecaster`."""
+
+    duplicates: str = "error"
+    missing: str = "error"
+
+    def check(self) -> Repair:
+        """Itself, or `UnknownNameError`."""
+        for name, known in (("duplicates", DUPLICATES), ("missing", MISSING)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        return self
+
+
+NO_REPAIR = Repair()
+NO_SCALE = Scale(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
     """Numbers of one series, its index and names where it came with them, and how a forecaster reads it."""
 
-    values: np.ndarray  # (time, columns) float64
-    scale: Scale  # its own, unless a forecaster replaces it
+    values: np.ndarray  # (time, columns) float64, missing samples filled by the last before them
     kind: str  # "array", "table", "series" or "frame"
     index: Any = None  # a pandas Index, or None for arrays
     columns: Any = None  # names of a DataFrame's columns, the name of a Series
+    gaps: np.ndarray | None = None  # (time,) rows that no forecast is compared with; None without
+    scale: Scale = NO_SCALE
     marks: np.ndarray | None = None  # (time + known steps, k): calendar and covariates
 
     def future(self, steps: int) -> Any:
         """The index of the next `steps` rows; None without an index."""
         return None if self.index is None else continue_index(self.index, steps)
 
-    def wrap(self, values: np.ndarray) -> Any:  # (steps, columns)
-        """Values of the rows after the last one, in the form of the series."""
-        if self.kind in ("array", "table"):
+    def scaled(self) -> np.ndarray:
+        """The values in units of their scale."""
+        return self.scale.apply(self.values)
+
+    def wrap(self, values: np.ndarray, levels: Sequence[float] | None = None) -> Any:
+        """Values of the rows after the last one, (steps, columns) or with quantiles (steps, columns, levels), in the
+        form of the series.
+        """
+        if self.index is None:
             return values[:, 0] if self.kind == "array" else values
-        if self.kind == "series":
-            return pd.Series(values[:, 0], index=self.future(len(values)), name=self.columns)
-        return pd.DataFrame(values, index=self.future(len(values)), columns=self.columns)
+        index, names = self.future(len(values)), self.columns
+        if levels is not None:
+            names = pd.Index(levels, name="quantile")
+            names = names if self.kind == "series" else pd.MultiIndex.from_product([self.columns, names])
+        elif self.kind == "series":
+            return pd.Series(values[:, 0], index=index, name=names)
+        return pd.DataFrame(values.reshape(len(values), -1), index=index, columns=names)
 
 
-def read_series(given: Any, what: str, names: list | None = None) -> tuple[list[TimeSeries], Any]:
-    """One series or several, and the form they came in: None for one, "list", or the keys of a dict.
+class Form(NamedTuple):
+    """How series came: "one", "list", "dict" or "long", and their keys."""
+
+    kind: str
+    keys: tuple = ()
+
+    def wrap(self, results: list[Any]) -> Any:
+        """Results of the series in the same form; those of a long table have the columns unique_id, ds and y, or the
+        quantiles instead of y.
+        """
+        if self.kind == "one":
+            return results[0]
+        if self.kind == "list":
+            return results
+        if self.kind == "dict":
+            return dict(zip(self.keys, results, strict=True))
+        frames = [one.to_frame("y") if one.ndim == 1 else one for one in results]
+        table = pd.concat(dict(zip(self.keys, frames, strict=True)), names=["unique_id", "ds"]).reset_index()
+        return table.rename_axis(columns=None)
+
+
+def read_series(
+    given: Any, what: str, names: list | None = None, repair: Repair = NO_REPAIR
+) -> tuple[list[TimeSeries], Form]:
+    """One series or several, and the form they came in.
 
     DataFrames must have the columns `names` in any order; None takes those of the first.
     """
-    form: Any = None
-    parts = {what: given}
+    form, parts = Form("one"), {what: given}
+    if isinstance(given, pd.DataFrame) and {"unique_id", "ds"} <= set(given.columns):
+        groups = {key: part.set_index("ds").drop(columns="unique_id") for key, part in given.groupby("unique_id")}
+        given = {key: part["y"] if list(part.columns) == ["y"] else part for key, part in groups.items()}
+        form = Form("long")
     if isinstance(given, Mapping):
-        form, parts = list(given), {f"{what} {key!r}": one for key, one in given.items()}
+        form = Form("long" if form.kind == "long" else "dict", tuple(given))
+        parts = {f"{what} {key!r}": one for key, one in given.items()}
     elif isinstance(given, list | tuple) and given and not np.isscalar(given[0]):
-        form, parts = "list", {f"{what} {at}": one for at, one in enumerate(given)}
+        form, parts = Form("list"), {f"{what} {at}": one for at, one in enumerate(given)}
     series = []
     for title, part in parts.items():
-        one = _read_one(part, title)
+        one = _read_one(part, title, repair)
         if one.kind == "frame":
             names = list(one.columns) if names is None else names
             if one.values.shape[1] > 1 or len(names) > 1:  # one column needs no name
                 order = column_order(one.columns, names, title)
-                values = one.values[:, order]
-                one = replace(one, values=values, scale=Scale.of(values), columns=one.columns[order])
+                one = replace(one, values=one.values[:, order], columns=one.columns[order])
         series.append(one)
     if not series:
         raise ShapeError(f"{what}: empty, expected at least one series.")
     return series, form
 
 
-def _read_one(given: Any, what: str) -> TimeSeries:
+def split_long(given: Any) -> tuple[Any, Any]:
+    """A long table (unique_id, ds, y, …) as series and covariates, its other columns; None where there are none."""
+    if not (isinstance(given, pd.DataFrame) and {"unique_id", "ds", "y"} < set(given.columns)):
+        return given, None
+    return given[["unique_id", "ds", "y"]], given.drop(columns="y")
+
+
+def _read_one(given: Any, what: str, repair: Repair) -> TimeSeries:
+    indexed = isinstance(given, pd.Series | pd.DataFrame)
+    if indexed:
+        given = _regular(given, what, repair)
     values = real_array(given, f"{what} (time,) or (time, columns)")
     if values.ndim not in (1, 2) or 0 in values.shape:
         raise ShapeError(f"{what} has shape {values.shape}, expected (time,) or (time, columns).")
-    check_finite(values, f"{what}: row {{}}")
-    table = values.reshape(len(values), -1)
-    scale = Scale.of(table)
-    if not isinstance(given, pd.Series | pd.DataFrame):
-        return TimeSeries(table, scale, "array" if values.ndim == 1 else "table")
-    _check_index(given.index, what)
-    if values.ndim == 1:
-        return TimeSeries(table, scale, "series", given.index, given.name)
-    return TimeSeries(table, scale, "frame", given.index, given.columns)
+    table, gaps = values.reshape(len(values), -1), None
+    if repair.missing != "error" and np.isnan(table).any():
+        gaps = np.isnan(table).any(axis=1) if repair.missing == "gap" else None
+        table = pd.DataFrame(table).ffill().bfill().to_numpy()
+    check_finite(table, f"{what}: row {{}}")
+    if not indexed:
+        return TimeSeries(table, "array" if values.ndim == 1 else "table", gaps=gaps)
+    kind, columns = ("series", given.name) if values.ndim == 1 else ("frame", given.columns)
+    return TimeSeries(table, kind, given.index, columns, gaps)
 
 
 def column_names(series: Sequence[TimeSeries]) -> list | None:
@@ -96,29 +162,43 @@ def column_names(series: Sequence[TimeSeries]) -> list | None:
     return next((list(one.columns) for one in series if one.kind == "frame"), None)
 
 
-def same_form(results: list[Any], form: Any) -> Any:
-    """Results of several series in the form that `read_series` found."""
-    if form is None:
-        return results[0]
-    return results if form == "list" else dict(zip(form, results, strict=True))
-
-
 # -- the index ------------------------------------------------------------------------------------------------------
 
 
-def _check_index(index: Any, what: str) -> None:
-    """Refuse an index that has no next entry: of text, not rising, or with gaps."""
+def _regular(given: Any, what: str, repair: Repair) -> Any:
+    """The same rows on an index that rises by one step; repeated stamps and missing steps are repaired or refused."""
+    index = given.index
     if not isinstance(index, _DATED) and index.dtype.kind not in "iuf":
         raise DataError(
             f"{what}: its index is not dates or numbers ({index[0]!r} …); use series.index = pd.to_datetime("
             "series.index), or drop it with .reset_index(drop=True)."
         )
-    if not index.is_monotonic_increasing or not index.is_unique:
-        raise DataError(f"{what}: its index does not rise; use .sort_index() and drop duplicates.")
-    if len(index) > 2 and step_of(index) is None:
+    if not index.is_monotonic_increasing:
+        raise DataError(f"{what}: its index does not rise; use .sort_index().")
+    if not index.is_unique:
+        twice = index[index.duplicated()]
+        if repair.duplicates == "error":
+            raise DataError(
+                f"{what}: {len(twice)} time stamps are repeated, the first is {twice[0]}; choose duplicates='mean' or "
+                "'last'."
+            )
+        kept = given.groupby(level=0)
+        given = kept.mean() if repair.duplicates == "mean" else kept.last()
+        index = given.index
+    if len(index) < 3 or step_of(index) is not None:
+        return given
+    if repair.missing == "error":
         raise DataError(
-            f"{what}: its index has gaps or no regular step; use .asfreq() or .reindex() and fill the gaps."
+            f"{what}: its index has gaps or no regular step; choose missing='hold' or 'gap', or use .asfreq()."
         )
+    if isinstance(index, pd.PeriodIndex):
+        return given.reindex(pd.period_range(index[0], index[-1], freq=index.freq, name=index.name))
+    step = (index[1:] - index[:-1]).value_counts().index[0]  # the most frequent one
+    whole = pd.Index([index[0] + k * step for k in range(round((index[-1] - index[0]) / step) + 1)])
+    if not index.isin(whole).all():
+        off = index[~index.isin(whole)][0]
+        raise DataError(f"{what}: {off} is not on the grid of {step} that starts at {index[0]}; resample the rows.")
+    return given.reindex(whole.rename(index.name))
 
 
 def step_of(index: Any) -> Any:
@@ -151,8 +231,7 @@ def continue_index(index: Any, steps: int) -> Any:
         if step is None:
             raise DataError(f"the series has {len(index)} dates, too few to know their step; set index.freq.")
         return pd.date_range(index[-1], periods=steps + 1, freq=step, name=index.name)[1:]
-    whole = index.dtype.kind in "iu"
-    step = 1 if step is None else round(step) if whole else step
+    step = 1 if step is None else round(step) if index.dtype.kind in "iu" else step
     return pd.Index([index[-1] + k * step for k in range(1, steps + 1)], name=index.name)
 
 
@@ -189,12 +268,14 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
 def season_of(index: Any) -> int:
     """Steps in the season that the step of dates suggests; 1 without dates.
 
-    >>> [season_of(pd.date_range("2024", periods=9, freq=freq)) for freq in ("h", "D", "MS")]
-    [24, 7, 12]
+    >>> [season_of(pd.date_range("2024", periods=9, freq=freq)) for freq in ("15min", "h", "D", "MS")]
+    [96, 24, 7, 12]
     """
     seconds = step_seconds(index)
     if seconds is None:
         return 1
+    if 300 <= seconds < 3600 and DAY % seconds == 0:
+        return int(DAY / seconds)
     return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
 
 

@@ -1,83 +1,109 @@
-"""Which windows of a series train, stop training early or calibrate, and what is known of their steps beforehand."""
+"""Which rows of a series train, choose or calibrate, and what is known of its steps beforehand."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from wavessm.data.source import Batch
-from wavessm.errors import DataError, ShapeError, check_int
+from wavessm.errors import DataError, OptionError, ShapeError, is_int
 from wavessm.estimators.base import Scale, check_number
-from wavessm.estimators.series import TimeSeries, calendar, read_series, step_seconds
+from wavessm.estimators.line import Cut, Part
+from wavessm.estimators.series import Form, Repair, TimeSeries, calendar, pd, read_series, step_seconds
 
-SHORTEST_CONTEXT = 24
+SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 
 
 class Split(NamedTuple):
-    """Where training and early stopping end in each series, and how far a forecast looks back."""
+    """Rows of each series: training ends, choosing ends; the rest calibrates."""
 
     train_end: np.ndarray  # (series,)
-    stop_end: np.ndarray  # (series,) equal to train_end without early stopping
-    context: int
+    stop_end: np.ndarray  # (series,) equal to train_end where nothing is set aside to choose
 
     @property
     def stops(self) -> bool:
-        """Whether some rows stop the training early."""
+        """Whether some rows choose."""
         return bool((self.stop_end > self.train_end).all())
 
 
-def split_series(lengths: np.ndarray, horizon: int, fraction: Any, context: int | None, season: int) -> Split:
-    """Train on all but the last `fraction` of each series; the context, if None, follows from the rest."""
-    fraction = check_number(fraction, "validation_fraction", 1)
-    held = np.maximum(np.round(fraction * lengths).astype(int), horizon if fraction else 0)
-    train_end = lengths - held
-    half = held // 2 if fraction and (held >= 4 * horizon).all() else np.zeros_like(held)
-    shortest = int(train_end.min())
-    if context is None:
-        wanted = max(2 * horizon, 3 * season if season > 1 else 0, SHORTEST_CONTEXT)
-        context = max(1, min(wanted, (shortest - horizon) // 2))
-    context = check_int(context, "context", minimum=1)
-    if shortest < context + horizon:
+def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any) -> Split:
+    """Rows to train, to choose and to calibrate; see `WaveSSMForecaster`."""
+    lengths = np.array([len(one.values) for one in series])
+    if split is None:
+        fraction = check_number(fraction, "validation_fraction", 1)
+        held = np.maximum(np.round(fraction * lengths).astype(int), horizon if fraction else 0)
+        half = held // 2 if fraction and (held >= 4 * horizon).all() else np.zeros_like(held)
+        found = Split(lengths - held, lengths - held + half)
+    else:
+        found = Split(*_read_split(series, lengths, split))
+    shortest = int(found.train_end.min())
+    if shortest <= horizon:
         raise DataError(
-            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected at least "
-            f"context + horizon = {context} + {horizon}; lower one of them or validation_fraction."
+            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected more than "
+            f"the horizon of {horizon}; lower it or validation_fraction, or leave short series out of fit."
         )
-    return Split(train_end, train_end + half, context)
+    return found
 
 
-def training_scale(one: TimeSeries, end: int, at: int) -> Scale:
-    """The scale of the first `end` rows; a constant column is refused."""
-    scale = Scale.of(one.values[:end])
-    for column in np.flatnonzero(scale.constant):
-        raise DataError(
-            f"series {at}: column {column} is constant ({scale.mean[column]:g}) over the {end} training steps; leave "
-            "it out or repeat its value."
-        )
-    return scale
+def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -> tuple[np.ndarray, np.ndarray]:
+    expected = "expected two counts, two fractions, or the dates where validation and calibration begin"
+    if not isinstance(split, list | tuple) or len(split) != 2:
+        raise OptionError(f"split is {split!r}, {expected}.")
+    if all(map(is_int, split)):
+        ends = np.cumsum(np.broadcast_to(split, (len(lengths), 2)), axis=1)
+    elif all(isinstance(one, float) for one in split):
+        ends = np.round(np.cumsum(split) * lengths[:, None] + 1e-9).astype(int)
+    else:
+        if any(step_seconds(one.index) is None for one in series):
+            raise DataError(f"split is {split!r}, but the series have no dates; give counts or fractions.")
+        try:
+            zone = getattr(series[0].index, "tz", None)
+            dates = [pd.Timestamp(one) for one in split]
+            dates = [one.tz_localize(zone) if one.tz is None and zone is not None else one for one in dates]
+        except (TypeError, ValueError) as reason:
+            raise OptionError(f"split is {split!r}, {expected} ({reason}).") from reason
+        ends = np.array([one.index.searchsorted(dates) for one in series])
+    if (ends < 1).any() or (ends[:, 1] < ends[:, 0]).any() or (ends > lengths[:, None]).any():
+        raise OptionError(f"split is {split!r}, which ends at rows {ends[0].tolist()} of {lengths[0]}; {expected}.")
+    return ends[:, 0], ends[:, 1]
 
 
-def window_starts(lengths: Sequence[int], begin: Any, end: Any, context: int, horizon: int) -> Tensor:
-    """First rows, in a table of all series, of the windows whose horizon lies in [begin, end) of its series.
+def context_for(horizon: int, season: int, shortest: int) -> int:
+    """Steps of context, where none are given: two horizons or 14 seasons, if half the training part allows.
 
-    >>> window_starts([10, 8], 0, [7, 8], context=3, horizon=2).tolist()
-    [0, 1, 2, 10, 11, 12, 13]
+    >>> context_for(96, 24, 8640), context_for(12, 1, 60)
+    (336, 24)
     """
-    offset, rows = 0, []
-    for length, low, high in zip(lengths, np.broadcast_to(begin, len(lengths)), end, strict=True):
-        first = torch.arange(max(0, int(low) - context), int(high) - context - horizon + 1)
-        rows.append(first + offset)
-        offset += length
-    return torch.cat(rows)
+    wanted = max(2 * horizon, 14 * season if season > 1 else 0, SHORTEST_CONTEXT)
+    return max(1, min(wanted, LONGEST_CONTEXT, (shortest - horizon) // 2))
 
 
-def nearer_norm(batch: Batch) -> str:
-    """The instance norm whose value, the last or the mean of a context, is nearer to what follows."""
-    last, mean = (batch.y - batch.x[:, -1:]).abs().mean(), (batch.y - batch.x.mean(1, keepdim=True)).abs().mean()
-    return "last" if last < mean else "mean_std"
+def first_origin(context: int, end: int) -> int:
+    """Rows before the first training window; a context that is longer starts with the first value repeated."""
+    return max(1, min(context, end // 4))
+
+
+def parts_of(series: Sequence[TimeSeries], values: Sequence[np.ndarray], begin: Any, end: Any) -> list[Part]:
+    """Rows [begin, end) of each series as windows to fit or to score."""
+    rows = zip(*(np.broadcast_to(one, len(series)) for one in (begin, end)), strict=True)
+    return [Part(v, one.gaps, int(a), int(b)) for one, v, (a, b) in zip(series, values, rows, strict=True)]
+
+
+def cuts_of(
+    series: Sequence[TimeSeries], values: Sequence[np.ndarray], split: Split, context: int, horizon: int
+) -> tuple[list[Cut], list[Part]]:
+    """The cuts that `fit_line` chooses by, and the windows of the training part. A cut needs windows on both sides."""
+    first = np.array([first_origin(context, int(end)) for end in split.train_end])
+    whole = parts_of(series, values, first, split.train_end)
+    ends = [split.train_end // 2, split.train_end * 3 // 4, split.train_end]
+    cuts = [(parts_of(series, values, first, a), parts_of(series, values, a, b)) for a, b in itertools.pairwise(ends)]
+    cuts.append((whole, parts_of(series, values, split.train_end, split.stop_end)))
+    return [cut for cut in cuts if all(any(n for one in part for _, n in one.runs(horizon)) for part in cut)], whole
+
+
+# -- what is known beforehand -----------------------------------------------------------------------------------------
 
 
 class Marks(NamedTuple):
@@ -97,13 +123,26 @@ class Marks(NamedTuple):
         return np.concatenate(parts, axis=1) if parts else None
 
 
+def fit_marks(values: Sequence[np.ndarray], marks: Sequence[np.ndarray], ends: np.ndarray, lag: int) -> np.ndarray:
+    """Least squares of the training rows on their marks: of both as they are (lag 0), or of differences over `lag`
+    rows, which a drifting level does not disturb. (k, columns)
+    """
+    rows = [[one[: int(end)] for one in pair] for *pair, end in zip(marks, values, ends, strict=True)]
+    if lag:
+        m, y = (np.concatenate([pair[side][lag:] - pair[side][:-lag] for pair in rows]) for side in (0, 1))
+    else:
+        m, y = (np.concatenate([pair[side] - pair[side].mean(0) for pair in rows]) for side in (0, 1))
+    return np.linalg.solve(m.T @ m / len(m) + 1e-4 * np.eye(m.shape[1]), m.T @ y / len(m))
+
+
 def read_covariates(
-    given: Any, series: list[TimeSeries], form: Any, rows: Sequence[int], width: int | None, names: list | None
-) -> list[TimeSeries]:
+    given: Any, series: list[TimeSeries], form: Form, rows: Sequence[int], width: int | None, names: list | None,
+    repair: Repair,
+) -> list[TimeSeries]:  # fmt: skip
     """Covariates of each series, in the form the series came in: tables of these many rows and columns."""
-    if isinstance(form, list) and isinstance(given, dict):
-        given = {key: given[key] for key in form if key in given}
-    tables, got = read_series(given, "covariates", names)
+    if form.kind == "dict" and isinstance(given, dict):
+        given = {key: given[key] for key in form.keys if key in given}
+    tables, got = read_series(given, "covariates", names, repair)
     if got != form:
         raise ShapeError(f"covariates: {len(tables)} tables for {len(series)} series; give them in the same form.")
     width = tables[0].values.shape[1] if width is None else width

@@ -1,0 +1,415 @@
+"""The closed-form forecast: a linear map from the past to the horizon, fitted and chosen in seconds.
+
+What the map reads of a column before an origin, all minus the last value, which is added back to the forecast:
+
+    the last `context` values;
+    memories: running means of the values whole seasons apart, over about `span` seasons, for every place in a season.
+
+A memory is a state space whose every state is a place in the season: it reaches back months at the cost of one update
+per sample. With r these features and y the next values, both minus the last one, and means over all windows,
+
+    G = ⟨r rᵀ⟩   R = ⟨r yᵀ⟩   W = (G + p K⁻¹)⁻¹ R
+
+K is the diagonal of prior variances of the weights: (1 + lag / season)⁻² for the values, so the far past needs more
+evidence than the near one, and `weight` for the memories. Windows overlap, so G is a table of lag products: one row is
+a correlation and the others follow from it, and an error over other windows is a quadratic form in their table. So any
+number of maps is scored without forecasting once, and memory does not grow with the series.
+
+Several members (contexts, memories) are fitted. The penalty p of each, and which members are averaged, have the least
+error over up to three cuts, each fitted on the past alone: the first half of the training part forecasts the third
+quarter, three quarters the last one, all of it the validation part. An average of maps is a map. The map is shared by
+all columns; each may add a difference of its own, with a penalty that the same cuts choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+PENALTIES = tuple(10.0 ** (k / 2) for k in range(-6, 4))
+COLUMN_PENALTIES = (1.0, 10.0, 100.0, np.inf)
+MOST_COLUMNS = 16
+"""Series of more columns share one map."""
+LONGEST_SEASON = 384
+"""Seasons of more steps have no memory: their features would outnumber the windows."""
+FEW = 64
+"""Windows that are multiplied out instead of following the table of lag products."""
+
+
+class Memory(NamedTuple):
+    """Running mean of the values whole periods apart: of all at first, then with weight 1/span for the newest.
+
+    >>> Memory(2, 2)(np.array([[1.0], [5.0], [3.0], [5.0], [4.0]]))[:, 0].tolist()
+    [1.0, 5.0, 2.0, 5.0, 3.0]
+    """
+
+    period: int
+    span: float
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:  # (time, columns) → the same
+        rows = -(-len(values) // self.period)
+        padded = np.concatenate([values, np.zeros((rows * self.period - len(values), values.shape[1]))])
+        table = padded.reshape(rows, self.period, -1)
+        mean = table[0]
+        for k in range(1, rows):
+            mean = mean + (table[k] - mean) * max(1 / (k + 1), 1 / self.span)
+            table[k] = mean
+        return table.reshape(len(padded), -1)[: len(values)]
+
+
+class Member(NamedTuple):
+    """What one of the averaged maps reads, and the prior variance of its memory weights."""
+
+    context: int
+    memories: tuple[Memory, ...] = ()
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Steps of context and what is remembered, such as "336+30x24"."""
+        return f"{self.context}" + "".join(f"+{one.span:g}x{one.period}" for one in self.memories)
+
+
+class Features(NamedTuple):
+    """The union of what several maps read: its layout and its values."""
+
+    context: int
+    memories: tuple[Memory, ...]
+
+    @property
+    def widths(self) -> list[int]:
+        """Numbers of features: of the values, then of each memory."""
+        return [self.context, *(memory.period for memory in self.memories)]
+
+    @property
+    def reach(self) -> int:
+        """Rows that stand before the first of a series, all with its value."""
+        return max(self.widths)
+
+    def channels(self, values: np.ndarray) -> list[np.ndarray]:
+        """Values and memories (reach + time, columns)."""
+        each = [values, *(memory(values) for memory in self.memories)]
+        return [np.concatenate([np.repeat(one[:1], self.reach, axis=0), one]) for one in each]
+
+    def at(self, values: np.ndarray, origins: np.ndarray) -> np.ndarray:
+        """Features before each origin, minus the last value. (n,) → (n, features, columns)"""
+        rows = origins[:, None] + self.reach
+        parts = [one[rows - w + np.arange(w)] for one, w in zip(self.channels(values), self.widths, strict=True)]
+        return np.concatenate(parts, axis=1) - values[origins - 1][:, None]
+
+    def select(self, member: Member) -> np.ndarray:
+        """Places of a member's features."""
+        starts = np.cumsum([0, *self.widths])
+        picked = [np.arange(self.context - member.context, self.context)]
+        picked += [starts[1 + self.memories.index(one)] + np.arange(one.period) for one in member.memories]
+        return np.concatenate(picked)
+
+
+# -- tables of lag products -----------------------------------------------------------------------------------------
+
+
+def _products(u: np.ndarray, v: np.ndarray, n: int) -> np.ndarray:
+    """Sum over n windows and all columns of (window of u)(window of v)ᵀ. (n + a - 1, c), (n + b - 1, c) → (a, b)"""
+    a, b = len(u) - n + 1, len(v) - n + 1
+    if n < FEW:
+        view = np.lib.stride_tricks.sliding_window_view
+        windows = [view(one, n, axis=0).reshape(-1, n * one.shape[1]) for one in (u, v)]
+        return windows[0] @ windows[1].T
+    table = np.empty((a, b))
+    table[0] = sum(np.correlate(v[:, k], u[:n, k], "valid") for k in range(u.shape[1]))
+    table[:, 0] = sum(np.correlate(u[:, k], v[:n, k], "valid") for k in range(u.shape[1]))
+    change = u[n:] @ v[n:].T - u[: a - 1] @ v[: b - 1].T
+    for i in range(a - 1):
+        table[i + 1, 1:] = table[i, :-1] + change[i]
+    return table
+
+
+class Part(NamedTuple):
+    """One scaled series and the rows whose windows count."""
+
+    values: np.ndarray  # (time, columns)
+    gaps: np.ndarray | None  # (time,) rows that may not be in a horizon
+    begin: int
+    end: int
+
+    def runs(self, horizon: int) -> Iterator[tuple[int, int]]:
+        """First origin and number of origins of each stretch whose horizons lie in [begin, end) and have no gap."""
+        free = np.ones(max(0, self.end - horizon + 1 - self.begin), dtype=bool)
+        if self.gaps is not None:
+            bad = np.concatenate([[0], np.cumsum(self.gaps)])
+            rows = self.begin + np.arange(len(free))
+            free = bad[rows + horizon] == bad[rows]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], free.astype(int), [0]])))
+        for first, stop in edges.reshape(-1, 2):
+            yield self.begin + int(first), int(stop - first)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Means over windows (and columns) of products of features and of the values to forecast."""
+
+    G: np.ndarray  # (features, features)
+    R: np.ndarray  # (features, horizon)
+    yy: np.ndarray  # (horizon,)
+    windows: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], features: Features, horizon: int, column: int | None = None) -> Moments:
+        """Of all windows of the parts, of all columns or one."""
+        size = sum(features.widths)
+        total, count, reach = np.zeros((size + horizon, size + horizon)), 0, features.reach
+        starts = np.cumsum([0, *features.widths, horizon])
+        for part in parts:
+            values = part.values if column is None else part.values[:, [column]]
+            channels = features.channels(values)
+            for first, n in part.runs(horizon):
+                pieces = [one[first + reach - w : first + reach + n - 1]
+                          for one, w in zip(channels, features.widths, strict=True)]  # fmt: skip
+                pieces.append(values[first : first + n + horizon - 1])
+                for i, u in enumerate(pieces):
+                    for j, v in enumerate(pieces[i:], start=i):
+                        block = _products(u, v, n)
+                        total[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += block
+                        if j > i:
+                            total[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] += block.T
+                count += n * values.shape[1]
+        total /= max(count, 1)
+        last = total[features.context - 1]
+        total = total - last[:, None] - last[None, :] + last[features.context - 1]
+        return cls(total[:size, :size], total[:size, size:], np.diag(total)[size:], count)
+
+    def only(self, places: np.ndarray) -> Moments:
+        """Of some features."""
+        return replace(self, G=self.G[np.ix_(places, places)], R=self.R[places])
+
+    def error(self, W: np.ndarray) -> np.ndarray:  # (features, horizon) → (horizon,)
+        """Mean squared error of a map at each step."""
+        return self.yy - 2 * (W * self.R).sum(0) + ((self.G @ W) * W).sum(0)
+
+
+# -- fitting and choosing -------------------------------------------------------------------------------------------
+
+
+class RidgePath:
+    """Ridge maps of one table of products for any penalty, from one eigendecomposition. prior: (features,)"""
+
+    def __init__(self, moments: Moments, prior: np.ndarray) -> None:
+        root = np.sqrt(prior)[:, None]
+        self.roots, U = np.linalg.eigh(root * moments.G * root.T)
+        self.basis = root * U
+        self.target = self.basis.T @ moments.R
+
+    def map(self, penalty: float) -> np.ndarray:  # (features, horizon)
+        """The map with the smallest error plus penalty."""
+        return self.basis @ (self.target / (np.maximum(self.roots, 0) + penalty)[:, None])
+
+
+def prior_of(member: Member, season: int) -> np.ndarray:
+    """Prior variances of a member's weights. (features,)"""
+    values = (1 + np.arange(member.context, 0, -1) / max(season, 1)) ** -2.0
+    return np.concatenate([values, *(np.full(one.period, member.weight) for one in member.memories)])
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A linear forecast: what it reads, its map, and how it was chosen."""
+
+    features: Features
+    W: np.ndarray  # (features, horizon), or a map for each column (columns, features, horizon)
+    members: tuple[tuple[Member, float], ...]  # averaged maps with their penalties; one may be there twice
+    column_penalty: float = np.inf  # of what the map of a column adds to the shared one
+    B: np.ndarray | None = None  # (marks, columns): what the marks of a row add to its values
+
+    @property
+    def horizon(self) -> int:
+        """Steps that are forecast."""
+        return self.W.shape[-1]
+
+    def apply(self, r: np.ndarray) -> np.ndarray:  # (…, features, columns) → (…, horizon, columns)
+        """The map of features that have the last value taken off."""
+        if self.W.ndim == 2:
+            return np.matmul(self.W.T, r)
+        return np.stack([r[..., k] @ W for k, W in enumerate(self.W)], axis=-1)
+
+    def forecast(self, values: np.ndarray, origins: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
+        """Forecasts (n, horizon, columns) from scaled values (time, columns) and marks (time + horizon, k)."""
+        known = None if self.B is None or marks is None else marks @ self.B
+        values = values if known is None else values - known[: len(values)]
+        ahead = self.apply(self.features.at(values, origins)) + values[origins - 1][:, None]
+        if known is None:
+            return ahead
+        rows = np.minimum(origins[:, None] + np.arange(self.horizon), len(known) - 1)
+        return ahead + known[rows]
+
+
+class LineStream:
+    """A line that takes one sample after another in constant time and memory, after the rows it is given.
+
+    >>> line = Line(Features(2, ()), np.array([[-1.0], [0.0]]), ())           # the last difference once more
+    >>> stream = LineStream(line, np.array([[1.0], [2.0], [4.0]]))
+    >>> stream.forecast().item(), stream.step(np.array([7.0])).item()
+    (6.0, 10.0)
+    """
+
+    def __init__(self, line: Line, values: np.ndarray) -> None:
+        self.line, self.time = line, 0
+        widths, columns = line.features.widths, values.shape[1]
+        self._rings = [np.repeat(values[:1], 2 * width, axis=0) for width in widths]  # each row is there twice
+        self._out = np.empty((sum(widths), columns))
+        for row in values:
+            self._push(row)
+
+    def _push(self, row: np.ndarray) -> None:
+        memories = [None, *self.line.features.memories]
+        for ring, width, memory in zip(self._rings, self.line.features.widths, memories, strict=True):
+            at, new = self.time % width, row
+            if memory is not None and self.time >= width:
+                gain = max(1 / (self.time // width + 1), 1 / memory.span)
+                new = ring[at] + (row - ring[at]) * gain
+            ring[at] = ring[at + width] = new
+        self.time += 1
+
+    def forecast(self) -> np.ndarray:  # (horizon, columns)
+        """What follows the samples so far."""
+        start = 0
+        for ring, width in zip(self._rings, self.line.features.widths, strict=True):
+            self._out[start : start + width] = ring[self.time % width :][:width]
+            start += width
+        last = self._out[self.line.features.context - 1]
+        return self.line.apply(self._out - last) + last
+
+    def step(self, row: np.ndarray) -> np.ndarray:  # (columns,) → (horizon, columns)
+        """Take the next sample and forecast what follows it."""
+        self._push(row)
+        return self.forecast()
+
+
+def default_members(context: int, season: int, memory: bool = True) -> tuple[Member, ...]:
+    """The maps among which `fit_line` chooses: the context alone, and with memories of 7, 30 and 60 seasons."""
+    if not memory or not 1 < season <= LONGEST_SEASON:
+        return (Member(context), Member(min(context, 4 * season if season > 1 else max(1, context // 4))))
+    week, month, longer = (Memory(season, span) for span in (7, 30, 60))
+    return (
+        Member(context),
+        Member(min(context, 4 * season)),
+        Member(context, (week,)),
+        Member(context, (month,), 10.0),
+        Member(context, (longer,), 10.0),
+        Member(min(context, season), (month,)),
+    )
+
+
+Cut = tuple[list[Part], list[Part]]  # windows to fit, windows to score
+
+
+def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Member], season: int, horizon: int) -> Line:
+    """Choose penalties and members by the cuts, then fit them.
+
+    Args:
+        cuts: Windows to fit and windows to score, of each cut; none takes the first member with a penalty of 1.
+        whole: Windows that the chosen maps are fitted on.
+        members: What the maps may read.
+        season: Steps in which the prior variance of a lag falls to a quarter.
+        horizon: Steps to forecast.
+    """
+    memories = tuple(dict.fromkeys(one for member in members for one in member.memories))
+    features = Features(max(member.context for member in members), memories)
+    tables = [tuple(Moments.of(parts, features, horizon) for parts in cut) for cut in cuts]
+    chosen = _choose(tables, features, members, season) if tables else ((members[0], 1.0),)
+    kept = tuple(one for one in memories if any(one in member.memories for member, _ in chosen))
+    used = Features(max(member.context for member, _ in chosen), kept)
+    line = Line(used, np.empty((0, horizon)), chosen)
+    if cuts and 1 < whole[0].values.shape[1] <= MOST_COLUMNS:
+        line = replace(line, column_penalty=_choose_columns(cuts, line, season))
+    return refit(line, whole, season)
+
+
+def refit(line: Line, whole: list[Part], season: int) -> Line:
+    """The same choice fitted on these windows."""
+    W = _fit(Moments.of(whole, line.features, line.horizon), line.features, line.members, season)
+    if np.isfinite(line.column_penalty):
+        prior = _column_prior(line, season)
+        columns = [Moments.of(whole, line.features, line.horizon, k) for k in range(whole[0].values.shape[1])]
+        W = np.stack([W + _difference(one, W, prior, line.column_penalty) for one in columns])
+    return replace(line, W=W)
+
+
+def _column_prior(line: Line, season: int) -> np.ndarray:
+    return prior_of(Member(line.features.context, line.features.memories), season)
+
+
+def _difference(moments: Moments, W: np.ndarray, prior: np.ndarray, penalty: float) -> np.ndarray:
+    """What the map of a column adds to the shared one: ridge regression of what that leaves."""
+    return scipy.linalg.solve(moments.G + penalty * np.diag(1 / prior), moments.R - moments.G @ W, assume_a="pos")
+
+
+def _choose_columns(cuts: Sequence[Cut], line: Line, season: int) -> float:
+    """The penalty of the columns' own maps with the least error over the cuts; infinite where the shared map has it."""
+    prior, features, horizon = _column_prior(line, season), line.features, line.horizon
+    shared = [_fit(Moments.of(fit, features, horizon), features, line.members, season) for fit, _ in cuts]
+    errors, naive = np.zeros((len(COLUMN_PENALTIES), len(cuts))), np.zeros(len(cuts))
+    for column in range(cuts[0][0][0].values.shape[1]):
+        for k, (cut, W) in enumerate(zip(cuts, shared, strict=True)):
+            fit, held = (Moments.of(parts, features, horizon, column) for parts in cut)
+            naive[k] += held.yy.mean()
+            for j, penalty in enumerate(COLUMN_PENALTIES):
+                own = W + _difference(fit, W, prior, penalty) if np.isfinite(penalty) else W
+                errors[j, k] += held.error(own).mean()
+    return COLUMN_PENALTIES[int((errors / np.maximum(naive, 1e-12)).mean(1).argmin())]
+
+
+def _fit(moments: Moments, features: Features, chosen: Sequence[tuple[Member, float]], season: int) -> np.ndarray:
+    """The average of the chosen maps. (features, horizon)"""
+    total = np.zeros_like(moments.R)
+    for member, penalty in set(chosen):
+        places = features.select(member)
+        ridge = RidgePath(moments.only(places), prior_of(member, season))
+        total[places] += ridge.map(penalty) * (chosen.count((member, penalty)) / len(chosen))
+    return total
+
+
+def _choose(
+    tables: Sequence[tuple[Moments, ...]], features: Features, members: Sequence[Member], season: int, most: int = 4
+) -> tuple[tuple[Member, float], ...]:
+    """Penalties of all members, and up to `most` of them added to an average, one by one, while its error falls.
+
+    Errors are relative to repeating the last value, and averaged over the cuts. That of an average of maps W_k is
+    yy - 2 mean ⟨W_k, R⟩ + mean ⟨W_k, G W_l⟩.
+    """
+    naive = np.array([max(held.yy.mean(), 1e-12) for _, held in tables])
+    penalties, maps = [], []
+    for member in members:
+        places, prior = features.select(member), prior_of(member, season)
+        ridges = [RidgePath(fit.only(places), prior) for fit, _ in tables]
+        errors = [
+            [held.only(places).error(ridge.map(penalty)).mean() for penalty in PENALTIES]
+            for ridge, (_, held) in zip(ridges, tables, strict=True)
+        ]
+        penalties.append(PENALTIES[int((np.array(errors) / naive[:, None]).mean(0).argmin())])
+        maps.append([(places, ridge.map(penalties[-1])) for ridge in ridges])
+    linear = np.empty((len(tables), len(members)))
+    square = np.empty((len(tables), len(members), len(members)))
+    for cut, (_, held) in enumerate(tables):
+        for k, (rows, W) in enumerate(each[cut] for each in maps):
+            linear[cut, k] = (W * held.R[rows]).sum(0).mean()
+            GW = held.G[:, rows] @ W
+            for j, (other, V) in enumerate(each[cut] for each in maps):
+                square[cut, j, k] = (V * GW[other]).sum(0).mean()
+    own = np.array([held.yy.mean() for _, held in tables])
+    chosen: list[int] = []
+    least = np.inf
+    while len(chosen) < most:
+        scores = []
+        for new in range(len(members)):
+            some = [*chosen, new]
+            error = own - 2 * linear[:, some].mean(1) + square[:, some][:, :, some].mean((1, 2))
+            scores.append(float((error / naive).mean()))
+        if min(scores) >= least:
+            break
+        least = min(scores)
+        chosen.append(int(np.argmin(scores)))
+    return tuple((members[k], penalties[k]) for k in chosen)
