@@ -233,19 +233,20 @@ def test_without_its_data_a_run_is_still_drawn(run, capsys, monkeypatch):
     assert not (run / "bare/saliency.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("{0}/arrays", "neither a run folder"),
-        ("{0}/run --length 1", "length is 1"),
-        ("{0}/run --sampling-rate 0", "sampling_rate is 0"),
-        ("{0}/run --signals {0}/none.npy", "none.npy"),
-        ("{0}/run --cases -1", "cases is -1"),
-        ("{0}/run --out {0}/arrays/X.npy", "is a file"),
-    ],
-)
-def test_a_mistake_in_the_command_is_one_line(run, capsys, typed, words):
-    check_mistake(["inspect", *typed.format(run).split()], words, capsys)
+MISTAKES = """
+{0}/arrays => neither a run folder
+{0}/run --length 1 => length is 1
+{0}/run --sampling-rate 0 => sampling_rate is 0
+{0}/run --signals {0}/none.npy => none.npy
+{0}/run --cases -1 => cases is -1
+{0}/run --out {0}/arrays/X.npy => is a file
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
+def test_a_mistake_in_the_command_is_one_line(run, capsys, line):
+    typed, words = line.format(run).split(" => ")
+    check_mistake(["inspect", *typed.split()], words, capsys)
 
 
 def test_what_cannot_be_inspected_is_refused_in_one_line(trained):
