@@ -130,12 +130,6 @@ def test_buckets_hold_every_case_once_an_epoch_in_few_widths(cases, batch_size, 
         assert torch.equal(batch.y, alone.y)
 
 
-@pytest.mark.parametrize(("cases", "buckets"), [(4, 0), (0, 2)])
-def test_buckets_of_nothing_are_refused(cases, buckets):
-    with pytest.raises(ws.OptionError, match=f"{buckets} buckets for {cases} cases"):
-        sentences(cases).in_buckets(buckets)
-
-
 def test_buckets_leave_little_to_fill_up():
     source = sentences(4000, most=4000)
     steps = -(-4000 // 16)
