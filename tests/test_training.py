@@ -32,6 +32,7 @@ from wavessm.training import (
     metrics,
     pick_device,
     predict_files,
+    predict_stream,
     read_rows,
     resume,
     train,
@@ -575,6 +576,11 @@ def test_a_gap_in_the_context_is_named_as_in_training(tmp_path, caplog):
         caplog.clear()
         predict_files(run, [tmp_path / "now.csv"])
         assert ("now.csv: rows are not evenly spaced in time" in caplog.text) == warned, gap
+    caplog.clear()
+    next(predict_stream(run, [header, *lines[:5], *lines[6:20]]))
+    assert "the stream: rows are not evenly spaced in time" in caplog.text
+    with pytest.raises(ws.WaveSSMError, match="the stream: its rows are 2:00:00 apart"):
+        predict_stream(run, [header, *lines[:40:2]])
 
 
 def test_options_that_this_machine_cannot_serve():

@@ -117,11 +117,15 @@ def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
     series = read_series(path, list(info.channels), _date_column(run, path))
     if len(series.values) < info.length:
         raise DataError(f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that it needs.")
+    check_dates(info, series)
+    return forecast_rows(run, model, series)
+
+
+def check_dates(info: DataInfo, series: Series) -> None:
+    """Refuse rows at another step than those of training; log a warning of a gap in the context."""
     if series.seconds is not None and info.step is not None:
         same_step(series.seconds, info.step, series.source)
-    recent = None if series.seconds is None else series.seconds[-info.length :]
-    warn_of_gaps(dataclasses.replace(series, seconds=recent))
-    return forecast_rows(run, model, series)
+        warn_of_gaps(dataclasses.replace(series, seconds=series.seconds[-info.length :]))
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from wavessm.data.windows import Series
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import sampled
-from wavessm.training.predict import Row, check_values, decode, forecast_rows
+from wavessm.training.predict import Row, check_dates, check_values, decode, forecast_rows
 from wavessm.training.run import Run
 
 POLL_SECONDS = 0.1
@@ -82,7 +82,7 @@ def _decisions(run: Run, chunks: Chunks, rate: float) -> Iterator[list[Row]]:
 
 
 def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
-    info, model, rows = run.info, run.load_model(), 0
+    info, model, rows, first = run.info, run.load_model(), 0, True
     past, seconds = np.empty((0, info.d_input)), np.empty(0, dtype=np.int64)
     for values, dates in chunks:
         check_values(info, values, f"stream, from row {rows}")
@@ -91,6 +91,9 @@ def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
         seconds = seconds if dates is None else np.concatenate([seconds, dates])[-info.length :]
         if len(past) == info.length:
             series = Series(past, info.channels, seconds if len(seconds) else None, "the stream")
+            if first:
+                check_dates(info, series)
+                first = False
             yield [{"rows": rows, **row} for row in forecast_rows(run, model, series)]
     if rows < info.length:
         raise DataError(f"the stream ended after {rows} rows; the model needs a context of {info.length}.")
