@@ -176,7 +176,7 @@ class Trainer:
                     if self.step < stop:
                         bar.update(self.step, self._numbers(), total)
                 row = self._validate()
-                for name in row if board is not None else ():
+                for name in list(row)[1:] if board is not None else ():  # without the step
                     board.add_scalar(name, row[name], self.step)
                 bar.update(self.step, self._numbers(), total, line=True)
         if self.best_weights is not None:
