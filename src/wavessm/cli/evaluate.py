@@ -52,7 +52,7 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
     """Score the model, print the scores, write them where asked for."""
     from wavessm.training import Run, TrainConfig, evaluate_run, pick_device
     from wavessm.training.checkpoint import write_json
-    from wavessm.training.evaluate import class_lines, part_lines
+    from wavessm.training.evaluate import score_lines
 
     device, run = pick_device(TrainConfig(device=given.device)), Run.read(given.run)
     chosen = {name: getattr(given, name) for name in DECIDING}
@@ -62,7 +62,8 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
     for name, value in result.scores.items():
         span = "   [{:.4f}, {:.4f}]".format(*result.intervals[name]) if name in result.intervals else ""
         print(f"  {name.replace('_', ' '):<14}{value:.4f}{span}")
-    for line in [*part_lines(result.parts), *class_lines(result.classes)]:
+    weakest_first = dict(sorted(result.classes.items(), key=lambda item: item[1]["score"]))
+    for line in score_lines(result.parts | weakest_first):
         print(line)
     if given.out is not None:
         write_json(given.out, dataclasses.asdict(result))

@@ -147,7 +147,7 @@ def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig]) -> tuple[A
 def _report(run: Run) -> int:
     """Print the scores and the folder of a finished run; of several processes, only the first prints."""
     from wavessm.training.distributed import dist_info
-    from wavessm.training.evaluate import part_lines
+    from wavessm.training.evaluate import score_lines
 
     if dist_info(run.config).rank > 0:
         return 0
@@ -158,7 +158,7 @@ def _report(run: Run) -> int:
     if skipped:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
     print(f"test: {scores or 'left out'}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
-    for line in part_lines(result.get("parts", {})):
+    for line in score_lines(result.get("parts", {})):
         print(line)
     print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
     return 0

@@ -43,9 +43,6 @@ class TrainBatches:
     dist: DistInfo = ALONE
     total: int = 0
 
-    def __len__(self) -> int:
-        return self.stop - self.start
-
     def __iter__(self) -> Iterator[Batch]:
         cases = len(self.source)
         in_epoch = max(1, -(-cases // self.batch_size))
@@ -87,9 +84,6 @@ class EvalBatches:
         """Number of cases of this process."""
         piece = self.dist.part(len(self.source))
         return piece.stop - piece.start
-
-    def __len__(self) -> int:
-        return -(-max(1, self.cases) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         index = torch.arange(len(self.source), device=self.source.device)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -53,9 +52,9 @@ def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
     for weight in model.head.decoder.parameters():
         nn.init.zeros_(weight)
     moments = _moments(model, data.train)
-    marked = moments.M.shape[0] > 0
+    marked = len(moments[2]) > 0
     pairs = list(itertools.product(PENALTIES, MARK_PENALTIES if marked else (0.0,)))
-    maps = [moments.solve(p, q) for p, q in pairs]
+    maps = [_solve(moments, p, q) for p, q in pairs]
     fits = [
         Fit(W, U if marked else None, pair, error)
         for pair, (W, U), error in zip(pairs, maps, _errors(model, data.val, maps), strict=True)
@@ -65,35 +64,19 @@ def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
     return best
 
 
-@dataclass
-class _Moments:
-    """Means over windows, as above, in float64."""
-
-    G: Tensor  # (context, context)
-    R: Tensor  # (context, horizon)
-    M: Tensor  # (k, k)
-    X: Tensor  # (columns, k, context)
-    Y: Tensor  # (columns, k, horizon)
-
-    def solve(self, p: float, q: float) -> tuple[Tensor, Tensor]:
-        """W (context, horizon) and U (k, horizon, columns)."""
-        K = torch.linalg.inv(self.M + q * torch.eye(len(self.M)).to(self.M))
-        KX, KY = K @ self.X, K @ self.Y
-        G = self.G + p * torch.eye(len(self.G)).to(self.G) - (self.X.mT @ KX).mean(0)
-        W = torch.linalg.solve(G, self.R - (self.X.mT @ KY).mean(0))
-        return W, (KY - KX @ W).permute(1, 2, 0)
+def _solve(moments: list[Tensor], p: float, q: float) -> tuple[Tensor, Tensor]:
+    """W (context, horizon) and U (k, horizon, columns)."""
+    G, R, M, X, Y = moments
+    K = torch.linalg.inv(M + q * torch.eye(len(M)).to(M))
+    KX, KY = K @ X, K @ Y
+    G = G + p * torch.eye(len(G)).to(G) - (X.mT @ KX).mean(0)
+    W = torch.linalg.solve(G, R - (X.mT @ KY).mean(0))
+    return W, (KY - KX @ W).permute(1, 2, 0)
 
 
-class _Read(NamedTuple):
-    """A batch as the direct path reads it."""
-
-    r: Tensor  # (batch, columns, context)
-    m: Tensor  # (batch, k)
-    y: Tensor  # (batch, columns, horizon), normalised like r
-    scale: Tensor | float  # of the normalisation, (batch, columns, 1)
-
-
-def _read(model: SequenceModel, source: Source) -> Iterator[_Read]:
+def _read(model: SequenceModel, source: Source) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | float]]:
+    """Batches as the direct path reads them: r (batch, columns, context), m (batch, k), y (batch, columns, horizon)
+    normalised like r, and the scale of the normalisation (batch, columns, 1)."""
     path = model.direct
     assert path is not None
     for batch in EvalBatches(source, WINDOWS):
@@ -105,10 +88,12 @@ def _read(model: SequenceModel, source: Source) -> Iterator[_Read]:
         if scale is not None:
             y = y / scale[..., -d:]
         m = recent.new_zeros(len(recent), 0) if now is None else now
-        yield _Read(recent.mT, m, y.mT, 1.0 if scale is None else scale[..., -d:].mT)
+        yield recent.mT, m, y.mT, 1.0 if scale is None else scale[..., -d:].mT
 
 
-def _moments(model: SequenceModel, source: Source) -> _Moments:
+def _moments(model: SequenceModel, source: Source) -> list[Tensor]:
+    """Means over windows, as above, in float64: G (context, context), R (context, horizon), M (k, k),
+    X (columns, k, context), Y (columns, k, horizon)."""
     sums: list[Tensor] = []
     for r, m, y, _ in _read(model, source):
         r, m, y = r.double(), m.double(), y.double()
@@ -116,7 +101,7 @@ def _moments(model: SequenceModel, source: Source) -> _Moments:
         new = [flat.mT @ flat / r.shape[1], flat.mT @ y.flatten(0, 1) / r.shape[1], m.mT @ m,
                torch.einsum("bk,bcs->cks", m, r), torch.einsum("bk,bch->ckh", m, y)]  # fmt: skip
         sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
-    return _Moments(*(total / len(source) for total in sums))
+    return [total / len(source) for total in sums]
 
 
 def _errors(model: SequenceModel, source: Source, maps: list[tuple[Tensor, Tensor]]) -> list[float]:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,28 +19,25 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
 from wavessm.training.config import TrainConfig, model_config
-from wavessm.training.progress import clock
 from wavessm.training.run import make_trainer, pick_device
 
 CUDA_CONTEXT = 600 * 2**20
 """Bytes that a process takes on a GPU besides its tensors."""
 
 
-@dataclass(frozen=True)
-class RunEstimate:
-    """What a run will take."""
+class RunEstimate(NamedTuple):
+    """What a run will take; memory is its peak in bytes, on the CPU that of the whole process."""
 
     parameters: int
     steps: int
     step_seconds: float
     memory: int
-    """Peak in bytes: on the CPU of the whole process, so that a fresh one says most."""
 
     def __str__(self) -> str:
-        seconds = self.steps * self.step_seconds
+        time = timedelta(seconds=round(self.steps * self.step_seconds))
         return (
-            f"{self.parameters:,} parameters, {self.steps:,} steps of {self.step_seconds * 1e3:.1f} ms: "
-            f"{clock(seconds, hours=True)} without validation; {self.memory / 2**30:.2f} GiB at the peak"
+            f"{self.parameters:,} parameters, {self.steps:,} steps of {self.step_seconds * 1e3:.1f} ms: {time} without "
+            f"validation; {self.memory / 2**30:.2f} GiB at the peak"
         )
 
 
@@ -94,7 +92,5 @@ def _peak() -> int:
         import resource
     except ImportError:
         return 0
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

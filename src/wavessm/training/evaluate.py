@@ -145,34 +145,20 @@ def low_pass(x: Tensor, factor: int) -> Tensor:
     >>> bool(low_pass(tone, 2)[:, 50:350].abs().max() < 0.01)
     True
     """
+    from scipy.ndimage import convolve1d
     from scipy.signal import firwin
 
-    half = 16 * factor
-    kernel = torch.from_numpy(firwin(2 * half + 1, 0.9 / factor, window=("kaiser", 8.0))).to(x)[None, None]
-    rows = x.transpose(1, 2).flatten(0, 1)[:, None]  # (batch · channels, 1, length)
-    filtered = torch.nn.functional.conv1d(rows, kernel, padding=half)
-    return filtered[:, 0].unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
+    taps = firwin(32 * factor + 1, 0.9 / factor, window=("kaiser", 8.0))
+    return torch.from_numpy(convolve1d(x.cpu().numpy(), taps, axis=1, mode="constant")).to(x)
 
 
-def part_lines(parts: dict[str, dict[str, Any]]) -> list[str]:
-    """Scores of parts as the command line prints them.
+def score_lines(groups: dict[str, dict[str, Any]]) -> list[str]:
+    """Scores of the parts of a split, or of classes, as the command line prints them.
 
-    >>> part_lines({"2": {"relative_mse": 0.5, "mse": 1.0, "intervals": {}}})
+    >>> score_lines({"2": {"relative_mse": 0.5, "mse": 1.0, "intervals": {}}})
     ['     2: relative mse 0.5  mse 1']
     """
     return [
-        f"  {part:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals")
-        for part, own in parts.items()
-    ]
-
-
-def class_lines(classes: dict[str, dict[str, float]]) -> list[str]:
-    """Scores of classes as the command line prints them, the lowest first.
-
-    >>> class_lines({"quiet": {"cases": 12, "score": 0.9}, "loud": {"cases": 1, "score": 0.5}})
-    ['  0.5000  loud (1 case)', '  0.9000  quiet (12 cases)']
-    """
-    ordered = sorted(classes.items(), key=lambda item: (math.isnan(item[1]["score"]), item[1]["score"]))
-    return [
-        f"  {own['score']:.4f}  {name} ({own['cases']} case{'' if own['cases'] == 1 else 's'})" for name, own in ordered
+        f"  {name:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals")
+        for name, own in groups.items()
     ]

@@ -255,7 +255,7 @@ class Trainer:
             self.waited += 1
         self.save()
         if self.folder is not None and self._agree()[0] and self.step < self.plan.total_steps:
-            self._stop()
+            raise Interrupted(self.folder, self.step)
         return row
 
     def score(self) -> dict[str, float]:
@@ -306,16 +306,12 @@ class Trainer:
         if stop or save:
             self.save()
         if stop:
-            self._stop()
+            raise Interrupted(self.folder, self.step)
 
     def _ask_to_stop(self) -> None:
         if self.stop_asked and self.dist.size == 1:  # torchrun sends a signal of its own after Ctrl-C
             raise KeyboardInterrupt
         self.stop_asked = True
-
-    def _stop(self) -> None:
-        self.dist.wait()  # until the checkpoint is written
-        raise Interrupted(self.folder, self.step)
 
     def _agree(self) -> tuple[bool, bool]:
         """Whether to stop and whether to save now, the same answer in every process."""
@@ -365,6 +361,7 @@ class Trainer:
             return
         self.check_weights()
         if self.dist.rank > 0:
+            self.dist.wait()
             return
         self._elapsed()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -377,6 +374,7 @@ class Trainer:
             "source": self.objective.source.get_state(),
         }
         checkpoint.save(self.folder / "last.ckpt", content | {name: getattr(self, name) for name in SAVED})
+        self.dist.wait()  # no process is ahead of what is saved
 
     def _elapsed(self) -> float:
         """Seconds of training, those before a resume included."""

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TextIO
-
-
-def clock(seconds: float, hours: bool = False) -> str:
-    """Return a time as hours (where there are any, or always), minutes and seconds.
-
-    >>> clock(75), clock(3700), clock(75, hours=True)
-    ('1:15', '1:01:40', '0:01:15')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    whole, minutes = divmod(minutes, 60)
-    return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
 
 
 class Progress:
@@ -84,7 +74,7 @@ class Progress:
         self.tenth = tenth
         percent = f" {100 * done // self.total:3d} %" if self.total else ""
         left = (time.monotonic() - self.began) * (self.total - done) / max(done - self.start, 1)
-        ending = f"  {clock(left)} left" if done < self.total else ""
+        ending = f"  {timedelta(seconds=round(left))} left" if done < self.total else ""
         print(f"{self.label}{percent}  {text}{ending}", file=self.out, flush=True)
 
     def __exit__(
