@@ -29,7 +29,7 @@ class TimedState(NamedTuple):
 
     values: Tensor  # (batch, d_model, slots, 2), the state at `time`
     time: Tensor  # (batch,) of the last sample
-    since: Tensor  # (batch, d_model) of the last sample that was not NaN
+    since: Tensor  # (batch, d_model or 1) of the last sample that was not NaN
 
 
 class WaveSSM(nn.Module):
@@ -199,6 +199,7 @@ class WaveSSM(nn.Module):
             raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
         observed = ~u.isnan()
         u = u.masked_fill(~observed, 0).to(torch.promote_types(u.dtype, torch.float32))
+        observed = observed[:, :1] if can_sync(u) and bool(observed.all()) else observed
         values: Tensor | None
         if isinstance(state, TimedState):
             values, start, since = state
@@ -206,13 +207,13 @@ class WaveSSM(nn.Module):
                 raise OptionError("WaveSSM: times begin before the state's time; expected times after the state.")
         else:
             values, start = state, times[:, 0] - first_gap(times)
-            since = start[:, None].expand(-1, self.d_model)
+            since = start[:, None]
         ahead, since = gaps(times, observed, start, since)
         directions = [ahead]
         if self.bidirectional:
             back = -times.flip(1)
             start = back[:, 0] - first_gap(back)
-            directions.append(gaps(back, observed.flip(-1), start, start[:, None].expand(-1, self.d_model))[0])
+            directions.append(gaps(back, observed.flip(-1), start, start[:, None])[0])
         with torch.autocast(u.device.type, enabled=False):
             y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
         return y, TimedState(last, times[:, -1], since)
@@ -233,7 +234,7 @@ class WaveSSM(nn.Module):
         zero = self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
         if time is None:
             return zero
-        start = zero.new_full((batch, self.d_model), time, dtype=torch.float64)
+        start = zero.new_full((batch, 1), time, dtype=torch.float64)
         return TimedState(zero, start[:, 0], start)
 
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from wavessm.errors import OptionError, can_sync
 from wavessm.ops import reference
+from wavessm.ops.derivatives import first_only
 from wavessm.ops.dispatch import DEFAULT, Engine
 from wavessm.ops.modes import DiagonalSystem, Modes, sample
 
@@ -46,7 +46,7 @@ def gaps(times: Tensor, observed: Tensor, start: Tensor, since: Tensor) -> tuple
     Returns:
         The gaps, and `since` after the last sample.
     """
-    t = times[:, None].expand_as(observed)
+    t = times[:, None]
     seen = torch.where(observed, t, -math.inf).cummax(-1).values.maximum(since[..., None])
     before = torch.cat([since.expand(seen.shape[:2])[..., None], seen[..., :-1]], dim=-1)
     return Gaps(torch.diff(times, dim=1, prepend=start[:, None]), t - before), seen[..., -1]
@@ -86,22 +86,17 @@ def _reference(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, sta
 
 def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor) -> tuple[Tensor, Tensor]:
     """y (batch, channels, length) of one direction, and the state after the last sample."""
-    n_complex = system.n_complex
+    n_complex, kind = system.n_complex, u.dtype.to_complex()
     z, w, x = (_complex_modes(t, n_complex) for t in (system.log_lam, system.w[direction], state))
-    x, w = x.to(u.dtype.to_complex()), w.to(u.dtype.to_complex())
-    passed, held = _shrink(gap.passed.T[..., None, None]), _shrink(gap.held.permute(2, 0, 1)[..., None])
-    same = can_sync(u) and torch.equal(passed, held)
-    size, parts = max(16, min(256, BLOCK // x.numel())), []
-    for at in range(0, u.shape[-1], size):
-        piece, p, h = (t[at : at + size] for t in (u.permute(2, 0, 1), passed, held))
-        if torch.is_grad_enabled() and u.shape[-1] > size:
-            y, x = checkpoint(_block, piece, p, h, z, w, x, same, use_reentrant=False)
-        else:
-            y, x = _block(piece, p, h, z, w, x, same)
-        parts.append(y)
-    real = x[..., n_complex:].real.reshape(*x.shape[:-1], -1, 2) if x.shape[-1] > n_complex else state[..., :0, :]
-    last = torch.cat([torch.view_as_real(x[..., :n_complex]), real.to(u.dtype)], dim=-2)
-    return torch.cat(parts).permute(1, 2, 0), last
+    unit = _expm1(z, z.real.new_ones(()), z.dtype)  # e^z − 1: inside, states are unit times as large
+    w, x = (w / unit).to(kind), (x * unit).to(kind)
+    u, passed, held = u.permute(2, 0, 1), gap.passed.T[..., None, None], gap.held.permute(2, 0, 1)[..., None]
+    passed, held = _shrink(passed), _shrink(held)
+    tables = [passed] if can_sync(u) and torch.equal(passed, held) else [passed, held]
+    y, x = _Scan.apply(u, z, w, x, max(16, min(256, BLOCK // x.numel())), *tables)
+    x = x / unit.to(kind)
+    real = x[..., n_complex:].real.reshape(*x.shape[:-1], state.shape[-2] - n_complex, 2)
+    return y.permute(1, 2, 0), torch.cat([torch.view_as_real(x[..., :n_complex]), real], dim=-2)
 
 
 def _complex_modes(x: Tensor, n_complex: int) -> Tensor:
@@ -119,59 +114,77 @@ def _shrink(gap: Tensor) -> Tensor:
     return gap
 
 
-def _block(
-    u: Tensor,  # (S, batch, channels)
-    passed: Tensor,  # (S, batch or 1, 1, 1)
-    held: Tensor,  # (S, batch or 1, channels or 1, 1)
-    z: Tensor,  # (channels, modes)
-    w: Tensor,  # (channels, modes)
-    x: Tensor,  # (batch, channels, modes)
-    same: bool,
-) -> tuple[Tensor, Tensor]:
-    """y (S, batch, channels) and the state after a block."""
-    grown = _expm1(z, passed, x.dtype)
-    rho = (grown if same else _expm1(z, held, x.dtype)) / _expm1(z, torch.ones_like(held[:1, :1, :1]), x.dtype)
-    states = _Recurrence.apply((1 + grown).expand(len(u), *x.shape), rho * u[..., None], x)
-    return (states.real * w.real - states.imag * w.imag).sum(-1), states[-1]
-
-
 def _expm1(z: Tensor, gap: Tensor, kind: torch.dtype) -> Tensor:
-    """e^{z gap} − 1 without cancellation; the angle is reduced in float64. (S, batch or 1, channels, modes)"""
-    turned = torch.remainder(z.imag * gap + math.pi, 2 * math.pi) - math.pi
-    size, angle = (z.real * gap).to(kind.to_real()), turned.to(kind.to_real())
-    return torch.complex(torch.expm1(size) * angle.cos() - 2 * (angle / 2).sin().square(), size.exp() * angle.sin())
+    """e^{z gap} − 1 without cancellation; angles lose whole turns in float64. (S, batch or 1, channels, modes)"""
+    turns = z.imag * (gap / (2 * math.pi))
+    half = (math.pi * (turns - turns.round())).to(kind.to_real())
+    grown, sine = torch.expm1((z.real * gap).to(kind.to_real())), half.sin()
+    lost = 2 * sine.square()  # 1 − cos
+    return torch.complex(grown - (1 + grown) * lost, (1 + grown) * (2 * sine * half.cos()))
 
 
-class _Recurrence(torch.autograd.Function):
-    """x[k] = a[k] x[k−1] + v[k] over axis 0; the adjoint is the same recurrence in reverse."""
+class _Scan(torch.autograd.Function):
+    """x[k] = (1 + p[k]) x[k−1] + h[k] u[k] and y = Re Σ w x, with p and h from `_expm1` of the gaps.
+
+    Only the states between blocks are kept. The adjoint is the same recurrence in reverse and forms the tables again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        states = _recur(a, v, x)
-        ctx.save_for_backward(a, states, x)
-        return states
+    def forward(
+        ctx: Any,
+        u: Tensor,  # (length, batch, channels)
+        z: Tensor,  # (channels, modes) complex128
+        w: Tensor,  # (channels, modes)
+        x: Tensor,  # (batch, channels, modes)
+        size: int,  # of a block
+        *gaps: Tensor,  # passed, and held unless it is the same: (length, batch or 1, channels or 1, 1)
+    ) -> tuple[Tensor, Tensor]:
+        blocks = [slice(at, at + size) for at in range(0, len(u), size)]
+        y, ends = torch.empty_like(u), x.new_empty(len(blocks) + 1, *x.shape)
+        ends[0], weight = x, _reals(w.conj())
+        for number, here in enumerate(blocks):
+            states = _tables(u[here], [gap[here] for gap in gaps], z, ends[number])[1]
+            y[here] = torch.linalg.vecdot(weight, _reals(states))
+            ends[number + 1] = states[-1]
+        ctx.save_for_backward(u, z, w, ends, *gaps)
+        ctx.blocks = blocks
+        return y, ends[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a, states, x = ctx.saved_tensors
-        back = torch.cat([a[1:], torch.zeros_like(a[:1])]).conj().flip(0)
-        dv = _recur(back, dstates.flip(0), torch.zeros_like(x)).flip(0)
-        return dv * torch.cat([x[None], states[:-1]]).conj(), dv, a[0].conj() * dv[0]
+    @first_only
+    def backward(ctx: Any, dy: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:
+        u, z, w, ends, *gaps = ctx.saved_tensors
+        du, dz, dw, *dgaps = (torch.zeros_like(t) for t in (u, z, w, *gaps))
+        for number, here in reversed(list(enumerate(ctx.blocks))):
+            tables, states = _tables(u[here], [gap[here] for gap in gaps], z, ends[number])
+            carry, back = 1 + tables[0].conj(), dy[here][..., None] * w.conj()  # becomes the gradient of the states
+            back[-1] += dx
+            for k in range(len(back) - 1, 0, -1):
+                back[k - 1].addcmul_(carry[k], back[k])
+            dx = carry[0] * back[0]
+            dw += (states.conj() * dy[here][..., None]).sum((0, 1))
+            du[here] = torch.linalg.vecdot(_reals(tables[-1]).expand_as(_reals(back)), _reals(back))
+            before = torch.cat([ends[number][None], states[:-1]])
+            gradients = [back * before.conj(), back * u[here][..., None]]
+            gradients = [sum(gradients)] if len(gaps) == 1 else gradients
+            for table, gradient, gap, dgap in zip(tables, gradients, gaps, dgaps, strict=True):
+                gradient = gradient.sum_to_size(table.shape) * (1 + table.conj())
+                dz += (gradient * gap[here]).sum((0, 1))
+                if any(ctx.needs_input_grad[5:]):
+                    moved = (gradient * z.conj()).real.sum(-1, keepdim=True)
+                    dgap[here] = moved.sum_to_size(dgap[here].shape)
+        return du, dz, dw, dx, None, *dgaps
 
 
-def _recur(a: Tensor, v: Tensor, x: Tensor) -> Tensor:
-    """The states, by rows of about √S samples: within all rows at the same time, then from row to row."""
-    length, columns = len(v), max(1, round(math.sqrt(len(v))))
-    short = -length % columns
-    if short:
-        a, v = torch.cat([a, torch.ones_like(a[:short])]), torch.cat([v, torch.zeros_like(v[:short])])
-    a, v = a.unflatten(0, (-1, columns)), v.unflatten(0, (-1, columns))
-    states, decays = [v[:, 0]], [a[:, 0]]
-    for k in range(1, columns):
-        states.append(torch.addcmul(v[:, k], a[:, k], states[-1]))
-        decays.append(a[:, k] * decays[-1])
-    inside, decay = torch.stack(states, 1), torch.stack(decays, 1)
-    carried = [x]
-    for row in range(len(v) - 1):
-        carried.append(torch.addcmul(inside[row, -1], decay[row, -1], carried[-1]))
-    return torch.addcmul(inside, decay, torch.stack(carried)[:, None]).flatten(0, 1)[:length]
+def _tables(u: Tensor, gaps: list[Tensor], z: Tensor, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The tables p and h of `_Scan` in a block, one where both are the same, and its states."""
+    tables = [_expm1(z, gap, x.dtype) for gap in gaps]
+    states, decay = tables[-1] * u[..., None], 1 + tables[0]
+    for k in range(len(u)):
+        states[k].addcmul_(decay[k], states[k - 1] if k else x)
+    return tables, states
+
+
+def _reals(x: Tensor) -> Tensor:
+    """Complex numbers as pairs, (..., modes) → (..., 2 modes)."""
+    return torch.view_as_real(x.resolve_conj()).flatten(-2)
