@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.data.source import DataInfo
-from wavessm.errors import DataError, MissingExtraError, OptionError, check_int, check_positive
-from wavessm.export.graph import import_onnx
+from wavessm.errors import DataError, OptionError, check_int, check_positive, import_extra
 from wavessm.export.model_graph import Scan, model_graph, state_inputs
 from wavessm.nn.backbones import Stack
 from wavessm.nn.layer import WaveSSM
@@ -90,13 +89,16 @@ def export_onnx(
         "model": model.config.to_dict(), "chunk": scan.chunk, "rate": scan.rate,
         **({} if info is None else {"info": info.to_dict()}), **(notes or {}),
     }  # fmt: skip
-    onnx, graph = import_onnx(), model_graph(model, data, scan, lengths)
+    onnx, graph = import_extra("onnx", "ONNX files", "export"), model_graph(model, data, scan, lengths)
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="wavessm")
     onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in described.items()})
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
-    session = _session(content)
+    runtime = import_extra("onnxruntime", "checked ONNX files", "export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
         return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
@@ -241,16 +243,6 @@ def _distance(got: np.ndarray, wanted: Tensor) -> float:
     if got.shape != expected.shape or not np.isfinite(got).all():
         return float("inf")
     return float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
-
-
-def _session(content: bytes) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as reason:
-        raise MissingExtraError("checking ONNX files needs onnxruntime: pip install 'wavessm[export]'.") from reason
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _feed(**tensors: Tensor | None) -> dict[str, np.ndarray]:

@@ -12,22 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wavessm.errors import MissingExtraError
+from wavessm.errors import import_extra
 from wavessm.nn.backbones import SequenceNorm
 
 END = np.iinfo(np.int64).max
 """An index beyond any end."""
 Values = dict[str, tuple[Any, Any]]
 """Name → NumPy type and shape (numbers and names of free sizes, or None)."""
-
-
-def import_onnx() -> Any:
-    """The package onnx, or one line that says how to install it."""
-    try:
-        import onnx
-    except ImportError as reason:
-        raise MissingExtraError("ONNX files need onnx: pip install 'wavessm[export]'.") from reason
-    return onnx
 
 
 class Graph:
@@ -38,7 +29,7 @@ class Graph:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.onnx, self.prefix = import_onnx(), prefix
+        self.onnx, self.prefix = import_extra("onnx", "ONNX files", "export"), prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._names: dict[bytes, str] = {}

@@ -217,12 +217,7 @@ class Stack(nn.Module):
         return tuple(cast(ResidualBlock, block).initial_state(batch) for block in self.blocks)
 
     def stream(
-        self,
-        h: Tensor,
-        states: States,
-        rate: float = 1.0,
-        times: Tensor | None = None,
-        observed: Tensor | None = None,
+        self, h: Tensor, states: States, rate: float = 1.0, times: Tensor | None = None, observed: Tensor | None = None
     ) -> tuple[Tensor, States]:
         """Process a chunk (batch, length, d_model) from the states; returns outputs and the states after it."""
         after = []

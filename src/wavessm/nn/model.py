@@ -161,12 +161,7 @@ class SequenceModel(nn.Module):
         return ModelState(cast(Stack, self.backbone).initial_state(batch), PooledState(mean, steps))
 
     def stream(
-        self,
-        x: Tensor,
-        state: ModelState,
-        rate: float = 1.0,
-        marks: Tensor | None = None,
-        times: Tensor | None = None,
+        self, x: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None, times: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """Process a chunk of a stream; arguments as in `forward`.
 

@@ -14,11 +14,11 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from wavessm.errors import DataError, MissingExtraError, OptionError, WaveSSMError
+from wavessm.errors import DataError, OptionError, WaveSSMError, import_extra
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import SampledLayer
@@ -50,7 +50,7 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
     """
     if any(isinstance(module, SampledLayer) for module in model.modules()):
         raise OptionError("save: this model was sampled for streams and has no weights; save the one it came from.")
-    folder, safetensors = Path(folder), _import("safetensors.torch", "model folders need safetensors")
+    folder, safetensors = Path(folder), import_extra("safetensors.torch", "model folders", "hub")
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file; give the name of a folder.")
     if found := next((folder / name for name in (CONFIG, WEIGHTS) if (folder / name).exists()), None):
@@ -86,7 +86,7 @@ def load_model(folder: str | Path) -> SequenceModel:
             f"{Path(folder) / CONFIG}: written by wavessm {content.get('wavessm')}, cannot be used by "
             f"{metadata.version('wavessm')} ({reason})"
         ) from reason
-    safetensors = _import("safetensors.torch", "model folders need safetensors")
+    safetensors = import_extra("safetensors.torch", "model folders", "hub")
     if not path.is_file():
         raise DataError(f"{folder}: there is no {WEIGHTS}, and pickled weights are never loaded; use save_pretrained.")
     try:
@@ -159,7 +159,7 @@ def from_pretrained(source: str | Path, revision: str | None = None, local_files
         if revision is not None:
             raise OptionError(f"{source}: revision goes with a repository of a hub, not with a folder; leave it out.")
         return load_model(source)
-    hub = _import("huggingface_hub", "repositories need huggingface_hub")
+    hub = import_extra("huggingface_hub", "repositories", "hub")
     try:
         folder = hub.snapshot_download(
             str(source), revision=revision, local_files_only=local_files_only, allow_patterns=[CONFIG, WEIGHTS, CARD]
@@ -168,10 +168,3 @@ def from_pretrained(source: str | Path, revision: str | None = None, local_files
         line = (str(reason).strip().splitlines() or [type(reason).__name__])[0]
         raise DataError(f"{source}: no such folder, and no repository could be loaded ({line}).") from reason
     return load_model(folder)
-
-
-def _import(name: str, purpose: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as reason:
-        raise MissingExtraError(f"{purpose}: pip install 'wavessm[hub]'.") from reason

@@ -93,7 +93,7 @@ def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Te
     u, passed, held = u.permute(2, 0, 1), gap.passed.T[..., None, None], gap.held.permute(2, 0, 1)[..., None]
     passed, held = _shrink(passed), _shrink(held)
     tables = [passed] if can_sync(u) and torch.equal(passed, held) else [passed, held]
-    y, x = _Scan.apply(u, z, w, x, max(16, min(256, BLOCK // x.numel())), *tables)
+    y, x = _IrregularScan.apply(u, z, w, x, max(16, min(256, BLOCK // x.numel())), *tables)
     x = x / unit.to(kind)
     real = x[..., n_complex:].real.reshape(*x.shape[:-1], state.shape[-2] - n_complex, 2)
     return y.permute(1, 2, 0), torch.cat([torch.view_as_real(x[..., :n_complex]), real], dim=-2)
@@ -123,7 +123,7 @@ def _expm1(z: Tensor, gap: Tensor, kind: torch.dtype) -> Tensor:
     return torch.complex(grown - (1 + grown) * lost, (1 + grown) * (2 * sine * half.cos()))
 
 
-class _Scan(torch.autograd.Function):
+class _IrregularScan(torch.autograd.Function):
     """x[k] = (1 + p[k]) x[k−1] + h[k] u[k] and y = Re Σ w x, with p and h from `_expm1` of the gaps.
 
     Only the states between blocks are kept. The adjoint is the same recurrence in reverse and forms the tables again.
@@ -177,7 +177,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _tables(u: Tensor, gaps: list[Tensor], z: Tensor, x: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The tables p and h of `_Scan` in a block, one where both are the same, and its states."""
+    """The tables p and h of `_IrregularScan` in a block, one where both are the same, and its states."""
     tables = [_expm1(z, gap, x.dtype) for gap in gaps]
     states, decay = tables[-1] * u[..., None], 1 + tables[0]
     for k in range(len(u)):
