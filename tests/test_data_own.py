@@ -258,7 +258,8 @@ def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
             for each in shapes[1:]]  # fmt: skip
     assert all(each != whole for each in huge)
     packed = (tmp_path / "packed.npz").read_bytes()
-    for content in (whole[:-9], whole[:20], b"PK hello", b"", b"1,2\n3,4\n", packed, *huge):
+    odd = whole.replace(b"(40, 6, 2)", b"(40, 6, 2 ")  # a header that Python cannot tokenise
+    for content in (whole[:-9], whole[:20], b"PK hello", b"", b"1,2\n3,4\n", packed, odd, *huge):
         (folder / "X.npy").write_bytes(content)
         with pytest.raises(DataError, match=r"X\.npy: not a readable \.npy file") as caught:
             load_arrays(folder)
@@ -583,6 +584,8 @@ def test_the_same_signal_in_other_units_is_the_same_input(tmp_path):
         ),
         ("a 1 nan 4\na.dat 16 200 16 0 0 0 0 I\n", "at nan Hz; expected one or more, and a rate above 0"),
         ("a 0 100 4\n", "a.hea: 0 signals of 4 samples"),
+        ("a 2 100 2\na.dat 16 200 16 0 0 0 0 I\na.dat 17 200 16 0 0 0 0 I\n", "a: wfdb cannot read it"),
+        ("a 1 100 9000000000\na.dat 212 200 12 0 0 0 0 I\n", "a: truncated, 8 bytes, expected 9,000,000,000 samples"),
         ("a/2 1 100 4\nb 4\n~ 4\n", "b.hea: the header is missing"),
         ("a/1 1 100 4\na 4\n", "a.hea: segment a has segments itself"),
     ],

@@ -139,7 +139,7 @@ def test_missing_samples_of_other_formats_are_found_too(tmp_path):
 
 
 def test_what_wfdb_cannot_read_is_named_too(tmp_path):
-    (tmp_path / "s.hea").write_text("s 1 100 10\ns.dat 212 200 12 0 0 0 0 I\n")
+    (tmp_path / "s.hea").write_text("s 1 100 2\ns.dat 212 200 12 0 0 0 0 I\n")
     (tmp_path / "s.dat").write_bytes(b"\1\2")
     with pytest.raises(DataError, match=r"s: wfdb cannot read it"):
         read_record(tmp_path / "s")

@@ -55,7 +55,7 @@ def read_signal(path: str | Path) -> Signal:
         values = read_npy(path)
         if values.ndim not in (1, 2) or values.dtype.kind not in "buif":
             raise DataError(f"{path}: shape {values.shape} of {values.dtype}, expected numbers (length, channels).")
-        return Signal(to_float32(values.reshape(len(values), -1), path), None)
+        return Signal(to_float32(values if values.ndim == 2 else values[:, None], path), None)
     raise DataError(f"{path}: unknown kind of file {suffix or 'without suffix'!r}; expected .wav, .npy, .csv or .hea.")
 
 
@@ -66,7 +66,7 @@ def read_npy(path: Path) -> np.ndarray:
             return np.array(np.lib.format.open_memmap(path, mode="r"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
-    except (ValueError, EOFError, OSError, OverflowError, TypeError, MemoryError) as reason:
+    except Exception as reason:  # NumPy raises whatever its parsing meets
         if "Python objects" in str(reason):
             raise DataError(f"{path}: ragged (an array of objects), expected rows of one length: fill up with zeros "
                             "and give lengths.npy, or, for text, save it with astype(str).") from reason  # fmt: skip
@@ -320,7 +320,7 @@ def read_record(path: str | Path, folders: Sequence[str | Path] = ()) -> Signal:
     file, *signals = record_files(path, folders)
     header = read_header(file)
     if not header.plain:
-        return _read_by_wfdb(path, header)
+        return _read_by_wfdb(path, header, signals)
     integers = read_samples(signals[0], header)
     baseline, gain = (
         np.array([getattr(lead, key) for lead in header.leads], np.float64) for key in ("baseline", "gain")
@@ -359,18 +359,21 @@ def _check_sums(path: Any, header: Header, values: np.ndarray) -> None:
                             f"{lead.checksum & 0xFFFF}: damaged.")  # fmt: skip
 
 
-def _read_by_wfdb(path: str, header: Header) -> Signal:
+def _read_by_wfdb(path: str, header: Header, signals: Sequence[Path]) -> Signal:
     wfdb = import_extra("wfdb", "WFDB records of this format")
     whole = bool(header.leads) and all(lead.format.isdigit() for lead in header.leads)  # samples as they were stored
+    size = sum(file.stat().st_size for file in signals if file.is_file())
+    if whole and header.leads[0].format[0] != "5" and header.samples * len(header.leads) > size:  # 5…: compressed
+        raise DataError(f"{path}: truncated, {size:,} bytes, expected {header.samples:,} samples of each lead.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             record = wfdb.rdrecord(path, physical=not whole)
+            physical = record.dac() if whole else record.p_signal
     except Exception as reason:  # wfdb raises whatever its parsing meets
         what = " ".join(str(reason).split()) or type(reason).__name__
         raise DataError(f"{path}: wfdb cannot read it ({what}).") from reason
     if whole:
         _check_sums(path, header, record.d_signal)  # wfdb does not
-        record.p_signal = record.dac()
-    _check_gaps(path, ~np.isfinite(record.p_signal), record.sig_name)
-    return Signal(to_float32(record.p_signal, path), float(record.fs), tuple(record.sig_name), tuple(record.units))
+    _check_gaps(path, ~np.isfinite(physical), record.sig_name)
+    return Signal(to_float32(physical, path), float(record.fs), tuple(record.sig_name), tuple(record.units))
