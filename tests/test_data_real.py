@@ -65,7 +65,7 @@ def test_real_records_read_as_wfdb_reads_them():
         expected = wfdb.rdrecord(str(ROOT / "ptbxl" / name))
         record = read_record(ROOT / "ptbxl" / name)
         np.testing.assert_allclose(record.values, expected.p_signal, atol=1e-6)
-        assert record.names == tuple(expected.sig_name)
+        assert record.channels == tuple(expected.sig_name)
 
 
 COUNTS = {  # windows of validation and test, by horizon in order
