@@ -525,7 +525,7 @@ def test_a_checkpoint_without_a_field_is_refused(unbroken, tmp_path, name):
     ("field", "value"),
     [("scale", "abc"), ("scale", [["a"], ["b"]]), ("scale", [[0.0], [0.0]]), ("scale", [[0.0], [1.0, 2.0]]),
      ("target_scale", [[math.nan], [1.0]]), ("length", "long"), ("length", 0), ("d_input", 1.5),
-     ("sampling_rate", "100"), ("step", -1)],
+     ("sampling_rate", "100"), ("step", -1), ("channels", ["one"]), ("classes", ["a", 7])],
 )  # fmt: skip
 def test_numbers_of_run_json_that_are_none_are_refused(unbroken, tmp_path, field, value):
     (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
@@ -533,6 +533,13 @@ def test_numbers_of_run_json_that_are_none_are_refused(unbroken, tmp_path, field
     with pytest.raises(RunError, match=rf"run\.json: cannot be used by wavessm .*DataInfo: {field} is") as caught:
         Run.read(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_other_sizes_than_its_data_is_refused(unbroken, tmp_path):
+    (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
+    change(tmp_path, info=unbroken.info.to_dict() | {"d_output": 7})
+    with pytest.raises(RunError, match=r"model and info have another d_output"):
+        Run.read(tmp_path)
 
 
 def test_seeds_and_states_that_no_machine_holds_are_refused():

@@ -86,7 +86,7 @@ class Run:
             raise RunError(f"{path}: not written by wavessm; give a folder of `wavessm train`.")
         check_version(content.get("version"), path)
         try:
-            return cls(
+            run = cls(
                 folder,
                 content["task"],
                 get_task(content["task"]).with_options(content["data"]),
@@ -98,6 +98,10 @@ class Run:
                 content.get("checksum", ""),
                 content.get("id", ""),
             )
+            for name in ("d_input", "d_output"):
+                if getattr(run.model, name) != getattr(run.info, name):
+                    raise ValueError(f"model and info have another {name}")
+            return run
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
 
