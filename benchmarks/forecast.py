@@ -8,12 +8,19 @@ values. Every map is fitted on the training part and chosen on the validation pa
 fitted on both, which the protocol does not do. Rows: the last value; the last day and week again; ridge regression at
 96 steps and at the context with the least validation error, one map for all columns; DLinear and NLinear of our own,
 trained; our line at contexts of 96 steps and of its own choice. Writes modern.csv.
+
+    python benchmarks/forecast.py --data-root FOLDER --study
+
+Writes study.csv, validation errors of one ridge map of 336 steps relative to that of the raw values: the context as N
+coefficients of a frame (the states of a sliding-window memory), with and without the last day of raw values; and the
+forecast as N coefficients of a frame on the horizon. The test parts are not read.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +32,8 @@ from wavessm.data import baselines
 from wavessm.data.datasets.forecast import ForecastOptions
 from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
+from wavessm.estimators.line import PENALTIES, Features, Moments, Part, RidgePath
+from wavessm.frames import make_frame
 
 HORIZONS = (96, 192, 336, 720)
 CONTEXTS = (96, 192, 336, 512, 720)
@@ -103,22 +112,22 @@ def line_rows(data: DataSet, options: dict[str, Any], base: Row, name: str) -> l
     end = int(val.starts[-1]) + val.context + val.horizon
     first = int(train.starts[-1]) + train.context + train.horizon
     values = train.series.double().numpy()
-    rows = []
-    for refit in (False, True):
-        model = WaveSSMForecaster(train.horizon, refit=refit, split=(first, end - first), **options)
-        start = time.perf_counter()
-        model.fit(values[:end])
-        fitted = time.perf_counter()
-        origins = test.starts.numpy() + test.context
+    model = WaveSSMForecaster(train.horizon, refit=False, split=(first, end - first), **options)
+    start = time.perf_counter()
+    model.fit(values[:end])
+    fitted = time.perf_counter()
+    both = model._refit(model.line_, model.series_, [end])
+    again = time.perf_counter()
+    origins, scaled, rows = test.starts.numpy() + test.context, model.series_[0].scale.apply(values), []
+    for title, line, fit_seconds in ((name, model.line_, fitted - start), (f"{name}, refitted", both, again - start)):
+        began = time.perf_counter()
         squares = sizes = count = 0.0
-        scaled = model.series_[0].scale.apply(values)
         for some in np.array_split(origins, max(1, len(origins) // 500)):
-            truth = scaled[some[:, None] + np.arange(train.horizon)]
-            error = model.line_.forecast(scaled, some) - truth
+            error = line.forecast(scaled, some) - scaled[some[:, None] + np.arange(train.horizon)]
             squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
-        seconds = {"fit_seconds": fitted - start, "predict_seconds": time.perf_counter() - fitted}
-        rows.append(base | {"model": name + ", refitted" * refit, "mse": squares / count, "mae": sizes / count}
-                    | seconds | {"chosen": " ".join(model.choices_["members"])})  # fmt: skip
+        rows.append(base | {"model": title, "mse": squares / count, "mae": sizes / count, "fit_seconds": fit_seconds,
+                            "predict_seconds": time.perf_counter() - began,
+                            "chosen": f"{model.context_}, columns {line.column_penalty:g}"})  # fmt: skip
     return rows
 
 
@@ -165,6 +174,50 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
     return rows
 
 
+def basis(family: str, n: int, length: int) -> np.ndarray:
+    """Orthonormal columns that span n atoms of a frame on `length` samples. (length, n)"""
+    op = {"legt": "legendre", "fout": "fourier"}
+    frame = make_frame(op.get(family, family), n=n)
+    at = (np.arange(length) + 0.5) / length
+    atoms = np.stack([np.interp(at, frame.grid, atom) for atom in np.real(frame.atoms)], axis=1)
+    return np.linalg.qr(atoms)[0]
+
+
+def study_rows(root: str, name: str, horizon: int) -> list[Row]:
+    """Frames on the context and on the horizon, against the raw values, on the validation part."""
+    context, data = 336, load(root, name, horizon, 336)
+    day = round(86_400 / data.info.step)
+    values = data.train.series.double().numpy()
+    first = int(data.train.starts[-1]) + context + horizon
+    parts = (
+        [Part(values, None, context, first)],
+        [Part(values, None, first, int(data.val.starts[-1]) + context + horizon)],
+    )
+    fit, held = (Moments.of(part, Features(context, ()), horizon) for part in parts)
+
+    def least(E: np.ndarray) -> tuple[float, np.ndarray]:
+        """The smallest validation error of ridge maps of the features Eᵀ r, and its map of r."""
+        seen, target = replace(fit, G=E.T @ fit.G @ E, R=E.T @ fit.R), replace(held, G=E.T @ held.G @ E, R=E.T @ held.R)
+        path = RidgePath(seen, np.ones(E.shape[1]))
+        found = [(float(target.error(path.map(p)).mean()), E @ path.map(p)) for p in PENALTIES]
+        return min(found, key=lambda one: one[0])
+
+    raw, W = least(np.eye(context))
+    recent, rows = np.eye(context)[:, -day:], []
+    for family in ("morlet", "db6", "legt", "fout"):
+        for n in (16, 64, 128):
+            states = basis(family, n, context)
+            base = {"dataset": name, "horizon": horizon, "family": family, "n": n}
+            rows.append(base | {"what": "context as states", "error": least(states)[0] / raw})
+            both = np.concatenate([states, recent], axis=1)
+            rows.append(base | {"what": "states and the last day", "error": least(both)[0] / raw})
+            ahead = basis(family, n, horizon)
+            rows.append(
+                base | {"what": "horizon as coefficients", "error": float(held.error(W @ ahead @ ahead.T).mean()) / raw}
+            )
+    return rows
+
+
 def main() -> None:
     parser = arguments(__doc__, "results/forecast")
     parser.add_argument("--data-root", required=True)
@@ -173,7 +226,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["naive", "ridge", "line"], help="also NLinear, DLinear")
     parser.add_argument("--name", default="modern")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--study", action="store_true")
     given = parser.parse_args()
+    if given.study:
+        rows = [
+            row
+            for name in given.datasets
+            for horizon in (96, 336)
+            for row in study_rows(given.data_root, name, horizon)
+        ]
+        return report(rows, given.out / "study.csv", "forecast.py --study")
     rows = [row for name in given.datasets for horizon in given.horizons
             for row in rows_of(given.data_root, name, horizon, given.models, given.seed)]  # fmt: skip
     report(rows, given.out / f"{given.name}.csv", "forecast.py")

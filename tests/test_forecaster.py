@@ -410,8 +410,7 @@ def test_columns_have_maps_of_their_own_where_that_helps():
     both += 0.05 * random.standard_normal(both.shape)
     model = WaveSSMForecaster(horizon=6, context=6, refit=False).fit(both)
     assert model.line_.W.shape == (2, 6, 6)
-    same = WaveSSMForecaster(horizon=6, context=6).fit(random.standard_normal((600, 2)))
-    assert same.line_.W.ndim == 2
+    assert WaveSSMForecaster(horizon=6, context=6).fit(np.tile(both, 9)).line_.W.ndim == 2, "many columns share one"
 
 
 def test_memories_look_further_back_than_the_context():

@@ -15,10 +15,11 @@ evidence than the near one, and `weight` for the memories. Windows overlap, so G
 a correlation and the others follow from it, and an error over other windows is a quadratic form in their table. So any
 number of maps is scored without forecasting once, and memory does not grow with the series.
 
-Several members (contexts, memories) are fitted. The penalty p of each, and which members are averaged, have the least
-error over up to three cuts, each fitted on the past alone: the first half of the training part forecasts the third
-quarter, three quarters the last one, all of it the validation part. An average of maps is a map. The map is shared by
-all columns; each may add a difference of its own, with a penalty that the same cuts choose.
+Four members, the context alone and with memories of 7, 30 and 60 seasons, are fitted and averaged: which is best
+changes from one quarter of a year to the next more than can be learnt, and an average of maps is a map. The penalty p
+of each has the least error over up to three cuts, each fitted on the past alone: the first half of the training part
+forecasts the third quarter, three quarters the last one, all of it the validation part. The map is shared by all
+columns; each may add a difference of its own, with a penalty that the same cuts choose.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ MOST_COLUMNS = 16
 """Series of more columns share one map."""
 LONGEST_SEASON = 384
 """Seasons of more steps have no memory: their features would outnumber the windows."""
+STEPS = 48
+"""Steps of a horizon that choose penalties, at least."""
 FEW = 64
 """Windows that are multiplied out instead of following the table of lag products."""
 
@@ -160,31 +163,38 @@ class Moments:
     @classmethod
     def of(cls, parts: Sequence[Part], features: Features, horizon: int, column: int | None = None) -> Moments:
         """Of all windows of the parts, of all columns or one."""
-        size = sum(features.widths)
-        total, count, reach = np.zeros((size + horizon, size + horizon)), 0, features.reach
+        size, last = sum(features.widths), features.context - 1
         starts = np.cumsum([0, *features.widths, horizon])
+        table, yy, count = np.zeros((size, size + horizon)), np.zeros(horizon), 0
         for part in parts:
             values = part.values if column is None else part.values[:, [column]]
             channels = features.channels(values)
             for first, n in part.runs(horizon):
-                pieces = [one[first + reach - w : first + reach + n - 1]
-                          for one, w in zip(channels, features.widths, strict=True)]  # fmt: skip
+                at = first + features.reach
+                pieces = [one[at - w : at + n - 1] for one, w in zip(channels, features.widths, strict=True)]
                 pieces.append(values[first : first + n + horizon - 1])
-                for i, u in enumerate(pieces):
+                for i, u in enumerate(pieces[:-1]):
                     for j, v in enumerate(pieces[i:], start=i):
                         block = _products(u, v, n)
-                        total[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += block
-                        if j > i:
-                            total[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] += block.T
+                        table[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += block
+                        if i < j < len(pieces) - 1:
+                            table[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] += block.T
+                squares = np.concatenate([[0.0], np.cumsum(np.square(pieces[-1]).sum(axis=1))])
+                yy += squares[n:] - squares[:-n]
                 count += n * values.shape[1]
-        total /= max(count, 1)
-        last = total[features.context - 1]
-        total = total - last[:, None] - last[None, :] + last[features.context - 1]
-        return cls(total[:size, :size], total[:size, size:], np.diag(total)[size:], count)
+        table, yy = table / max(count, 1), yy / max(count, 1)
+        yy = yy - 2 * table[last, size:] + table[last, last]
+        table = table - table[last] - table[:, [last]] + table[last, last]
+        return cls(table[:, :size], table[:, size:], yy, count)
 
     def only(self, places: np.ndarray) -> Moments:
         """Of some features."""
         return replace(self, G=self.G[np.ix_(places, places)], R=self.R[places])
+
+    def thin(self) -> Moments:
+        """Of at most 2 `STEPS` of the steps, evenly spaced: enough to choose a penalty by."""
+        some = slice(None, None, max(1, len(self.yy) // STEPS))
+        return replace(self, R=self.R[:, some], yy=self.yy[some])
 
     def error(self, W: np.ndarray) -> np.ndarray:  # (features, horizon) → (horizon,)
         """Mean squared error of a map at each step."""
@@ -210,7 +220,8 @@ class RidgePath:
 
 def prior_of(member: Member, season: int) -> np.ndarray:
     """Prior variances of a member's weights. (features,)"""
-    values = (1 + np.arange(member.context, 0, -1) / max(season, 1)) ** -2.0
+    scale = season if season > 1 else member.context / 4
+    values = (1 + np.arange(member.context, 0, -1) / scale) ** -2.0
     return np.concatenate([values, *(np.full(one.period, member.weight) for one in member.memories)])
 
 
@@ -220,7 +231,7 @@ class Line:
 
     features: Features
     W: np.ndarray  # (features, horizon), or a map for each column (columns, features, horizon)
-    members: tuple[tuple[Member, float], ...]  # averaged maps with their penalties; one may be there twice
+    members: tuple[tuple[Member, float], ...]  # averaged maps with their penalties
     column_penalty: float = np.inf  # of what the map of a column adds to the shared one
     B: np.ndarray | None = None  # (marks, columns): what the marks of a row add to its values
 
@@ -289,17 +300,15 @@ class LineStream:
 
 
 def default_members(context: int, season: int, memory: bool = True) -> tuple[Member, ...]:
-    """The maps among which `fit_line` chooses: the context alone, and with memories of 7, 30 and 60 seasons."""
+    """The maps that are averaged: the context alone, and with memories of 7, 30 and 60 seasons."""
     if not memory or not 1 < season <= LONGEST_SEASON:
-        return (Member(context), Member(min(context, 4 * season if season > 1 else max(1, context // 4))))
+        return (Member(context),)
     week, month, longer = (Memory(season, span) for span in (7, 30, 60))
     return (
         Member(context),
-        Member(min(context, 4 * season)),
         Member(context, (week,)),
         Member(context, (month,), 10.0),
         Member(context, (longer,), 10.0),
-        Member(min(context, season), (month,)),
     )
 
 
@@ -307,25 +316,36 @@ Cut = tuple[list[Part], list[Part]]  # windows to fit, windows to score
 
 
 def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Member], season: int, horizon: int) -> Line:
-    """Choose penalties and members by the cuts, then fit them.
+    """Choose penalties by the cuts, then fit the average of all members.
 
     Args:
-        cuts: Windows to fit and windows to score, of each cut; none takes the first member with a penalty of 1.
-        whole: Windows that the chosen maps are fitted on.
-        members: What the maps may read.
+        cuts: Windows to fit and windows to score, of each cut; without any all penalties are 1.
+        whole: Windows that the maps are fitted on.
+        members: What the averaged maps read.
         season: Steps in which the prior variance of a lag falls to a quarter.
         horizon: Steps to forecast.
     """
     memories = tuple(dict.fromkeys(one for member in members for one in member.memories))
     features = Features(max(member.context for member in members), memories)
-    tables = [tuple(Moments.of(parts, features, horizon) for parts in cut) for cut in cuts]
-    chosen = _choose(tables, features, members, season) if tables else ((members[0], 1.0),)
-    kept = tuple(one for one in memories if any(one in member.memories for member, _ in chosen))
-    used = Features(max(member.context for member, _ in chosen), kept)
-    line = Line(used, np.empty((0, horizon)), chosen)
+    tables = [tuple(Moments.of(parts, features, horizon).thin() for parts in cut) for cut in cuts]
+    chosen = []
+    for member in members:
+        places, prior = features.select(member), prior_of(member, season)
+        chosen.append((member, _choose_penalty(tables, places, prior) if tables else 1.0))
+    line = Line(features, np.empty((0, horizon)), tuple(chosen))
     if cuts and 1 < whole[0].values.shape[1] <= MOST_COLUMNS:
-        line = replace(line, column_penalty=_choose_columns(cuts, line, season))
+        line = replace(line, column_penalty=_choose_column_penalty(cuts, line, season))
     return refit(line, whole, season)
+
+
+def _choose_penalty(tables: Sequence[tuple[Moments, ...]], places: np.ndarray, prior: np.ndarray) -> float:
+    """The penalty with the least error over the cuts, relative to repeating the last value."""
+    total = np.zeros(len(PENALTIES))
+    for fit, held in tables:
+        path, some = RidgePath(fit.only(places), prior), held.only(places)
+        errors = [some.error(path.map(penalty)).mean() for penalty in PENALTIES]
+        total += np.array(errors) / max(held.yy.mean(), 1e-12)
+    return PENALTIES[int(total.argmin())]
 
 
 def refit(line: Line, whole: list[Part], season: int) -> Line:
@@ -347,14 +367,14 @@ def _difference(moments: Moments, W: np.ndarray, prior: np.ndarray, penalty: flo
     return scipy.linalg.solve(moments.G + penalty * np.diag(1 / prior), moments.R - moments.G @ W, assume_a="pos")
 
 
-def _choose_columns(cuts: Sequence[Cut], line: Line, season: int) -> float:
+def _choose_column_penalty(cuts: Sequence[Cut], line: Line, season: int) -> float:
     """The penalty of the columns' own maps with the least error over the cuts; infinite where the shared map has it."""
     prior, features, horizon = _column_prior(line, season), line.features, line.horizon
-    shared = [_fit(Moments.of(fit, features, horizon), features, line.members, season) for fit, _ in cuts]
+    shared = [_fit(Moments.of(fit, features, horizon).thin(), features, line.members, season) for fit, _ in cuts]
     errors, naive = np.zeros((len(COLUMN_PENALTIES), len(cuts))), np.zeros(len(cuts))
     for column in range(cuts[0][0][0].values.shape[1]):
         for k, (cut, W) in enumerate(zip(cuts, shared, strict=True)):
-            fit, held = (Moments.of(parts, features, horizon, column) for parts in cut)
+            fit, held = (Moments.of(parts, features, horizon, column).thin() for parts in cut)
             naive[k] += held.yy.mean()
             for j, penalty in enumerate(COLUMN_PENALTIES):
                 own = W + _difference(fit, W, prior, penalty) if np.isfinite(penalty) else W
@@ -363,53 +383,9 @@ def _choose_columns(cuts: Sequence[Cut], line: Line, season: int) -> float:
 
 
 def _fit(moments: Moments, features: Features, chosen: Sequence[tuple[Member, float]], season: int) -> np.ndarray:
-    """The average of the chosen maps. (features, horizon)"""
+    """The average of the members' maps. (features, horizon)"""
     total = np.zeros_like(moments.R)
-    for member, penalty in set(chosen):
+    for member, penalty in chosen:
         places = features.select(member)
-        ridge = RidgePath(moments.only(places), prior_of(member, season))
-        total[places] += ridge.map(penalty) * (chosen.count((member, penalty)) / len(chosen))
+        total[places] += RidgePath(moments.only(places), prior_of(member, season)).map(penalty) / len(chosen)
     return total
-
-
-def _choose(
-    tables: Sequence[tuple[Moments, ...]], features: Features, members: Sequence[Member], season: int, most: int = 4
-) -> tuple[tuple[Member, float], ...]:
-    """Penalties of all members, and up to `most` of them added to an average, one by one, while its error falls.
-
-    Errors are relative to repeating the last value, and averaged over the cuts. That of an average of maps W_k is
-    yy - 2 mean ⟨W_k, R⟩ + mean ⟨W_k, G W_l⟩.
-    """
-    naive = np.array([max(held.yy.mean(), 1e-12) for _, held in tables])
-    penalties, maps = [], []
-    for member in members:
-        places, prior = features.select(member), prior_of(member, season)
-        ridges = [RidgePath(fit.only(places), prior) for fit, _ in tables]
-        errors = [
-            [held.only(places).error(ridge.map(penalty)).mean() for penalty in PENALTIES]
-            for ridge, (_, held) in zip(ridges, tables, strict=True)
-        ]
-        penalties.append(PENALTIES[int((np.array(errors) / naive[:, None]).mean(0).argmin())])
-        maps.append([(places, ridge.map(penalties[-1])) for ridge in ridges])
-    linear = np.empty((len(tables), len(members)))
-    square = np.empty((len(tables), len(members), len(members)))
-    for cut, (_, held) in enumerate(tables):
-        for k, (rows, W) in enumerate(each[cut] for each in maps):
-            linear[cut, k] = (W * held.R[rows]).sum(0).mean()
-            GW = held.G[:, rows] @ W
-            for j, (other, V) in enumerate(each[cut] for each in maps):
-                square[cut, j, k] = (V * GW[other]).sum(0).mean()
-    own = np.array([held.yy.mean() for _, held in tables])
-    chosen: list[int] = []
-    least = np.inf
-    while len(chosen) < most:
-        scores = []
-        for new in range(len(members)):
-            some = [*chosen, new]
-            error = own - 2 * linear[:, some].mean(1) + square[:, some][:, :, some].mean((1, 2))
-            scores.append(float((error / naive).mean()))
-        if min(scores) >= least:
-            break
-        least = min(scores)
-        chosen.append(int(np.argmin(scores)))
-    return tuple((members[k], penalties[k]) for k in chosen)
