@@ -66,6 +66,26 @@ def test_single_precision_is_near_the_reference_over_long_gaps():
     assert (y - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
+def test_low_precision_is_computed_in_single():
+    layer, times = make("morlet").bfloat16(), times_of(1, 40)
+    x = signal(1, 40, 3).bfloat16()
+    state = layer.initial_state(1, time=0.0)
+    y, state = layer(x, state=state, times=times, return_state=True)
+    assert (y.dtype, state.values.dtype) == (torch.bfloat16, torch.float32)
+    exact = copy.deepcopy(layer).double()(x.double(), state=layer.double().initial_state(1, time=0.0), times=times)
+    assert (y - exact).abs().max() < 0.01 * exact.abs().max()
+
+
+def test_infinity_breaks_nothing_before_it():
+    layer, x, times = make(), signal(1, 40, 3), times_of(1, 40)
+    broken = x.clone()
+    broken[0, 30, 1] = torch.inf
+    y, clean = layer(broken, times=times), layer(x, times=times)
+    torch.testing.assert_close(y[:, :30], clean[:, :30])
+    torch.testing.assert_close(y[..., [0, 2]], clean[..., [0, 2]])
+    assert not torch.isfinite(y[0, 30, 1])
+
+
 def test_a_step_over_a_gap_is_its_decay_and_a_step_at_that_rate():
     layer, x = make(), signal(2, 40, 3)
     _, state = layer(x, return_state=True)

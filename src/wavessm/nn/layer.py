@@ -174,18 +174,17 @@ class WaveSSM(nn.Module):
         lengths = None if lengths is None else whole_lengths(lengths, x, "WaveSSM")
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
         u, system = (x if mask is None else x.masked_fill(~mask, 0)).transpose(1, 2), self.system()
-        if times is not None:
-            y, after = self._run_at(u, whole_times(times, x, lengths), rate, state)
-            y = y.transpose(1, 2).to(x.dtype)
-            y = y if mask is None else y.masked_fill(~mask, 0)
-            return (y, after) if return_state else y
-        if isinstance(state, TimedState):
+        if times is None and isinstance(state, TimedState):
             raise OptionError("WaveSSM: the state has a time, but there are no times; give them, or state.values.")
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
         low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
-        u = u if low else u.to(torch.promote_types(u.dtype, torch.float32))
+        u = u if low and times is None else u.to(torch.promote_types(u.dtype, torch.float32))
+        last: Tensor | TimedState | None
         with torch.autocast(x.device.type, enabled=False):
-            y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
+            if times is None:
+                y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
+            else:
+                y, last = self._run_at(u, whole_times(times, x, lengths), rate, state)
         y = y.transpose(1, 2).to(x.dtype)
         y = y if mask is None else y.masked_fill(~mask, 0)
         return (y, cast(Tensor, last)) if return_state else y
@@ -198,7 +197,7 @@ class WaveSSM(nn.Module):
         if not isinstance(system, modes.Modes):
             raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
         observed = ~u.isnan()
-        u = u.masked_fill(~observed, 0).to(torch.promote_types(u.dtype, torch.float32))
+        u = u.masked_fill(~observed, 0)
         observed = observed[:, :1] if can_sync(u) and bool(observed.all()) else observed
         values: Tensor | None
         if isinstance(state, TimedState):
@@ -214,8 +213,7 @@ class WaveSSM(nn.Module):
             back = -times.flip(1)
             start = back[:, 0] - first_gap(back)
             directions.append(gaps(back, observed.flip(-1), start, start[:, None])[0])
-        with torch.autocast(u.device.type, enabled=False):
-            y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
+        y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
         return y, TimedState(last, times[:, -1], since)
 
     def step(

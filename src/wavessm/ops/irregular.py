@@ -69,8 +69,7 @@ def run_irregular(
     if engine.backend == "triton":
         raise OptionError("backend='triton' does not support times; use backend='auto' or 'torch'.")
     system = sample(layer, rate)
-    if state is None:
-        state = u.new_zeros(len(u), *system.log_lam.shape)
+    state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u.dtype)
     walk = _reference if engine.backend == "reference" else scan
     y, last = walk(u, system, 0, directions[0], state)
     if len(directions) == 2:
