@@ -81,9 +81,12 @@ class DataInfo:
         for name in ("sampling_rate", "step", "target_variance"):
             if getattr(info, name) is not None:
                 check_positive(getattr(info, name), f"DataInfo: {name}")
-        counts = {"classes": info.d_output, "columns": info.d_output, "channels": info.d_input}
-        for name, count in counts.items():
-            if len(names := getattr(info, name)) not in (0, count) or not all(isinstance(each, str) for each in names):
+        sizes = {"classes": info.d_output, "columns": info.d_output, "channels": info.d_input, "units": info.d_input}
+        for name in (*sizes, "skipped", "symbols", "parts"):
+            names, count = getattr(info, name), sizes.get(name)
+            if not isinstance(names, tuple) or not all(isinstance(each, str) for each in names):
+                raise OptionError(f"DataInfo: {name} is {names!r}, expected {count or 'some'} names, or none.")
+            if count and len(names) not in (0, count):
                 raise OptionError(f"DataInfo: {name} is {names!r}, expected {count} names, or none.")
         for name in ("scale", "target_scale", "step_scale"):
             if not _is_scale(getattr(info, name)):

@@ -52,6 +52,8 @@ def read_table(path: Path, index: bool = False, bare: bool = False, text: bool =
     if not bare:
         _check_header(header, path)
     as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
+    if b"\0" in path.read_bytes():  # pandas would end the field there
+        raise DataError(f"{path}: not a readable CSV table (it holds zero bytes).")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)

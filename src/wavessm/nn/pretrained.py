@@ -81,7 +81,7 @@ def load_model(folder: str | Path) -> SequenceModel:
     content, path = _read(Path(folder)), Path(folder) / WEIGHTS
     try:
         model = SequenceModel(ModelConfig.from_dict(content["model"]))
-    except (KeyError, TypeError, WaveSSMError) as reason:
+    except (KeyError, TypeError, AttributeError, WaveSSMError) as reason:
         raise DataError(
             f"{Path(folder) / CONFIG}: written by wavessm {content.get('wavessm')}, cannot be used by "
             f"{metadata.version('wavessm')} ({reason})"
