@@ -209,7 +209,8 @@ class Whole:
         (signals / "table.csv").write_text("\n".join(["a,b,c", *rows]) + "\n")
         write_wav(signals / "sound.wav", rng.integers(-9999, 9999, 60))
         torch.manual_seed(0)
-        made = ws.SequenceModel(ws.ModelConfig(d_model=6, d_input=2, d_output=3, n_layers=2, d_state=8)).eval()
+        sizes = {"d_model": 6, "d_input": 2, "d_output": 3, "n_layers": 2, "d_state": 8}
+        made = ws.SequenceModel(ws.ModelConfig(**sizes, norm="batch", prenorm=False)).eval()
         made.save_pretrained(folder / "model")
         self.x = torch.randn(2, 15, 2)
         self.page = explorer.make_app(AllowedFiles([folder], folder / "keep"))

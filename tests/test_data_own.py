@@ -1,5 +1,6 @@
 """Own data: arrays, WAV folders, WFDB records. What comes out is what was in the files, and bad files are named."""
 
+import contextlib
 import logging
 import re
 import sys
@@ -650,3 +651,15 @@ def test_signals_of_every_kind_are_read_alike(tmp_path):
         read_signal(tmp_path / "b.npy")
     with pytest.raises(DataError, match=r"nowhere\.wav: unreadable"):
         read_wav(tmp_path / "nowhere.wav")
+
+
+def test_damaged_headers_of_arrays_and_zero_bytes_in_tables_are_one_line(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((40, 3)))
+    whole = (tmp_path / "a.npy").read_bytes()
+    for cut in range(10, 80):  # the header is read as Python code
+        (tmp_path / "a.npy").write_bytes(whole[:cut] + whole[cut + 7 :])
+        with contextlib.suppress(DataError):
+            assert read_signal(tmp_path / "a.npy").values.shape == (40, 3)
+    (tmp_path / "a.csv").write_bytes(b"a,b\n1.5,2\n3,4\x00.25\n")
+    with pytest.raises(DataError, match=r"a\.csv: not a readable CSV table \(it holds zero bytes\)"):
+        read_signal(tmp_path / "a.csv")

@@ -90,6 +90,7 @@ def test_no_pickle_is_ever_loaded(model, tmp_path):
         ({"format": "other"}, "not a model of wavessm"),
         ({"model": {"d_modle": 8}}, "did you mean 'd_model'"),
         ({"model": {"d_input": 2, "d_output": 3, "d_model": 16}}, "do not fit config.json"),
+        ({"model": ""}, "cannot be used by"),
     ],
 )
 def test_other_versions_and_contents_are_refused_in_one_line(model, tmp_path, change, words):
@@ -157,3 +158,13 @@ def test_weights_that_are_not_finite_are_refused(model, tmp_path, value):
     with pytest.raises(DataError, match=r"head\.decoder\.bias has numbers that are not finite") as raised:
         ws.SequenceModel.from_pretrained(folder)
     assert "\n" not in str(raised.value)
+
+
+def test_a_config_with_which_the_weights_would_mean_something_else_is_refused(tmp_path):
+    model = ws.SequenceModel(ws.ModelConfig(d_model=4, d_input=2, d_output=3, d_state=4, n_layers=1))
+    folder = model.save_pretrained(tmp_path / "model")
+    content = json.loads((folder / "config.json").read_text())
+    content["model"]["prenorm"] = not content["model"]["prenorm"]  # the weights have the same names and shapes
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"do not fit config\.json"):
+        ws.SequenceModel.from_pretrained(folder)

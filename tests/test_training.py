@@ -318,7 +318,7 @@ def test_a_run_does_not_begin_again_without_its_checkpoint(unbroken, tmp_path):
 
 def test_a_run_does_not_go_on_from_what_is_not_its_checkpoint(unbroken, tmp_path):
     (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
-    change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
+    change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16}, id="")  # as the first runs
     for content, words in (
         (b"abc" * 100, "not a checkpoint of wavessm"),
         (
@@ -437,7 +437,7 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
         Run.read(tmp_path).load_model()
     (tmp_path / "best.ckpt").write_bytes((unbroken.folder / "best.ckpt").read_bytes())
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
-    with pytest.raises(RunError, match="do not fit"):
+    with pytest.raises(RunError, match="have changed since the start of the run"):
         Run.read(tmp_path).load_model()
     change(tmp_path, train=[])
     refused("cannot be used by wavessm")
@@ -525,7 +525,7 @@ def test_a_checkpoint_without_a_field_is_refused(unbroken, tmp_path, name):
     ("field", "value"),
     [("scale", "abc"), ("scale", [["a"], ["b"]]), ("scale", [[0.0], [0.0]]), ("scale", [[0.0], [1.0, 2.0]]),
      ("target_scale", [[math.nan], [1.0]]), ("length", "long"), ("length", 0), ("d_input", 1.5),
-     ("sampling_rate", "100"), ("step", -1), ("channels", ["one"]), ("classes", ["a", 7])],
+     ("sampling_rate", "100"), ("step", -1), ("channels", ["one"]), ("classes", ["a", 7]), ("units", -1)],
 )  # fmt: skip
 def test_numbers_of_run_json_that_are_none_are_refused(unbroken, tmp_path, field, value):
     (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
@@ -540,6 +540,20 @@ def test_a_model_of_other_sizes_than_its_data_is_refused(unbroken, tmp_path):
     change(tmp_path, info=unbroken.info.to_dict() | {"d_output": 7})
     with pytest.raises(RunError, match=r"model and info have another d_output"):
         Run.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"), [("model", "prenorm", False), ("train", "lr", 0.5), ("info", "scale", [[0.1], [2.0]])]
+)
+def test_a_run_whose_description_has_changed_is_refused_but_its_device_may(unbroken, tmp_path, part, name, value):
+    folder = copy_run(unbroken, tmp_path / "run")
+    content = json.loads((folder / "run.json").read_text())
+    change(folder, train=content["train"] | {"device": "auto", "eval_batch_size": 3})
+    assert Run.read(folder).load_model().config == unbroken.model
+    assert content[part][name] != value
+    change(folder, **{part: content[part] | {name: value}})
+    with pytest.raises(RunError, match="have changed since the start of the run"):
+        Run.read(folder)
 
 
 def test_seeds_and_states_that_no_machine_holds_are_refused():

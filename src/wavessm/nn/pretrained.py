@@ -10,6 +10,7 @@ is ever unpickled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ def save_model(model: SequenceModel, folder: str | Path, card: Card | None = Non
     content |= {"model": model.config.to_dict(), "extra": extra}
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")  # first: it says whose the others are
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    about = {"format": "pt", "config": _digest(content["model"])}
+    safetensors.save_file(weights, folder / WEIGHTS, metadata=about)
     readme = folder / CARD
     if readme.exists() and SIGNATURE not in readme.read_text(errors="replace"):
         warnings.warn(f"{readme}: is not by wavessm and stays as it is; the model card is not written.", stacklevel=3)
@@ -86,20 +88,30 @@ def load_model(folder: str | Path) -> SequenceModel:
             f"{Path(folder) / CONFIG}: written by wavessm {content.get('wavessm')}, cannot be used by "
             f"{metadata.version('wavessm')} ({reason})"
         ) from reason
-    safetensors = import_extra("safetensors.torch", "model folders", "hub")
+    safetensors = import_extra("safetensors", "model folders", "hub")
     if not path.is_file():
         raise DataError(f"{folder}: there is no {WEIGHTS}, and pickled weights are never loaded; use save_pretrained.")
     try:
-        weights = safetensors.load_file(path)
+        with safetensors.safe_open(path, "pt") as file:
+            about, names = file.metadata() or {}, file.keys()
+            weights = {name: file.get_tensor(name) for name in names}
     except Exception as reason:  # safetensors has its own error type, reached only through its compiled module
         raise DataError(f"{path}: not a whole safetensors file ({str(reason).splitlines()[0]}).") from reason
     if broken := next((name for name, value in weights.items() if not value.isfinite().all()), None):
         raise DataError(f"{path}: {broken} has numbers that are not finite; the file is damaged, or training diverged.")
+    misfit = DataError(f"{path}: its weights do not fit {CONFIG}; was it copied from another model?")
+    if about.get("config", own := _digest(content["model"])) != own:
+        raise misfit
     try:
         model.load_state_dict(weights)
     except RuntimeError as reason:
-        raise DataError(f"{path}: its weights do not fit {CONFIG}; was it copied from another model?") from reason
+        raise misfit from reason
     return model.eval()
+
+
+def _digest(config: Mapping[str, Any]) -> str:
+    """A checksum of a config, which the weights keep: with another one they may fit and mean something else."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_extra(folder: str | Path) -> Any:

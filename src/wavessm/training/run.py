@@ -9,6 +9,7 @@ last.ckpt     everything needed to resume      result.json  scores of the best m
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import re
@@ -40,6 +41,9 @@ from wavessm.training.loop import MUST_SAVE, Objective, Trainer
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment
 
+MACHINE = ("device", "eval_batch_size", "cuda_graphs", "save_seconds")
+"""Options of training that depend on the machine, and may be changed in run.json."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -56,17 +60,22 @@ class Run:
     checksum: str = ""  # of own data
     id: str = ""  # also in its checkpoints; the first runs had none
 
-    def write(self) -> None:
-        """Write run.json, complete or not at all."""
+    def content(self) -> dict[str, Any]:
+        """Return what run.json holds."""
         options: Any = self.options
-        written = {
+        return {
+            "format": FORMAT,
+            "version": VERSION,
             "data": dataclasses.asdict(options),
             "model": self.model.to_dict(),
             "train": self.config.to_dict(),
             "info": self.info.to_dict(),
             **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum", "id")},
         }
-        write_json(self.folder / "run.json", {"format": FORMAT, "version": VERSION, **written})
+
+    def write(self) -> None:
+        """Write run.json, complete or not at all."""
+        write_json(self.folder / "run.json", self.content())
 
     @classmethod
     def read(cls, folder: Path) -> Run:
@@ -104,6 +113,10 @@ class Run:
             return run
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
+        if "-" in run.id and run.id.partition("-")[2] != _digest(content):
+            raise RunError(f"{path}: model, training or description of the data have changed since the start of the "
+                           "run; bring the file back, or train again.")  # fmt: skip
+        return run
 
     def load_data(self, options: DataOptions | None = None) -> DataSet:
         """Return the data of the run; refuses data that have changed since.
@@ -171,8 +184,9 @@ def train(
     torch.manual_seed(config.seed)
     network = SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
-    made = environment(), chosen.checksum(), uuid.uuid4().hex
+    made = environment(), chosen.checksum()
     run = Run(folder, task, chosen, recipe_name, model, config, data.info, *made)
+    run = dataclasses.replace(run, id=f"{uuid.uuid4().hex}-{_digest(run.content())}")
     with held(folder, dist):
         if dist.rank == 0:
             run.write()
@@ -326,6 +340,13 @@ def _fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
     for name, weight in model.state_dict().items():
         if not bool(torch.isfinite(weight).all()):
             raise RunError(f"{path}: {name} holds NaN or infinity; bring a good copy back, or train again.")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """A checksum of what decides a result in run.json; where the run's data are and its device may change."""
+    train = {name: value for name, value in content["train"].items() if name not in MACHINE}
+    text = json.dumps([content["task"], content["model"], train, content["info"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
