@@ -110,13 +110,11 @@ class Run:
             for name in ("d_input", "d_output"):
                 if getattr(run.model, name) != getattr(run.info, name):
                     raise ValueError(f"model and info have another {name}")
+            if "-" in run.id and run.id.partition("-")[2] != _digest(content):
+                raise ValueError("model, training or description of the data have changed since the start of the run")
             return run
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
-        if "-" in run.id and run.id.partition("-")[2] != _digest(content):
-            raise RunError(f"{path}: model, training or description of the data have changed since the start of the "
-                           "run; bring the file back, or train again.")  # fmt: skip
-        return run
 
     def load_data(self, options: DataOptions | None = None) -> DataSet:
         """Return the data of the run; refuses data that have changed since.
