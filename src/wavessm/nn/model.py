@@ -113,9 +113,9 @@ class SequenceModel(nn.Module):
             samples = samples._replace(seen=samples.seen & time_mask(lengths, x.shape[1]))
         if self.config.head == "forecast":
             return self._forecast(samples, lengths, rate, marks)
-        h = self.encoder(self._columns(*samples[:2]), marks, None)
+        h = self.encoder(self._columns(samples.x, samples.seen), marks, None)
         tail = 1 if self.config.head == "last" else None
-        return self.head(self.backbone(h, lengths, rate, tail, *samples[2:]), lengths)
+        return self.head(self.backbone(h, lengths, rate, tail, samples.times, samples.observed), lengths)
 
     def _samples(self, x: Tensor, times: Tensor | None, state: ModelState | None = None) -> _Samples:
         """Fill NaN, or refuse it; with missing="gap", samples without any number are skipped by the layers."""
@@ -147,7 +147,9 @@ class SequenceModel(nn.Module):
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
         h = self.encoder(F.pad(self._columns(x, samples.seen), (0, 0, 0, horizon)), marks, ahead)
-        h = self.backbone(h, None if lengths is None else lengths + horizon, rate, horizon, *samples[2:])
+        h = self.backbone(
+            h, None if lengths is None else lengths + horizon, rate, horizon, samples.times, samples.observed
+        )
         y = self.head(h, lengths)
         return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 
