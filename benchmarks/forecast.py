@@ -32,7 +32,7 @@ from wavessm.data import baselines
 from wavessm.data.datasets.forecast import ForecastOptions
 from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.estimators.line import PENALTIES, Features, Moments, Part, RidgePath
+from wavessm.features.line import PENALTIES, Features, Moments, Part, RidgePath
 from wavessm.frames import make_frame
 
 HORIZONS = (96, 192, 336, 720)

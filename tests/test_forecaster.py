@@ -9,8 +9,9 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import wavessm as ws
 from wavessm.errors import DataError
-from wavessm.estimators import WaveSSMForecaster, line
+from wavessm.estimators import WaveSSMForecaster
 from wavessm.estimators.residuals import improves
+from wavessm.features import line
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
 

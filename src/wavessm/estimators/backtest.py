@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from wavessm.errors import DataError, NotFiniteError
-from wavessm.estimators.line import Line
 from wavessm.estimators.series import TimeSeries, pd
+from wavessm.features.line import Line
 from wavessm.nn.model import SequenceModel
 
 MOST_ORIGINS = 500

@@ -24,7 +24,6 @@ from wavessm.estimators.backtest import (
     tails,
 )
 from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes, predict_all
-from wavessm.estimators.line import Line, LineStream, Moments, default_members, fit_line, refit
 from wavessm.estimators.residuals import Residuals, improves
 from wavessm.estimators.series import (
     Form,
@@ -40,7 +39,6 @@ from wavessm.estimators.series import (
 from wavessm.estimators.windows import (
     Marks,
     Split,
-    context_for,
     cuts_of,
     first_origin,
     fit_marks,
@@ -48,6 +46,7 @@ from wavessm.estimators.windows import (
     read_covariates,
     split_series,
 )
+from wavessm.features.line import Line, LineStream, Moments, context_for, default_members, fit_line, refit
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from wavessm.data.source import Batch, Windows
-from wavessm.estimators.line import Line
 from wavessm.estimators.series import TimeSeries
+from wavessm.features.line import Line
 
 MOST_NUMBERS = 50_000_000
 """Targets that are held in memory; windows are thinned out beyond that."""

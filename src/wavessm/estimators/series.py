@@ -2,7 +2,7 @@
 
 A series is (time,) or (time, columns), whose columns are forecast together; a Series or DataFrame has an index beside
 it, of dates or numbers; a list or dict of series, or a long table (unique_id, ds, y), shares one model. Results come
-back in the same form. Read next: `line.py`, the closed-form forecast.
+back in the same form. Read next: `features/line.py`, the closed-form forecast.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import numpy as np
 from wavessm.data.tables import import_pandas, same_step
 from wavessm.errors import DataError, ShapeError, real_array, unknown_name
 from wavessm.estimators.base import Scale, check_finite, column_order
+from wavessm.features.line import season_steps
 
 pd = import_pandas()
 DAY = 86400.0
-SEASONS = ((60.0, 60), (3600.0, 24), (DAY, 7), (7 * DAY, 52), (28 * DAY, 12), (90 * DAY, 4))
-"""Shortest step of a scale in seconds, and the steps in its season."""
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
 DUPLICATES, MISSING = ("error", "mean", "last"), ("error", "hold", "gap")
 _DATED = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
@@ -271,12 +270,7 @@ def season_of(index: Any) -> int:
     >>> [season_of(pd.date_range("2024", periods=9, freq=freq)) for freq in ("15min", "h", "D", "MS")]
     [96, 24, 7, 12]
     """
-    seconds = step_seconds(index)
-    if seconds is None:
-        return 1
-    if 300 <= seconds < 3600 and DAY % seconds == 0:
-        return int(DAY / seconds)
-    return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
+    return season_steps(step_seconds(index))
 
 
 def cycles_of(index: Any, steps: int) -> tuple[str, ...]:

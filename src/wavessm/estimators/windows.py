@@ -10,10 +10,8 @@ import numpy as np
 
 from wavessm.errors import DataError, OptionError, ShapeError, is_int
 from wavessm.estimators.base import Scale, check_number
-from wavessm.estimators.line import Cut, Part
 from wavessm.estimators.series import Form, Repair, TimeSeries, calendar, pd, read_series, step_seconds
-
-SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
+from wavessm.features.line import Cut, Part
 
 
 class Split(NamedTuple):
@@ -68,16 +66,6 @@ def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -
     if (ends < 1).any() or (ends[:, 1] < ends[:, 0]).any() or (ends > lengths[:, None]).any():
         raise OptionError(f"split is {split!r}, which ends at rows {ends[0].tolist()} of {lengths[0]}; {expected}.")
     return ends[:, 0], ends[:, 1]
-
-
-def context_for(horizon: int, season: int, shortest: int) -> int:
-    """Steps of context, where none are given: two horizons or 14 seasons, if half the training part allows.
-
-    >>> context_for(96, 24, 8640), context_for(12, 1, 60)
-    (336, 24)
-    """
-    wanted = max(2 * horizon, 14 * season if season > 1 else 0, SHORTEST_CONTEXT)
-    return max(1, min(wanted, LONGEST_CONTEXT, (shortest - horizon) // 2))
 
 
 def first_origin(context: int, end: int) -> int:

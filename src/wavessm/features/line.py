@@ -39,6 +39,9 @@ LONGEST_SEASON = 384
 """Seasons of more steps have no memory: their features would outnumber the windows."""
 STEPS = 48
 """Steps of a horizon that choose penalties, at least."""
+SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4))
+"""Shortest step of a scale in seconds, and the steps in its season."""
+SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 FEW = 64
 """Windows that are multiplied out instead of following the table of lag products."""
 
@@ -297,6 +300,29 @@ class LineStream:
         """Take the next sample and forecast what follows it."""
         self._push(row)
         return self.forecast()
+
+
+def season_steps(seconds: float | None) -> int:
+    """Steps in the season that a step of so long suggests: a day of minutes or hours, a week of days, a year of longer.
+
+    >>> [season_steps(seconds) for seconds in (900.0, 3600.0, 86400.0, None)]
+    [96, 24, 7, 1]
+    """
+    if seconds is None:
+        return 1
+    if 300 <= seconds < 3600 and 86400 % seconds == 0:
+        return int(86400 / seconds)
+    return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
+
+
+def context_for(horizon: int, season: int, shortest: int) -> int:
+    """Steps of context, where none are given: two horizons or 14 seasons, if half the training part allows.
+
+    >>> context_for(96, 24, 8640), context_for(12, 1, 60)
+    (336, 24)
+    """
+    wanted = max(2 * horizon, 14 * season if season > 1 else 0, SHORTEST_CONTEXT)
+    return max(1, min(wanted, LONGEST_CONTEXT, (shortest - horizon) // 2))
 
 
 def default_members(context: int, season: int, memory: bool = True) -> tuple[Member, ...]:
