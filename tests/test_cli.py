@@ -156,6 +156,13 @@ train window-copy --horizon 3 => unknown option --horizon
 train ptbxl-form --labels all => unknown option --labels
 train window-copy --lr abc => --lr is 'abc', expected a number.
 train window-copy --buckets 1.5 => --buckets is '1.5', expected a whole number.
+evaluate x --every 2 => --every is now called --rate.
+evaluate x --hz=500 => --hz is now called --sampling-rate.
+data list --data-root x => --data-root is now called --root.
+train window-copy --no-slow-down => --slow-down is now called --stretch-timescales.
+train window-copy --epoch 3 => --epoch is now called --cases-per-epoch.
+train text x --least 2 => --least is now called --min-count.
+train arrays x --drive slow => --drive is now called --b-init (even is now equal, slow is now slow-modes).
 train window-copy --devices 2 => are gone: torchrun --nproc-per-node N
 train window-copy --lr => --lr needs a value.
 train window-copy --lr 1 2 => did not expect 2. See wavessm train window-copy --help.
