@@ -36,7 +36,7 @@ WORDS = re.compile(
 
 ALLOWED: dict[str, dict[str, int]] = {
     "package size": {"src": 4487},
-    "words": {"training": 1},  # slow_down, the old name of a field in files that still load
+    "words": {"cli": 1, "training": 1},  # slow_down, the old name of an option and of a field in files that still load
 }
 """{rule: {room: number of violations that are still there}}"""
 
