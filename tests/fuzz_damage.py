@@ -449,6 +449,50 @@ def request_case(whole: Whole, rng: random.Random, place: Path) -> Case:
     return Case(what[:160], ask, lambda status: status in (200, 204))
 
 
+def shown_case(whole: Whole, rng: random.Random, place: Path) -> Case:
+    """A run on the explorer's page; what metrics.csv and result.json hold is shown as it is."""
+    folder, name = whole.copy("run", place), rng.choice(("run.json", "metrics.csv", "best.ckpt", "result.json"))
+    damage = (damage_json if name.endswith("json") and rng.random() < 0.7 else damage_bytes)(folder / name, rng)
+    predict = rng.choice(("", "test"))
+
+    def show(at: Path) -> str:
+        values = explorer.values_of(State(view="runs", run=str(at), predict=predict))
+        answer = explorer.draw_run(AllowedFiles([whole.folder], whole.folder / "keep"), values)
+        if answer["message"]:
+            raise WaveSSMError(answer["message"])
+        return json.dumps(answer, default=repr)
+
+    right = same(whole, f"shown {predict}", lambda: show(whole.folder / "run"))
+    return Case(damage, lambda: show(folder), lambda found: name in ("metrics.csv", "result.json") or right(found))
+
+
+def training_case(whole: Whole, rng: random.Random, place: Path) -> Case:
+    """Own data, damaged before a training; values that another reader finds in the files too may be learned from."""
+    if arrays := rng.random() < 0.5:
+        file = whole.copy("arrays", place) / rng.choice(("X.npy", "y.npy"))
+        damage = damage_bytes(file, rng, end=128)
+        task, options = "arrays", {"folder": str(file.parent)}
+    else:
+        file = whole.copy("series.csv", place)
+        damage = damage_table(file, rng)
+        task, options = "csv", {"path": str(file), "context": 24, "horizon": 6}
+    model = ws.ModelConfig(d_model=4, n_layers=1, d_state=4)
+    config = TrainConfig(batch_size=8, steps=2, device="cpu", lr=0.01)
+    original = {"folder": str(whole.folder / "arrays"), "path": str(whole.folder / "series.csv")}
+
+    def learn(options: dict[str, Any], out: Path) -> Any:
+        run = train(task, options, model, config, out, show=False)
+        return json.loads((run.folder / "result.json").read_text())
+
+    undamaged = {name: original.get(name, value) for name, value in options.items()}
+    usual = same(whole, task, lambda: learn(undamaged, whole.folder / f"learned-{task}"))
+
+    def right(found: Any) -> bool:
+        return usual(found) or (arrays and by_other_reader(file) is not None)
+
+    return Case(damage, lambda: learn(options, place / "trained"), right)
+
+
 KINDS: dict[str, Callable[[Whole, random.Random, Path], Case]] = {
     "run folder": run_case,
     "recording": file_case,
@@ -457,6 +501,8 @@ KINDS: dict[str, Callable[[Whole, random.Random, Path], Case]] = {
     "forecast": forecast_case,
     "request": request_case,
     "resumed run": resume_case,
+    "shown run": shown_case,
+    "training": training_case,
 }
 
 

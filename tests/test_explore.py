@@ -513,8 +513,13 @@ def test_a_run_predicts_the_chosen_file(trained, tmp_path):
 
 def test_damaged_runs_are_one_line(trained, tmp_path):
     allowed = AllowedFiles([tmp_path], tmp_path / "keep")
-    for name, content in (("run.json", b"{"), ("metrics.csv", b"step,x\n1,one\n"), ("best.ckpt", b"junk")):
-        folder = tmp_path / name.replace(".", "-")
+    damaged = (
+        ("run.json", b"{"), ("metrics.csv", b"step,x\n1,one\n"), ("best.ckpt", b"junk"),
+        ("result.json", b'{"parameters": ["many"]}'), ("result.json", b'{"test_mse": 0.5, "intervals": 3}'),
+        ("result.json", b'{"test_mse": 0.5, "intervals": {"mse": ["a", 1]}}'),
+    )  # fmt: skip
+    for number, (name, content) in enumerate(damaged):
+        folder = tmp_path / str(number)
         folder.mkdir()
         for file in runs.FILES:
             if (trained / "multiclass" / file).exists():
