@@ -266,14 +266,25 @@ def test_wrong_backends_are_refused_by_name():
         run_layer(u, modes, D, engine=Engine("triton"))  # float64
 
 
-@pytest.mark.parametrize("length", [20, 600])  # the scan and the convolution
-@pytest.mark.parametrize("family", ["morlet", "legs"])
-def test_second_derivatives_are_refused_not_wrong(family, length):
+@pytest.mark.parametrize(
+    ("family", "length", "name"), [("morlet", 600, "x"), ("legs", 600, "x"), ("morlet", 20, "log_dt")]
+)
+def test_second_derivatives_are_refused_not_wrong(family, length, name):
     layer, x = ws.WaveSSM(2, 4, family=family).double(), torch.randn(1, length, 2, dtype=torch.float64)
-    x.requires_grad_()
+    wanted = x.requires_grad_() if name == "x" else getattr(layer, name)
     with pytest.raises(RuntimeError, match="first derivatives only"):
-        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    torch.autograd.grad(layer(x).square().sum(), x)
+        torch.autograd.grad(layer(x).square().sum(), wanted, create_graph=True)
+    torch.autograd.grad(layer(x).square().sum(), wanted)
+
+
+def test_second_derivatives_of_a_short_dense_scan_by_finite_differences():
+    u, parameters, D, state = dense_problem(1, 1, 2, 5)
+    inputs = [a.requires_grad_() for a in (u, *parameters, state)]
+
+    def run(u, A, B, C, state):
+        return scan(u, DenseSystem(A, B, C), state, want_state=True, chunk=2)
+
+    assert torch.autograd.gradgradcheck(run, inputs)
 
 
 @pytest.mark.parametrize("family", ["morlet", "legs"])

@@ -93,7 +93,7 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
     d, M = layer.d_model, scan.chunk
     with torch.no_grad():
-        tables = scan_tables(layer.discrete(scan.rate), M, torch.float64)
+        tables = scan_tables(layer.discrete(scan.rate), M, layer.D.double())
     R = tables.decay.shape[1]
     batch, length = g.size(x, 0), g.size(x, 1)
     u = g.add("Transpose", x, perm=[2, 0, 1])

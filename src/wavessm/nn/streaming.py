@@ -65,7 +65,7 @@ class SampledLayer(nn.Module):
         with torch.no_grad():
             self.D = layer.D.detach().to(self.dtype, copy=True)
             self.system = layer.discrete(rate)
-            self._step = _Step(*(table.to(self.dtype) for table in _step_tables(layer, rate)))
+            self._step = _Step(*(table.to(self.dtype).to(self.D.device) for table in _step_tables(layer, rate)))
         self._tables: dict[int, StreamTables] = {}
 
     def forward(
@@ -122,7 +122,7 @@ class SampledLayer(nn.Module):
             if part.shape[1]:
                 size = min(self.chunk, part.shape[1])
                 if size not in self._tables:
-                    self._tables[size] = stream_tables.build(self.system, self.D, size, self.dtype)
+                    self._tables[size] = stream_tables.build(self.system, self.D, size)
                 y, state = run_chunks(part, self._tables[size], state)
                 outputs.append(y)
         return torch.cat(outputs, dim=1).mT, state

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError, unknown_name
@@ -24,7 +25,7 @@ from wavessm.ops import dplr, modes, reference
 from wavessm.ops.convolution import convolve
 from wavessm.ops.dplr import LowRank
 from wavessm.ops.modes import DiagonalSystem, Modes
-from wavessm.ops.scan import scan
+from wavessm.ops.scan import is_symbolic, scan
 from wavessm.ops.tables import DenseSystem, kernel
 
 BACKENDS = ("auto", "torch", "triton", "reference")
@@ -81,6 +82,8 @@ def run_layer(
         OptionError: If `engine.backend` is "triton" and the kernels do not support the call.
     """
     engine.check()
+    if engine.backend != "reference":
+        _refuse_transforms()
     whole = state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
     # in float32's accuracy FFT is faster than products with a large dense state
     large = isinstance(layer, LowRank) and layer.B.shape[1] > 32 and engine == DEFAULT
@@ -108,8 +111,8 @@ def run_system(
         y = _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1)
     elif engine.backend == "reference":
         y, last = nan_safe(lambda finite: _reference(finite, system, 0, state), u)
-    elif state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM:
-        K = kernel(system, u.shape[-1], u.dtype)
+    elif state is None and not want_state and not is_symbolic(u.shape[-1]) and u.shape[-1] >= CONVOLVE_FROM:
+        K = kernel(system, u.shape[-1], u.dtype).to(u.device)
         return (convolve(u, K, D), None) if two_way else nan_safe(lambda finite: (convolve(finite, K, D), None), u)
     elif two_way:
         y, _ = scan(u, system)
@@ -140,6 +143,17 @@ def _reference(
         y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.n_complex, zero)
         last = last.flatten(2)
     return y.to(u.dtype), last.to(u.dtype)
+
+
+def _refuse_transforms() -> None:
+    """Raise `OptionError` inside vmap, jvp and the other transforms of torch.func and forward-mode differentiation."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        raise OptionError(
+            "WaveSSM: torch.func transforms (vmap, jvp, grad …) and forward-mode differentiation need "
+            "backend='reference'; for gradients call torch.autograd.grad, for batches use the batch axis."
+        )
 
 
 def activate(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.ops.modes import continuous, flags, multiply, per_channel, step_sizes, weights
+from wavessm.ops.modes import continuous, exact, flags, multiply, per_channel, step_sizes, weights
 from wavessm.ops.tables import DenseSystem
 
 
@@ -47,19 +47,19 @@ def sample(layer: LowRank, rate: float) -> DenseSystem:
     blocks = A.view(channels, slots, 2, slots, 2).diagonal(dim1=1, dim2=3)  # (channels, 2, 2, slots)
     other = c * first + (1 - c) * second - 1
     blocks += torch.stack([first - 1, -c * second, c * second, other], 1).unflatten(1, (2, 2))
-    B = step_sizes(layer.log_dt, rate) * per_channel(layer.B.double(), channels)
+    B = step_sizes(layer.log_dt, rate) * per_channel(exact(layer.B), channels)
     flat = B.flatten(1)[..., None]
     B = multiply(e, B, c).flatten(1) - torch.bmm(U, torch.bmm(V.transpose(1, 2), flat))[..., 0]
     readout = weights(layer.log_decay.shape[1], n_complex, e)
     readout[:n_complex, 1].neg_()  # the real part of a product
-    return DenseSystem(A, B, (layer.C * readout).flatten(2))
+    return DenseSystem(A, B, (exact(layer.C) * readout).flatten(2))
 
 
 def resolvent(layer: LowRank, rate: float) -> Resolvent:
     """The resolvent of a layer at a rate; see the module's docstring."""
     channels, n_complex = len(layer.log_dt), layer.frequency.shape[1]
     lam = per_channel(continuous(layer.log_decay, layer.frequency), channels)
-    P, dt = per_channel(layer.P.double(), channels), step_sizes(layer.log_dt, rate)
+    P, dt = per_channel(exact(layer.P), channels), step_sizes(layer.log_dt, rate)
     c = flags(n_complex, lam.shape[1], lam)
     z = torch.stack([torch.ones_like(c), 1 - c], -1) - 0.5 * dt * lam
     square = z.square()

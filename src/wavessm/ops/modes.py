@@ -17,6 +17,10 @@ import torch
 from torch import Tensor
 
 
+HAVE_FLOAT64 = ("cpu", "cuda", "meta")
+"""Devices with float64 arithmetic; GPUs of Apple have none."""
+
+
 class Modes(NamedTuple):
     """Parameters of a diagonal layer; `copies` divides `channels`.
 
@@ -41,6 +45,11 @@ class DiagonalSystem(NamedTuple):
     log_lam: Tensor  # (channels, slots, 2)
     w: Tensor  # (directions, channels, slots, 2)
     n_complex: int
+
+
+def exact(parameter: Tensor) -> Tensor:
+    """A parameter in float64, on the CPU if its device has none: tables are made there and moved."""
+    return (parameter if parameter.device.type in HAVE_FLOAT64 else parameter.cpu()).double()
 
 
 def flags(n_complex: int, slots: int, like: Tensor) -> Tensor:
@@ -80,12 +89,12 @@ def weights(modes: int, n_complex: int, like: Tensor) -> Tensor:
 
 def continuous(log_decay: Tensor, frequency: Tensor) -> Tensor:
     """λ as slots, float64. (copies, modes), (copies, n_complex) → (copies, slots, 2)"""
-    decay = -torch.exp(log_decay.double())
+    decay = -torch.exp(exact(log_decay))
     n_complex = frequency.shape[1]
     real = decay[:, n_complex:]
     if real.shape[1] % 2:
         real = torch.cat([real, real[:, -1:]], dim=1)  # an empty half decays like its neighbour
-    return torch.cat([torch.stack([decay[:, :n_complex], frequency.double()], -1), real.unflatten(1, (-1, 2))], dim=1)
+    return torch.cat([torch.stack([decay[:, :n_complex], exact(frequency)], -1), real.unflatten(1, (-1, 2))], dim=1)
 
 
 def per_channel(values: Tensor, channels: int) -> Tensor:
@@ -95,7 +104,7 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
 
 def step_sizes(log_dt: Tensor, rate: float) -> Tensor:
     """Δ times the rate, float64. (channels,) → (channels, 1, 1)"""
-    return (torch.exp(log_dt.double()) * rate)[:, None, None]
+    return (torch.exp(exact(log_dt)) * rate)[:, None, None]
 
 
 def sample(modes: Modes, rate: float) -> DiagonalSystem:
@@ -106,8 +115,8 @@ def sample(modes: Modes, rate: float) -> DiagonalSystem:
     dt = step_sizes(modes.log_dt, rate)
     z = dt * per_channel(lam, channels)
     weight = weights(modes.log_decay.shape[1], n_complex, lam)
-    held = multiply(dt * phi(z, n_complex), per_channel(modes.B.double(), channels), c)
-    return DiagonalSystem(z, multiply(modes.C.double() * weight, held, c), n_complex)
+    held = multiply(dt * phi(z, n_complex), per_channel(exact(modes.B), channels), c)
+    return DiagonalSystem(z, multiply(exact(modes.C) * weight, held, c), n_complex)
 
 
 def phi(z: Tensor, n_complex: int) -> Tensor:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
-from wavessm.ops.derivatives import first_only
 from wavessm.ops.modes import DiagonalSystem
 from wavessm.ops.tables import DenseSystem, dense_tables, diagonal_tables, toeplitz
 
@@ -32,8 +32,8 @@ class ScanTables(NamedTuple):
     n_complex: int  # slots that are complex numbers; none of a dense state
 
 
-def scan_tables(system: DiagonalSystem | DenseSystem, chunk: int, dtype: torch.dtype) -> ScanTables:
-    """The tables of a system, made in float64, arranged and cast once."""
+def scan_tables(system: DiagonalSystem | DenseSystem, chunk: int, like: Tensor) -> ScanTables:
+    """The tables of a system, made in float64, arranged and cast once to the dtype and device of `like`."""
     if isinstance(system, DenseSystem):
         n_complex, (K, E, C, decay) = 0, dense_tables(system, chunk)
     else:
@@ -43,8 +43,15 @@ def scan_tables(system: DiagonalSystem | DenseSystem, chunk: int, dtype: torch.d
     if len(K) == 2:
         T = T + toeplitz(K[1]).transpose(1, 2)
         into, out = torch.cat([E, C[1].transpose(1, 2)], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
-    into, out, decay = (table.to(dtype).contiguous() for table in (into, torch.cat([T, out], dim=1), decay))
+    into, out, decay = (
+        table.to(like.dtype).to(like.device).contiguous() for table in (into, torch.cat([T, out], dim=1), decay)
+    )
     return ScanTables(into, out, decay, n_complex)
+
+
+def is_symbolic(length: int) -> bool:
+    """Whether a traced length stands for any: what depends on its value would fix it."""
+    return torch.compiler.is_compiling() and not has_static_value(length)
 
 
 def scan(
@@ -61,15 +68,16 @@ def scan(
     """
     length = u.shape[-1]
     if state is None and not want_state:  # zeros at the end change nothing
-        chunk = min(chunk, length)
-        y, _ = _rows(F.pad(u, (0, -length % chunk)), scan_tables(system, chunk, u.dtype), None)
+        chunk = chunk if is_symbolic(length) else min(chunk, length)
+        padded = F.pad(u, (0, (length + chunk - 1) // chunk * chunk - length))
+        y, _ = _rows(padded, scan_tables(system, chunk, u), None)
         return y[..., :length], None
     s = None if state is None else state.to(u.dtype).transpose(0, 1)
     whole = length - length % chunk
     pieces = []
     for begin, end, size in ((0, whole, chunk), (whole, length, length - whole)):
         if begin < end:
-            y, s = _rows(u[..., begin:end], scan_tables(system, size, u.dtype), s)
+            y, s = _rows(u[..., begin:end], scan_tables(system, size, u), s)
             pieces.append(y)
     y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
     return y, s.transpose(0, 1) if s is not None and want_state else None
@@ -79,21 +87,32 @@ def _rows(u: Tensor, tables: ScanTables, s: Tensor | None) -> tuple[Tensor, Tens
     """u (batch, channels, chunks · M), s (channels, batch, R)"""
     batch, channels, length = u.shape
     into, out, decay, n_complex = tables
-    rows = u.transpose(0, 1).reshape(channels, -1, into.shape[1]).contiguous()  # batched products are slow on views
-    ahead, *behind = (rows @ into).unflatten(1, (batch, -1)).split(decay.shape[1], dim=-1)
-    states, last = _Carry.apply(ahead, decay, n_complex, s, False)
-    parts = [rows, states.flatten(1, 2)]
+    chunks = length // into.shape[1]
+    rows = u.transpose(0, 1).contiguous().view(channels, batch * chunks, -1)  # batched products are slow on views
+    ahead, *behind = (rows @ into).view(channels, batch, chunks, -1).split(decay.shape[1], dim=-1)
+    states = carry(ahead, decay, n_complex, s, False)
+    parts = [rows, states[:, :, :-1].flatten(1, 2)]
     if behind:
-        parts.append(_Carry.apply(behind[0], decay, n_complex, None, True)[0].flatten(1, 2))
-    return (torch.cat(parts, dim=-1) @ out).view(channels, batch, length).transpose(0, 1), last
+        parts.append(carry(behind[0], decay, n_complex, None, True)[:, :, 1:].flatten(1, 2))
+    y = torch.cat(parts, dim=-1) @ out
+    return y.view(channels, batch, length).transpose(0, 1), states[:, :, -1]
 
 
-def _carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> tuple[Tensor, Tensor]:
-    """States before each chunk and after the last, s_{k+1} = D s_k + added_k; backwards in time Dᵀ replaces D.
+@torch.library.custom_op("wavessm::carry", mutates_args=())
+def carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> Tensor:
+    """States before and after each chunk, s_{k+1} = D s_k + added_k from s_0 = s; backwards in time s_k = Dᵀ s_{k+1} +
+    added_k from the last one. One operator of PyTorch, so that a compiled graph does not depend on the chunks' number.
 
-    added (channels, batch, chunks, R), s (channels, batch, R); see `ScanTables` for decay and n_complex
+    Args:
+        added: (channels, batch, chunks, R).
+        decay: D and n_complex as in `ScanTables`.
+        s: (channels, batch, R), zero if None.
+
+    Returns:
+        (channels, batch, chunks + 1, R).
     """
     channels, batch, chunks, R = added.shape
+    added = added if added.stride(-1) == 1 else added.contiguous()  # for complex views
     states = added.new_empty(channels, batch, chunks + 1, R)
     states[:, :, -1 if back else 0] = 0 if s is None else s
     order = [(k, k + 1, k) for k in range(chunks - 1, -1, -1)] if back else [(k, k, k + 1) for k in range(chunks)]
@@ -103,10 +122,16 @@ def _carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back:
             states[:, :, there] = torch.baddbmm(added[:, :, k], states[:, :, here], across)
     else:
         for h, x, d in zip(*(_lanes(t, n_complex) for t in (added, states, decay[:, None])), strict=True):
-            d = d.conj() if back else d
+            d = torch.conj_physical(d) if back else d
             for k, here, there in order:
                 x[:, :, there] = torch.addcmul(h[:, :, k], d, x[:, :, here])
-    return (states[:, :, 1:], states[:, :, 0]) if back else (states[:, :, :-1], states[:, :, -1])
+    return states
+
+
+@carry.register_fake
+def _(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> Tensor:
+    channels, batch, chunks, R = added.shape
+    return added.new_empty(channels, batch, chunks + 1, R)
 
 
 def _lanes(x: Tensor, n_complex: int) -> list[Tensor]:
@@ -116,29 +141,29 @@ def _lanes(x: Tensor, n_complex: int) -> list[Tensor]:
     return [*views, x[..., split:]] if x.shape[-1] > split else views
 
 
-class _Carry(torch.autograd.Function):
-    """`_carry`, whose adjoint is the same walk the other way."""
+def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    _, decay, ctx.n_complex, first, ctx.back = inputs
+    ctx.has_first = first is not None
+    ctx.save_for_backward(output, decay)
 
-    @staticmethod
-    def forward(
-        ctx: Any, added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool
-    ) -> tuple[Tensor, Tensor]:
-        states, last = _carry(added, decay, n_complex, s, back)
-        ctx.save_for_backward(states, decay)
-        ctx.n_complex, ctx.back, ctx.has_first = n_complex, back, s is not None
-        return states, last.clone()
 
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        states, decay = ctx.saved_tensors
-        dstates = dstates.clone(memory_format=torch.contiguous_format)  # complex views need their own storage
-        dadded, dfirst = _carry(dstates, decay, ctx.n_complex, dlast, not ctx.back)
-        a, s = (states, dadded) if ctx.back else (dadded, states)
-        if decay.dim() == 3:
-            ddecay = a.flatten(1, 2).transpose(1, 2) @ s.flatten(1, 2)
-        else:
-            pairs = zip(_lanes(s, ctx.n_complex), _lanes(a, ctx.n_complex), strict=True)
-            sums = [(x.conj() * y).sum((1, 2)) for x, y in pairs]
-            ddecay = torch.cat([torch.view_as_real(g).flatten(1) if g.is_complex() else g for g in sums], dim=1)
-        return dadded, ddecay, None, dfirst if ctx.has_first else None, None
+def _adjoint(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
+    """The adjoint is the same walk the other way."""
+    states, decay = ctx.saved_tensors
+    early, late = (..., slice(-1), slice(None)), (..., slice(1, None), slice(None))
+    here, there, first, last = (late, early, 0, -1) if ctx.back else (early, late, -1, 0)
+    g = carry(dstates[here], decay, ctx.n_complex, dstates[:, :, first], not ctx.back)
+    # D takes s_k to s_{k+1}, backwards Dᵀ takes s_{k+1} to s_k
+    a, s = (states[late], g[early]) if ctx.back else (g[late], states[early])
+    a, s = a.flatten(1, 2), s.flatten(1, 2)
+    if decay.dim() == 3:
+        ddecay = a.transpose(1, 2) @ s
+    else:
+        split = 2 * ctx.n_complex
+        (s_0, s_1), (a_0, a_1) = (x[..., :split].unflatten(-1, (-1, 2)).unbind(-1) for x in (s, a))
+        turned = torch.stack([(s_0 * a_0 + s_1 * a_1).sum(1), (s_0 * a_1 - s_1 * a_0).sum(1)], -1)
+        ddecay = torch.cat([turned.flatten(1), (s[..., split:] * a[..., split:]).sum(1)], dim=1)
+    return g[there], ddecay, None, g[:, :, last] if ctx.has_first else None, None
+
+
+carry.register_autograd(_adjoint, setup_context=_save)

@@ -31,10 +31,10 @@ class StreamTables(NamedTuple):
     halves: int  # numbers that are halves of complex modes; all of a dense state
 
 
-def build(system: DiagonalSystem | DenseSystem, D: Tensor, chunk: int, dtype: torch.dtype) -> StreamTables:
-    """The tables of a causal system with direct path D (channels,) for chunks of one length."""
-    into, out, decay, n_complex = scan_tables(system, chunk, dtype)
-    out[:, range(chunk), range(chunk)] += D[:, None].to(dtype)
+def build(system: DiagonalSystem | DenseSystem, D: Tensor, chunk: int) -> StreamTables:
+    """The tables of a causal system with direct path D (channels,) for chunks of one length, like D."""
+    into, out, decay, n_complex = scan_tables(system, chunk, D)
+    out[:, range(chunk), range(chunk)] += D[:, None]
     samples, states, halves = out[:, :chunk], out[:, chunk:], 2 * n_complex
     if isinstance(system, DenseSystem):
         decay, halves = decay.transpose(1, 2).contiguous(), decay.shape[-1]

@@ -144,5 +144,5 @@ def dense_kernel(system: DenseSystem, length: int) -> Tensor:
 def kernel(system: DiagonalSystem | DenseSystem, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The convolution kernel of a system. (directions, channels, length)"""
     if isinstance(system, DenseSystem):
-        return dense_kernel(system, length)
+        return dense_kernel(system, length).to(dtype)
     return diagonal_kernel(system, length, dtype)

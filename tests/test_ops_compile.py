@@ -1,0 +1,111 @@
+"""What PyTorch sees of the engine: registered operators, whole graphs, any length, no float64 where there is none."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import wavessm as ws
+from wavessm.ops import modes, run_layer
+from wavessm.ops.scan import carry
+
+KINDS = [("morlet", False), ("db6", True), ("legs", False), ("legt", True)]
+
+
+def make(family, bidirectional, length, batch=2):
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(3, 7, family=family, bidirectional=bidirectional)
+    return layer, torch.randn(batch, length, 3, requires_grad=True)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(("decay", "n_complex"), [((2, 6), 2), ((2, 6), 0), ((2, 6, 6), 0)])
+def test_the_walk_over_chunks_is_a_sound_operator(decay, n_complex, back):
+    added, first = torch.randn(2, 3, 4, 6, requires_grad=True), torch.randn(2, 3, 6, requires_grad=True)
+    D = torch.randn(decay, requires_grad=True)
+    for s in (first, None):
+        torch.library.opcheck(carry, (added, D, n_complex, s, back))
+
+
+@pytest.mark.parametrize("length", [70, 513, 1000])
+@pytest.mark.parametrize(("family", "bidirectional"), KINDS)
+def test_a_compiled_layer_is_one_graph_and_equals_the_eager_one(family, bidirectional, length):
+    layer, x = make(family, bidirectional, length)
+    torch._dynamo.reset()
+    results = []
+    for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+        y = run(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])))
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-6, atol=1e-6 * float(eager.detach().abs().max()))
+
+
+@pytest.mark.parametrize("family", ["morlet", "legs"])
+def test_one_graph_with_a_dynamic_length_serves_all(family):
+    layer, _ = make(family, False, 1)
+    graphs = []
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=lambda g, _: graphs.append(g) or g.forward)
+    for length in (100, 600, 1000, 130):
+        x = torch.randn(2, length, 3)
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-5)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize(("family", "bidirectional"), KINDS)
+def test_an_exported_layer_takes_other_batches_and_lengths(family, bidirectional):
+    layer, x = make(family, bidirectional, 600)
+    shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    program = torch.export.export(layer.eval(), (x.detach(),), dynamic_shapes=shapes).module()
+    for batch, length in ((2, 65), (5, 128), (2, 600), (3, 1777)):
+        signal = torch.randn(batch, length, 3)
+        torch.testing.assert_close(program(signal), layer(signal), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_transforms_are_refused_in_one_line():
+    layer, x = make("morlet", False, 20)
+    calls = {
+        "vmap": lambda: torch.func.vmap(layer)(x[None]),
+        "jvp": lambda: torch.func.jvp(layer, (x,), (x,)),
+        "grad": lambda: torch.func.grad(lambda x: layer(x).sum())(x),
+    }
+    for call in calls.values():
+        with pytest.raises(ws.OptionError, match="backend='reference'") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    layer.engine = layer.engine._replace(backend="reference")
+    torch.testing.assert_close(torch.func.jvp(layer, (x,), (x,))[1], layer(x))  # the layer is linear
+
+
+class NoFloat64(TorchDispatchMode):
+    """Raises for float64 outside the CPU, as a GPU of Apple would."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves((args, kwargs, result)):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.float64, torch.complex128):
+                assert tensor.device.type == "cpu", f"{function} has float64 on {tensor.device}"
+        return result
+
+
+@pytest.mark.parametrize("length", [5, 100, 600])
+@pytest.mark.parametrize(("family", "bidirectional"), KINDS)
+def test_float64_stays_on_the_cpu_where_a_device_has_none(family, bidirectional, length, monkeypatch):
+    system = make(family, bidirectional, 1)[0].system()
+
+    def run():
+        with FakeTensorMode(), NoFloat64():
+            leaves = [torch.empty(p.shape, device="meta", requires_grad=True) for p in system]
+            D, u = torch.empty(3, device="meta"), torch.empty(2, 3, length, device="meta", requires_grad=True)
+            y, last = run_layer(u, type(system)(*leaves), D, want_state=not bidirectional)
+            outputs = [y] if last is None else [y, last]
+            assert all(tensor.device.type == "meta" for tensor in outputs)
+            torch.autograd.grad([output.sum() for output in outputs], [u, *leaves])
+
+    with pytest.raises(AssertionError, match="float64 on meta"):
+        run()
+    monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
+    run()
