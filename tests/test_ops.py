@@ -278,7 +278,7 @@ def test_second_derivatives_are_refused_not_wrong(family, length, name):
 
 
 def test_second_derivatives_of_a_short_dense_scan_by_finite_differences():
-    u, parameters, D, state = dense_problem(1, 1, 2, 5)
+    u, parameters, _, state = dense_problem(1, 1, 2, 5)
     inputs = [a.requires_grad_() for a in (u, *parameters, state)]
 
     def run(u, A, B, C, state):

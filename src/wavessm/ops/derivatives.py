@@ -1,10 +1,8 @@
-"""First derivatives only, in full precision: what the hand-written backward passes of this package have in common.
+"""What the hand-written backward passes of this package have in common: full precision, and first derivatives only.
 
-They refuse to be differentiated:
-
-they use saved tensors that autograd does not see, so their derivatives would lack terms. PyTorch's
-`once_differentiable` raises on `.backward()`, but `torch.autograd.grad` of chosen inputs bypasses it silently. And they
-leave autocast, as layers do in their forward pass: under it, products of their float32 tables would be bfloat16.
+They leave autocast, as layers do in their forward pass: under it, products of their float32 tables would be bfloat16.
+Those that use saved tensors which autograd does not see refuse to be differentiated, since terms would be missing.
+PyTorch's `once_differentiable` raises on `.backward()`; `torch.autograd.grad` of chosen inputs bypasses it silently.
 """
 
 from __future__ import annotations
@@ -18,20 +16,32 @@ import torch
 T = TypeVar("T")
 
 
+def full_precision(backward: Callable[..., T]) -> Callable[..., T]:
+    """Run a backward pass without autocast."""
+
+    @functools.wraps(backward)
+    def outside(ctx: Any, *gradients: Any) -> T:
+        device = next(gradient.device.type for gradient in gradients if gradient is not None)
+        if torch.compiler.is_compiling() or not torch.amp.is_autocast_available(device):
+            return backward(ctx, *gradients)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *gradients)
+
+    return outside
+
+
 def first_only(backward: Callable[..., T]) -> Callable[..., T]:
-    """Make a backward pass raise `RuntimeError` when called with create_graph=True, and run it without autocast."""
+    """The same, and raise `RuntimeError` when called with create_graph=True."""
+    run = full_precision(backward)
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> T:
-        if torch.compiler.is_compiling():  # PyTorch itself refuses second derivatives of a compiled graph
-            return backward(ctx, *gradients)
-        if torch.is_grad_enabled():
+        # PyTorch itself refuses second derivatives of a compiled graph
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
             raise RuntimeError(
                 "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
                 "out, or use backend='reference'."
             )
-        device = next(gradient.device.type for gradient in gradients if gradient is not None)
-        with torch.autocast(device, enabled=False):
-            return backward(ctx, *gradients)
+        return run(ctx, *gradients)
 
     return checked

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
 HAVE_FLOAT64 = ("cpu", "cuda", "meta")
 """Devices with float64 arithmetic; GPUs of Apple have none."""
 

@@ -14,11 +14,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
+from wavessm.ops.derivatives import full_precision
 from wavessm.ops.modes import DiagonalSystem
 from wavessm.ops.tables import DenseSystem, dense_tables, diagonal_tables, toeplitz
+
+try:
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+except ImportError:  # an older PyTorch compiles each length by itself
+    has_static_value = None  # type: ignore[assignment]
 
 CHUNK = 64
 
@@ -51,7 +56,7 @@ def scan_tables(system: DiagonalSystem | DenseSystem, chunk: int, like: Tensor) 
 
 def is_symbolic(length: int) -> bool:
     """Whether a traced length stands for any: what depends on its value would fix it."""
-    return torch.compiler.is_compiling() and not has_static_value(length)
+    return has_static_value is not None and torch.compiler.is_compiling() and not has_static_value(length)
 
 
 def scan(
@@ -147,6 +152,7 @@ def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
     ctx.save_for_backward(output, decay)
 
 
+@full_precision
 def _adjoint(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
     """The adjoint is the same walk the other way."""
     states, decay = ctx.saved_tensors

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wavessm.ops.derivatives import first_only
+from wavessm.ops.derivatives import first_only, full_precision
 from wavessm.ops.modes import DiagonalSystem, exponential, flags, multiply, trace
 
 
@@ -127,7 +127,22 @@ def diagonal_kernel(system: DiagonalSystem, length: int, dtype: torch.dtype = to
     near = near * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)[:, None]
     far = multiply(w[..., None, :].to(dtype), far, c[:, None])
     left, right = (torch.cat(table.unbind(-1), dim=-2) for table in (far, near))
-    return (left.transpose(2, 3) @ right).flatten(2)[..., :length]
+    return _Product.apply(left.transpose(2, 3), right).flatten(2)[..., :length]
+
+
+class _Product(torch.autograd.Function):
+    """a b, whose gradients leave autocast too. (directions, channels, m, k), (channels, k, n)"""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return g @ b.transpose(1, 2), (a.transpose(2, 3) @ g).sum(0)
 
 
 def dense_kernel(system: DenseSystem, length: int) -> Tensor:
