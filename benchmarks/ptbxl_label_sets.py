@@ -80,89 +80,93 @@ def combined(run: dict[str, np.ndarray], split: str, how: str) -> np.ndarray:
     return whole if cuts is None else INPUTS[how][0] * whole + INPUTS[how][1] * cuts.astype(float)
 
 
+class Models:
+    """Runs with their logits: those of all labels, those of one label set, and how each label set is read."""
+
+    def __init__(self, folder: Path, labels: Labels, leave_out: list[str]) -> None:
+        folders = sorted(path.parent for path in folder.glob("*/logits.npz"))
+        self.labels = labels
+        self.runs = {
+            f.name: (json.loads((f / "run.json").read_text()), dict(np.load(f / "logits.npz"))) for f in folders
+        }
+        self.full = {n: r for n, (about, r) in self.runs.items() if about["task"] == "ptbxl-all"}
+        self.own = {
+            s: {n: r for n, (a, r) in self.runs.items() if a["task"] == f"ptbxl-{s}" and n not in leave_out}
+            for s in ptbxl.LABELS
+        }
+        self.choice = {name: self.choose(name) for name in ptbxl.LABELS}
+
+    def choose(self, name: str) -> tuple[str, str]:
+        """Input and reading of a label set, by the mean score of all models of all labels on fold 9."""
+        ways = list(itertools.product(INPUTS, ("max", "or") if name in ("sub-diag", "super-diag") else ("max",)))
+        mean = []
+        for how, way in ways:
+            outputs = [self.labels.read(name, "val", combined(run, "val", how), way) for run in self.full.values()]
+            mean.append(float(np.mean([self.labels.score(name, "val", each) for each in outputs])))
+        best = ways[int(np.argmax(mean))]
+        print(name, {" ".join(way): round(m, 4) for way, m in zip(ways, mean, strict=True)}, "→", best)
+        return best
+
+    def outputs(self, name: str, split: str, run: dict[str, np.ndarray]) -> np.ndarray:
+        """Outputs of a model of all labels for a label set."""
+        how, way = self.choice[name]
+        return self.labels.read(name, split, combined(run, split, how), way)
+
+
+def seed_row(models: Models, folder: Path, name: str) -> dict[str, Any]:
+    """One run: what it was, and its score for every label set that it has."""
+    about, run = models.runs[name]
+    with (folder / name / "metrics.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    env, task = about["environment"], about["task"].removeprefix("ptbxl-")
+    row = {
+        "run": name, "command": env["command"], "seed": (about.get("train") or about["recipe"])["seed"],
+        "revision": env["revision"], "versions": ", ".join(f"{k} {env[k]}" for k in ("wavessm", "torch", "python")),
+        "gpu": "NVIDIA H200", "epochs": round(float(last["epoch"])), "train_seconds": round(float(last["seconds"])),
+    }  # fmt: skip
+    for split, label in itertools.product(FOLD, ptbxl.LABELS):
+        found = run[f"{split}_logits"] if task == label else None
+        found = models.outputs(label, split, run) if name in models.full else found
+        row[f"{split}_{label}"] = "" if found is None else models.labels.score(label, split, found)
+    return row
+
+
+def ensemble_rows(models: Models, ensemble: str, members: list[str], label: str, spread: bool) -> list[dict[str, Any]]:
+    """The mean of some models of all labels, alone and with the models of the label set itself."""
+    labels = models.labels
+    each = {s: [models.outputs(label, s, models.full[n]) for n in members] for s in FOLD}
+    together = {s: np.mean(each[s], axis=0) for s in FOLD}
+    tests = [labels.score(label, "test", t) for t in each["test"]]
+    how, way = models.choice[label]
+    low, high = labels.span(label, each["test"]) if spread else ("", "")
+    row = {"ensemble": ensemble, "models": len(members), "labels": label, "input": how, "read": way,
+           "mean": np.mean(tests), "sd": np.std(tests, ddof=1), "mean_low": low, "mean_high": high}  # fmt: skip
+    mixes, own = [("", 0.0, together)], models.own[label]
+    if label != "all" and own:
+        alone = {s: np.mean([r[f"{s}_logits"] for r in own.values()], axis=0) for s in FOLD}
+        many = [{s: (1 - w) * together[s] + w * alone[s] for s in FOLD} for w in WEIGHTS]
+        at = int(np.argmax([labels.score(label, "val", m["val"]) for m in many]))
+        mixes.append((" ".join(own), WEIGHTS[at], many[at]))
+    rows = []
+    for added, weight, mix in mixes:
+        scores = {s: labels.score(label, s, mix[s]) for s in FOLD}
+        low, high = labels.span(label, [mix["test"]])
+        rows.append({**row, "own_models": added, "own_weight": weight, **scores, "test_low": low, "test_high": high})
+    return rows
+
+
 def score(runs_folder: Path, data_root: Path, out: Path, leave_out: list[str]) -> None:
     """Write all_seeds.csv and ensembles.csv."""
     out.mkdir(parents=True, exist_ok=True)
-    labels = Labels(data_root)
-    folders = sorted(p.parent for p in runs_folder.glob("*/logits.npz"))
-    runs = {f.name: (json.loads((f / "run.json").read_text()), dict(np.load(f / "logits.npz"))) for f in folders}
-    full = {n: r for n, (about, r) in runs.items() if about["task"] == "ptbxl-all"}
-    own = {
-        s: {n: r for n, (a, r) in runs.items() if a["task"] == f"ptbxl-{s}" and n not in leave_out}
-        for s in ptbxl.LABELS
-    }
-    choice = {}  # how each label set is read, by the mean score of all models of all labels on fold 9
-    for name in ptbxl.LABELS:
-        ways = list(itertools.product(INPUTS, ("max", "or") if name in ("sub-diag", "super-diag") else ("max",)))
-        mean = [
-            np.mean(
-                [labels.score(name, "val", labels.read(name, "val", combined(r, "val", h), w)) for r in full.values()]
-            )
-            for h, w in ways
-        ]
-        choice[name] = ways[int(np.argmax(mean))]
-        print(name, {" ".join(way): round(float(m), 4) for way, m in zip(ways, mean, strict=True)}, "→", choice[name])
-
-    def outputs_of(name: str, split: str, run: dict[str, np.ndarray]) -> np.ndarray:
-        return labels.read(name, split, combined(run, split, choice[name][0]), choice[name][1])
-
+    models = Models(runs_folder, Labels(data_root), leave_out)
+    write(out / "all_seeds.csv", [seed_row(models, runs_folder, name) for name in models.runs])
+    kinds = dict.fromkeys(name.rsplit("-", 1)[0] for name in models.full)
+    ensembles = {kind: [n for n in models.full if n.rsplit("-", 1)[0] == kind] for kind in kinds}
+    wavelets = [n for n in models.full if "fout" not in n and "legs" not in n]
+    ensembles |= {"wavelets": wavelets, "all of 71 labels": list(models.full)}
     rows = []
-    for name, (about, run) in runs.items():
-        with (runs_folder / name / "metrics.csv").open() as file:
-            last = list(csv.DictReader(file))[-1]
-        env, task = about["environment"], about["task"].removeprefix("ptbxl-")
-        versions = ", ".join(f"{k} {env[k]}" for k in ("wavessm", "torch", "python"))
-        row = {
-            "run": name,
-            "command": env["command"],
-            "seed": (about.get("train") or about["recipe"])["seed"],
-            "revision": env["revision"],
-            "versions": versions,
-            "gpu": "NVIDIA H200",
-            "epochs": round(float(last["epoch"])),
-            "train_seconds": round(float(last["seconds"])),
-        }
-        for split, label in itertools.product(FOLD, ptbxl.LABELS):
-            found = outputs_of(label, split, run) if name in full else run[f"{split}_logits"] if task == label else None
-            row[f"{split}_{label}"] = "" if found is None else labels.score(label, split, found)
-        rows.append(row)
-    write(out / "all_seeds.csv", rows)
-    kinds = dict.fromkeys(n.rsplit("-", 1)[0] for n in full)
-    ensembles = {k: [n for n in full if n.rsplit("-", 1)[0] == k] for k in kinds}
-    ensembles |= {"wavelets": [n for n in full if "fout" not in n and "legs" not in n], "all of 71 labels": list(full)}
-    rows = []
-    for (ensemble, members), label in itertools.product(ensembles.items(), ptbxl.LABELS):
-        each = {s: [outputs_of(label, s, full[n]) for n in members] for s in FOLD}
-        together = {s: np.mean(each[s], axis=0) for s in FOLD}
-        tests = [labels.score(label, "test", t) for t in each["test"]]
-        row = {
-            "ensemble": ensemble,
-            "models": len(members),
-            "labels": label,
-            "input": choice[label][0],
-            "read": choice[label][1],
-        }
-        span = labels.span(label, each["test"]) if ensemble in kinds else ("", "")
-        row |= {"mean": np.mean(tests), "sd": np.std(tests, ddof=1), "mean_low": span[0], "mean_high": span[1]}
-        mixes = [("", 0.0, together)]
-        if label != "all" and own[label]:
-            alone = {s: np.mean([r[f"{s}_logits"] for r in own[label].values()], axis=0) for s in FOLD}
-            many = [{s: (1 - w) * together[s] + w * alone[s] for s in FOLD} for w in WEIGHTS]
-            at = int(np.argmax([labels.score(label, "val", m["val"]) for m in many]))
-            mixes.append((" ".join(own[label]), WEIGHTS[at], many[at]))
-        for added, weight, mix in mixes:
-            low, high = labels.span(label, [mix["test"]])
-            rows.append(
-                row
-                | {
-                    "own_models": added,
-                    "own_weight": weight,
-                    "val": labels.score(label, "val", mix["val"]),
-                    "test": labels.score(label, "test", mix["test"]),
-                    "test_low": low,
-                    "test_high": high,
-                }
-            )
+    for (name, members), label in itertools.product(ensembles.items(), ptbxl.LABELS):
+        rows += ensemble_rows(models, name, members, label, spread=name in kinds)
     write(out / "ensembles.csv", rows)
 
 
