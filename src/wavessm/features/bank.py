@@ -1,19 +1,20 @@
-"""A bank of fixed wavelet state spaces with random readouts, and the pools that turn their outputs into numbers.
+"""A bank of fixed wavelet state spaces with random readouts, and the features that are pooled from their outputs.
 
-Read next: `transformer.py`, the scikit-learn transformer around it, and `ridge.py`, the closed-form head.
+Read next: `model.py`, which standardises signals and puts a head on the features, and `ridge.py`, that head.
 
 A *cell* is a frame, a time scale and a source (a channel, a mixture of channels, or the difference of one). Its state h
 follows the frame's translated dynamics h⁺ = Ā h + B̄ u, exactly for samples held constant, and R random readouts give
 y = C h. A readout does not respond to a constant and has unit response to white noise. Slow cells are read at every
-`stride`-th sample. The state is carried from chunk to chunk, so any split of a signal gives the same numbers.
+`stride`-th sample. Time is cut into chunks; the state is carried from chunk to chunk by a small scan, and all outputs of
+many chunks and cases are one matrix product.
 
-Letters: M samples of a chunk, P = 16 positions at which a chunk is read, N states, R readouts of a cell.
+Letters: P positions at which a chunk is read, M = P · stride samples of a chunk, K chunks, N states, R readouts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -21,17 +22,46 @@ from itertools import groupby
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from wavessm.features.pools import Values, pooled, read_pools, read_stretch, total_sums
 from wavessm.frames import make_frame
 from wavessm.operators import make_operator
 
-POSITIONS = 16
 SHORTEST = 5.0
 """Samples in the shortest window."""
 PER_WINDOW = 16
 """Smallest number of outputs of a cell in a window; slower cells have longer strides."""
 MIN_DECAY = 1.0
 """Least decay of a mode over a window: operators have modes that would never forget."""
+BIAS_VALUES = 256
+"""Outputs of a readout among which its bias is a quantile."""
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """Size and kind of a bank of state features."""
+
+    n_features: int = 10_000
+    """Numbers for a case, about."""
+    families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
+    """Frames, in random turns."""
+    d_state: int = 8
+    """Atoms of a frame."""
+    n_scales: int = 16
+    """Windows, spaced logarithmically from 5 samples to the length of a signal."""
+    readouts: int = 20
+    """Readouts of a cell, which compete for the pools "wins" and "margin"."""
+    pools: tuple[str, ...] = ("share", "wins", "margin")
+    """Of `POOLS`: what is kept of every output."""
+    stretches: bool = True
+    """Also pool shares over a random dyadic stretch of the signal, one for each readout."""
+    values: bool = True
+    """Also the shares of the samples themselves, and of their differences, above quantiles of the training signals."""
+    difference: bool = True
+    """Also read the first difference of each channel."""
+    n_mixtures: int | None = None
+    """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
 
 
 @dataclass(frozen=True)
@@ -74,150 +104,98 @@ class CellGroup:
         stride: samples between two outputs.
         source: (cells,) rows of the sources.
         weight: (cells, P·R, M + N), from a chunk and the state before it to the outputs.
-        carry: (cells, N, M + N), from a chunk and the state before it to the state after it.
+        into: (cells, N, M) and decay: (cells, N, N), from a chunk and the state before it to the state after it.
         bias: (cells, R), outputs above it count for the pool "share".
+        stretch: (2, cells, R), start and end of the part of a signal that the pool "stretch" of a readout looks at.
     """
 
     stride: int
     source: Tensor
     weight: Tensor
-    carry: Tensor
+    into: Tensor
+    decay: Tensor
     bias: Tensor
+    stretch: Tensor
+
+    @property
+    def positions(self) -> int:
+        """P, outputs of a readout in a chunk."""
+        return self.weight.shape[1] // self.bias.shape[1]
+
+    @property
+    def chunk(self) -> int:
+        """M, samples of a chunk."""
+        return self.into.shape[2]
 
     def start(self, cases: int) -> Tensor:
         """The state before the first sample. (cells, N, cases)"""
-        return self.carry.new_zeros(len(self.source), self.carry.shape[1], cases)
+        return self.decay.new_zeros(len(self.source), self.decay.shape[1], cases)
 
-    def run(self, u: Tensor, state: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs (cells, positions, R, cases) and state chunk by chunk. u: (sources, length, cases)."""
-        N = self.carry.shape[1]
-        M = self.carry.shape[2] - N
-        for first in range(0, u.shape[1] // self.stride * self.stride, M):
-            part = u[self.source, first : first + M]
-            positions = part.shape[1] // self.stride
-            if part.shape[1] < M:
-                part = torch.nn.functional.pad(part, (0, 0, 0, M - part.shape[1]))
-            z = torch.cat([part, state], dim=1)  # (cells, M + N, cases)
-            y = torch.bmm(self.weight, z).unflatten(1, (POSITIONS, -1))
-            state = torch.bmm(self.carry, z)
-            yield y[:, :positions], state
+    def columns(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Each chunk of u (sources, K·M, cases) above the state before it, and the state after the last.
+
+        Returns (cells, M + N, K, cases) and (cells, N, cases).
+        """
+        sources, length, cases = u.shape
+        M, (cells, N) = self.chunk, self.decay.shape[:2]
+        K = length // M
+        z = u.new_empty(cells, M + N, K, cases)
+        z[:, :M] = u.view(sources, K, M, cases).transpose(1, 2)[self.source]
+        entering = torch.bmm(self.into, z[:, :M].flatten(2)).view(cells, N, K, cases)
+        for k in range(K):
+            z[:, M:, k] = state
+            state = torch.baddbmm(entering[:, :, k], self.decay, state)
+        return z, state
+
+    def padded(self, u: Tensor) -> Tensor:
+        """U (sources, length, cases) with zeros up to whole chunks, at least one."""
+        missing = -u.shape[1] % self.chunk if u.shape[1] else self.chunk
+        return F.pad(u, (0, 0, 0, missing)) if missing else u
+
+    def seen(self, mask: Tensor) -> Tensor:
+        """Positions that are pooled (sources, K, P, cases), from the samples that were observed: those with any.
+
+        mask: (sources, length, cases) of 0 and 1; samples that do not fill a stride give no output.
+        """
+        whole = mask[:, : mask.shape[1] // self.stride * self.stride]
+        return self.padded(whole).unflatten(1, (-1, self.positions, self.stride)).amax(3)
 
     def to(self, device: torch.device) -> CellGroup:
-        """The same stage on another device."""
-        parts = (self.source, self.weight, self.carry, self.bias)
-        return CellGroup(self.stride, *(part.to(device) for part in parts))
+        """The same group on another device."""
+        return CellGroup(self.stride, *(t.to(device) for t in list(vars(self).values())[1:]))
 
 
-def make_stage(cells: list[StateCell], n: int, readouts: int, rng: np.random.Generator) -> CellGroup:
-    """The matrices of cells that share a stride, with random readouts."""
-    stride, M = cells[0].stride, POSITIONS * cells[0].stride
-    after = stride * np.arange(1, POSITIONS + 1)  # samples read at each position
-    rows: dict[str, list[np.ndarray]] = {"c": [], "kernel": [], "start": [], "into": [], "decay": []}
-    for cell in cells:
-        lam, V, b = _modes(cell.family, n)
-        z, inverse = lam / cell.window, np.linalg.inv(V)
-        held = b * np.expm1(z) / lam  # response to one sample, held for its period
-        powers = np.exp(np.outer(z, np.arange(M + 1)))  # (modes, M + 1)
-        constant = (V @ (held / -np.expm1(z))).real  # state under a constant signal
-        C = rng.standard_normal((readouts, n))
-        C -= np.outer(C @ constant, constant) / (constant @ constant)
-        c = C @ V
-        noise = np.outer(held, held.conj()) / -np.expm1(z[:, None] + z.conj())  # covariance under white noise
-        c /= np.sqrt(((c @ noise) * c.conj()).sum(1).real)[:, None]
-        rows["kernel"].append(((c * held) @ powers[:, :M]).real)  # (R, M) by age
-        rows["start"].append(((c[None] * powers[:, after].T[:, None]) @ inverse).real)  # (P, R, N)
-        rows["into"].append((V @ (held[:, None] * powers[:, M - 1 :: -1])).real)  # (N, M)
-        rows["decay"].append(((V * powers[:, M]) @ inverse).real)  # (N, N)
-    kernel, start, into, decay = (_stack(rows[name]) for name in ("kernel", "start", "into", "decay"))
-    age = torch.from_numpy(after[:, None] - 1 - np.arange(M))  # (P, M)
-    newest = kernel[..., age.clamp(min=0)] * (age >= 0)  # (cells, R, P, M)
-    weight = torch.cat([newest.transpose(1, 2), start], dim=3).flatten(1, 2)
+def make_group(cells: list[StateCell], n: int, P: int, readouts: int, rng: np.random.Generator) -> CellGroup:
+    """The matrices of cells that share a stride, with random readouts and stretches."""
+    stride, M = cells[0].stride, P * cells[0].stride
+    after = stride * np.arange(1, P + 1)  # samples read at each position
+    lam, V, b = (np.stack(part) for part in zip(*(_modes(cell.family, n) for cell in cells), strict=True))
+    z, inverse = lam / np.array([cell.window for cell in cells])[:, None], np.linalg.inv(V)
+    held = b * np.expm1(z) / lam  # response to one sample, held for its period
+    powers = np.exp(z[..., None] * np.arange(M + 1))  # (cells, modes, M + 1)
+    constant = (V @ (held / -np.expm1(z))[..., None])[..., 0].real  # state under a constant signal
+    C = rng.standard_normal((len(cells), readouts, n))
+    C -= (C @ constant[..., None]) * (constant / (constant**2).sum(1, keepdims=True))[:, None]
+    c = C @ V
+    noise = held[:, :, None] * held.conj()[:, None] / -np.expm1(z[:, :, None] + z.conj()[:, None])
+    c /= np.sqrt(((c @ noise) * c.conj()).sum(2).real)[..., None]  # unit response to white noise
+    kernel = ((c * held[:, None]) @ powers[..., :M]).real  # (cells, R, M) by age
+    age = after[:, None] - 1 - np.arange(M)  # (P, M)
+    newest = np.where(age >= 0, kernel[..., np.maximum(age, 0)], 0).transpose(0, 2, 1, 3)  # (cells, P, R, M)
+    start = ((c[:, None] * powers[:, :, after].transpose(0, 2, 1)[:, :, None]) @ inverse[:, None]).real
+    weight = np.concatenate([newest, start], axis=3).reshape(len(cells), P * readouts, M + n)
+    into = (V @ (held[..., None] * powers[..., M - 1 :: -1])).real  # (cells, N, M)
+    decay = ((V * powers[:, None, :, M]) @ inverse).real  # (cells, N, N)
+    parts = np.array([(k / size, (k + 1) / size) for size in (2, 4, 8) for k in range(size)])
+    stretch = parts[rng.integers(len(parts), size=(len(cells), readouts))].transpose(2, 0, 1)
+    matrices = (torch.from_numpy(part.astype(np.float32)) for part in (weight, into, decay))
     source = torch.tensor([cell.source for cell in cells])
-    return CellGroup(stride, source, weight, torch.cat([into, decay], dim=2), torch.zeros(len(cells), readouts))
-
-
-def _stack(arrays: list[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.stack(arrays).astype(np.float32))
-
-
-def make_stages(cells: list[StateCell], n: int, readouts: int, rng: np.random.Generator) -> list[CellGroup]:
-    """A stage for each stride."""
-    return [make_stage(list(group), n, readouts, rng) for _, group in groupby(cells, key=lambda cell: cell.stride)]
-
-
-class Pools:
-    """Running sums over the outputs of a stage, apart for each of `leaves` equal parts of a signal.
-
-    Attributes:
-        sums: (3, leaves, cells, R, cases): outputs above the bias ("share"), positions at which a readout is the
-            largest of its cell ("wins"), and the sum of its positive outputs there ("margin").
-        count: (leaves,), positions so far.
-        energy: (cells, R, cases), sum of squares.
-        peak: (cells, R, cases), largest output.
-    """
-
-    def __init__(self, stage: CellGroup, cases: int, positions: int = 1, leaves: int = 1) -> None:
-        shape = (*stage.bias.shape, cases)
-        self.bias, self.positions, self.leaves = stage.bias[:, None, :, None], max(1, positions), leaves
-        self.sums = stage.bias.new_zeros(3, leaves, *shape)
-        self.energy, self.peak = stage.bias.new_zeros(shape), stage.bias.new_full(shape, -math.inf)
-        self.count = [0] * leaves
-
-    def add(self, y: Tensor) -> None:
-        """Outputs (cells, positions, R, cases) of the next positions."""
-        top = y.amax(2, keepdim=True)
-        self.peak = torch.maximum(self.peak, y.amax(1))
-        work = torch.empty_like(y)
-        self.energy += torch.mul(y, y, out=work).sum(1)
-        for leaf, part in self._parts(y.shape[1]):
-            values, out = y[:, part], work[:, part]
-            self.sums[0, leaf] += torch.gt(values, self.bias, out=out).sum(1)
-            won = torch.eq(values, top[:, part], out=out)
-            self.sums[1, leaf] += won.sum(1)
-            self.sums[2, leaf] += won.mul_(top[:, part].clamp_min(0)).sum(1)
-            self.count[leaf] += values.shape[1]
-
-    def _parts(self, count: int) -> list[tuple[int, slice]]:
-        """Which of the next `count` positions belong to which leaf."""
-        done = sum(self.count)
-        edges = [-(-leaf * self.positions // self.leaves) - done for leaf in range(self.leaves)] + [count]
-        parts = [(leaf, slice(max(0, edges[leaf]), min(count, edges[leaf + 1]))) for leaf in range(self.leaves)]
-        return [(leaf, part) for leaf, part in parts if part.start < part.stop]
-
-    def share(self, first: int, end: int) -> Tensor:
-        """The pool "share" over the leaves first … end − 1, over the whole signal where they hold no output."""
-        count = sum(self.count[first:end])
-        return self.sums[0, first:end].sum(0) / count if count else self.sums[0].sum(0) / sum(self.count)
-
-
-@dataclass(frozen=True)
-class FeatureConfig:
-    """Size and kind of a bank of state features."""
-
-    n_features: int = 10_000
-    """Numbers for a case, about."""
-    families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
-    """Frames, in random turns."""
-    d_state: int = 8
-    """Atoms of a frame."""
-    n_scales: int = 16
-    """Windows, spaced logarithmically from 5 samples to the length of a signal."""
-    readouts: int = 20
-    """Readouts of a cell, which compete for the pools "wins" and "margin"."""
-    pools: tuple[str, ...] = ("share", "wins", "margin")
-    """Of share, wins, margin, peak, energy: what is kept of every output."""
-    stretches: bool = True
-    """Also pool shares over a random dyadic stretch of the signal, one for each readout."""
-    difference: bool = True
-    """Also read the first difference of each channel."""
-    n_mixtures: int | None = None
-    """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
-    leaves: int = 8
-    """Finest equal parts of a signal that stretches are made of."""
+    bias = torch.zeros(len(cells), readouts)
+    return CellGroup(stride, source, *matrices, bias, torch.from_numpy(stretch.astype(np.float32)))
 
 
 class StateBank:
-    """Features of signals of one length or several, from a bank that was drawn for a length.
+    """Features of signals, from a bank that was drawn for a length.
 
     Args:
         config: sizes and pools.
@@ -239,17 +217,17 @@ class StateBank:
         self.readouts = max(4, min(config.readouts, readouts))
         count = round(config.n_features / (per_readout * self.readouts))
         self.cells = make_cells(config.families, windows, sources, count, rng)
-        self.stages = make_stages(self.cells, config.d_state, self.readouts, rng)
-        leaves = config.leaves
-        parts = [(size * k, size * (k + 1)) for size in _halves(leaves) for k in range(leaves // size)]
-        self.parts = parts  # dyadic stretches, in leaves
-        self.stretch = [torch.from_numpy(rng.integers(len(parts), size=stage.bias.shape)) for stage in self.stages]
+        P = 8 if length >= 64 else 4  # short chunks leave short signals something to divide into stretches
+        self.groups = [
+            make_group(list(group), config.d_state, P, self.readouts, rng)
+            for _, group in groupby(self.cells, key=lambda cell: cell.stride)
+        ]
+        self.values = Values(channels, config.difference, config.stretches, config.n_features // 4)
 
     def to(self, device: torch.device) -> StateBank:
         """The bank itself, moved to a device."""
-        self.stages = [stage.to(device) for stage in self.stages]
-        self.stretch = [index.to(device) for index in self.stretch]
-        self.mixing = self.mixing.to(device)
+        self.groups = [group.to(device) for group in self.groups]
+        self.mixing, self.values.levels = self.mixing.to(device), self.values.levels.to(device)
         return self
 
     @property
@@ -257,64 +235,96 @@ class StateBank:
         """Where the bank lives."""
         return self.mixing.device
 
-    def sources(self, x: Tensor) -> Tensor:
-        """Channels, mixtures and differences. x: (cases, length, channels). Returns (sources, length, cases)."""
-        u = torch.einsum("blc,sc->slb", x, self.mixing)
-        u = u - u[:, :1]
-        return torch.cat([u, u.diff(dim=1, prepend=u[:, :1])]) if self.config.difference else u
+    def sources(self, x: Tensor, first: Tensor | None = None, last: Tensor | None = None) -> Tensor:
+        """Channels, mixtures and differences, as seen from the first sample. (sources, length, cases)
 
-    def set_biases(self, x: Tensor) -> None:
+        Args:
+            x: (cases, length, channels).
+            first, last: (cases, 1, channels), the first sample of the signal and the last before x; default x's first.
+        """
+        first = x[:, :1] if first is None else first
+        u = torch.einsum("blc,sc->slb", x - first, self.mixing)
+        if not self.config.difference:
+            return u
+        before = u[:, :1] if last is None else torch.einsum("blc,sc->slb", last - first, self.mixing)
+        return torch.cat([u, u.diff(dim=1, prepend=before)])
+
+    def observed(self, mask: Tensor) -> Tensor:
+        """Samples of each source that were observed (1 or sources, length, cases) float; mask (cases, length, channels).
+
+        A mixture is observed where one of its channels is; a mask of one column stands for all channels.
+        """
+        seen = mask.permute(2, 1, 0).float()
+        if len(seen) == 1:
+            return seen
+        seen = torch.cat([seen, seen.amax(0, keepdim=True).expand(len(self.mixing) - len(seen), -1, -1)])
+        return torch.cat([seen, seen]) if self.config.difference else seen
+
+    def set_biases(self, x: Tensor, mask: Tensor | None) -> None:
         """Biases of the pool "share": random quantiles of the outputs on x (cases, length, channels)."""
         generator = torch.Generator().manual_seed(self.seed)
-        u = self.sources(x.to(self.device))
-        for stage in self.stages:
-            y = torch.cat([y for y, _ in stage.run(u, stage.start(len(x)))], dim=1)
-            flat = y.transpose(1, 2).flatten(2)  # (cells, R, positions · cases)
-            flat = flat[..., :: max(1, flat.shape[2] // 4096)].sort(dim=2).values
-            level = 0.1 + 0.8 * torch.rand(stage.bias.shape, generator=generator).to(self.device)
-            below = (level * (flat.shape[2] - 1)).long()[..., None]
-            above = (below + 1).clamp(max=flat.shape[2] - 1)
-            stage.bias = ((flat.gather(2, below) + flat.gather(2, above)) / 2)[..., 0]  # between outputs: no ties
+        self.values.set_levels(x, mask)
+        u = self.sources(x)
+        for group in self.groups:
+            z, _ = group.columns(group.padded(u), group.start(len(x)))
+            full = max(1, u.shape[1] // group.chunk)
+            z = z[:, :, :full].flatten(2)
+            drawn = torch.randint(z.shape[2], (max(8, BIAS_VALUES // group.positions),), generator=generator)
+            y = torch.bmm(group.weight, z[:, :, drawn.to(z.device)])
+            y = y.unflatten(1, (group.positions, -1)).transpose(1, 2).flatten(2).sort(dim=2).values
+            level = 0.1 + 0.8 * torch.rand(group.bias.shape, generator=generator).to(self.device)
+            below = (level * (y.shape[2] - 1)).long()[..., None]
+            group.bias = ((y.gather(2, below) + y.gather(2, below + 1)) / 2)[..., 0]  # between outputs: no ties
 
     @torch.no_grad()
-    def features(self, x: Tensor) -> Tensor:
-        """Features of signals of one length. x: (cases, length, channels). Returns (cases, features) float32."""
-        u = self.sources(x.to(self.device))
-        blocks: dict[str, list[Tensor]] = {name: [] for name in self.blocks}
-        for stage, stretch in zip(self.stages, self.stretch, strict=True):
-            pools = Pools(stage, len(x), u.shape[1] // stage.stride, self.config.leaves)
-            for y, _ in stage.run(u, stage.start(len(x))):
-                pools.add(y)
-            for name, values in self.read(pools, stretch).items():
-                blocks[name].append(values.flatten(0, 1).T)
-        return torch.cat([torch.cat(parts, dim=1) for parts in blocks.values()], dim=1)
+    def features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Features of signals.
 
-    def read(self, pools: Pools, stretch: Tensor) -> dict[str, Tensor]:
-        """Blocks of features (cells, R, cases) from the sums of a stage; zero before the first output."""
-        total = sum(pools.count)
-        if not total:
-            return dict.fromkeys(self.blocks, torch.zeros_like(pools.energy))
-        share, wins, margin = pools.sums.sum(1) / total
-        energy = (pools.energy / total + 1e-12).log()
-        made = {"share": share, "wins": wins.sqrt(), "margin": margin.sqrt(), "peak": pools.peak, "energy": energy}
-        read = {name: made[name] for name in self.config.pools}
-        if self.config.stretches:
-            stacked = torch.stack([pools.share(first, end) for first, end in self.parts])
-            index = stretch[None, :, :, None].expand(1, *stacked.shape[1:])
-            read["stretch"] = stacked.gather(0, index)[0]
-        return read
+        Args:
+            x: (cases, length, channels), with finite values where samples are missing.
+            mask: (cases, length, 1 or channels) bool, samples that were observed; None: all. A case ends with its last.
+
+        Returns:
+            (cases, features) float32.
+        """
+        u = self.sources(x)
+        seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
+        made = x.new_empty(len(x), self.n_features)
+        blocks, done = self.blocks, 0
+        for group in self.groups:
+            z, _ = group.columns(group.padded(u), group.start(len(x)))
+            valid = group.seen(seen)
+            for cells, sums in pooled(group, z, valid, self.pools):
+                count = (valid if len(valid) == 1 else valid[group.source[cells]]).sum(2)  # (1 or cells, K, cases)
+                read = read_pools(total_sums(sums), count.sum(1), self.config.pools)
+                if self.config.stretches:
+                    read["stretch"] = read_stretch(sums["share"], count, group.stretch[:, cells])
+                width = group.bias[cells].numel()
+                for name, values in read.items():
+                    made[:, blocks[name].start + done :][:, :width] = values.flatten(0, 1).T
+                done += width
+        if self.config.values:
+            made[:, blocks["values"]] = self.values.features(x, mask)
+        return made
+
+    @property
+    def pools(self) -> set[str]:
+        """Pools that are summed: stretches are stretches of shares."""
+        return {*self.config.pools, *(["share"] if self.config.stretches else [])}
 
     @property
     def n_features(self) -> int:
         """Numbers of a case."""
-        return sum(columns.stop - columns.start for columns in self.blocks.values())
+        return max(columns.stop for columns in self.blocks.values())
 
     @property
     def blocks(self) -> dict[str, slice]:
         """Columns of each kind of feature."""
-        count = sum(stage.bias.numel() for stage in self.stages)
+        count = sum(group.bias.numel() for group in self.groups)
         names = [*self.config.pools, *(["stretch"] if self.config.stretches else [])]
-        return {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}
+        made = {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}
+        first = len(names) * count
+        return made | ({"values": slice(first, first + self.values.n_features)} if self.config.values else {})
 
     def names(self, channels: Sequence[str] | None = None) -> list[str]:
         """Where each feature comes from: family, window, source, pool, stretch.
@@ -323,6 +333,7 @@ class StateBank:
             channels: names of the channels; default their numbers.
         """
         named = [f"channel {name}" for name in channels or range(self.channels)]
+        raw = named + ([f"difference of {name}" for name in named] if self.config.difference else [])
         named += [f"mixture {k}" for k in range(len(self.mixing) - self.channels)]
         named += [f"difference of {name}" for name in named] if self.config.difference else []
         readouts = [
@@ -332,19 +343,8 @@ class StateBank:
         ]
         made = [f"{readout}, {pool}" for pool in self.config.pools for readout in readouts]
         if self.config.stretches:
-            leaves = self.config.leaves
-            places = [self.parts[k] for index in self.stretch for k in index.flatten().tolist()]
+            edges = torch.cat([group.stretch.flatten(1) for group in self.groups], dim=1).T.tolist()
             made += [
-                f"{readout}, share in {first}/{leaves} to {end}/{leaves}"
-                for readout, (first, end) in zip(readouts, places, strict=True)
+                f"{readout}, share in {a:g} to {b:g}" for readout, (a, b) in zip(readouts, edges, strict=True)
             ]
-        return made
-
-
-def _halves(leaves: int) -> list[int]:
-    """Sizes of dyadic stretches in leaves, without the whole.
-
-    >>> _halves(8)
-    [1, 2, 4]
-    """
-    return [2**k for k in range(leaves.bit_length() - 1)]
+        return made + (self.values.names(raw) if self.config.values else [])

@@ -1,0 +1,230 @@
+"""From outputs to features: sums over the positions of a chunk, then over the chunks of a signal or of a stretch of it.
+
+Read after `bank.py`, whose letters these are. Positions that were not observed, or lie beyond the end of a case, are not
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from wavessm.features.bank import CellGroup
+
+POOLS = ("share", "wins", "margin", "positive", "energy", "peak")
+"""Share of outputs above a bias; share of positions at which a readout is the largest of its cell, and its mean positive
+output there; mean of the positive part; mean square; largest output."""
+BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}
+"""Size of the outputs that are held at once: on a CPU they stay in the cache of a core."""
+COLUMNS = 96
+"""Chunks times cases of one matrix product, at least."""
+PARTS = [(8 // size * k, 8 // size * (k + 1)) for size in (1, 2, 4, 8) for k in range(size)]
+"""The dyadic stretches of a signal, in eighths: the whole, halves, quarters and eighths."""
+EMPTY = -1e30
+"""Peak of a chunk without a position."""
+
+
+def pooled(
+    group: CellGroup, z: Tensor, valid: Tensor, names: Iterable[str]
+) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """Sums over the positions of each chunk, for some cells at a time.
+
+    Args:
+        group: the cells.
+        z: (cells, M + N, K, cases), of `CellGroup.columns`.
+        valid: (1 or sources, K, P, 1 or cases), 1 where a position counts.
+        names: pools.
+
+    Yields:
+        A slice of cells and, by pool, (cells, R, K, cases).
+    """
+    K, cases = z.shape[2:]
+    P, R = group.positions, group.bias.shape[1]
+    whole = valid.flatten(2).amin((0, 2)) > 0  # (K,), chunks without a gap
+    at_once = max(1, COLUMNS // cases)
+    several = max(1, BLOCK_BYTES.get(z.device.type, 2**24) // (4 * P * R * at_once * cases))
+    edges = _edges(whole.tolist(), at_once)
+    for first in range(0, len(z), several):
+        cells = slice(first, first + several)
+        weight, bias = group.weight[cells], group.bias[cells, None, :, None]
+        sums = {name: z.new_empty(len(weight), R, K, cases) for name in names}
+        for start, end in zip(edges, edges[1:], strict=False):
+            y = torch.bmm(weight, z[cells, :, start:end].flatten(2)).unflatten(1, (P, R))
+            counted = None
+            if not whole[start]:
+                part = valid[:, start:end] if len(valid) == 1 else valid[group.source[cells], start:end]
+                counted = part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]  # (cells, P, 1, columns)
+            for name, values in _chunk_sums(y, bias, counted, sums):
+                sums[name][:, :, start:end] = values.unflatten(2, (end - start, cases))
+        yield cells, sums
+
+
+def _edges(whole: list[bool], at_once: int) -> list[int]:
+    """Borders of runs of up to `at_once` chunks, apart for those with and without gaps.
+
+    >>> _edges([True, True, True, True, True, False], 2)
+    [0, 2, 4, 5, 6]
+    """
+    edges = [0]
+    for k in range(1, len(whole)):
+        if k - edges[-1] == at_once or whole[k] != whole[k - 1]:
+            edges.append(k)
+    return [*edges, len(whole)]
+
+
+def _chunk_sums(
+    y: Tensor, bias: Tensor, counted: Tensor | None, names: Iterable[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Pools of outputs y (cells, P, R, columns) over their positions: (cells, R, columns) each."""
+    work = torch.empty_like(y)
+
+    def total(values: Tensor) -> Tensor:
+        return (values if counted is None else values.mul_(counted)).sum(1)
+
+    if "share" in names:
+        yield "share", total(torch.gt(y, bias, out=work))
+    if "wins" in names or "margin" in names:
+        top = y.amax(2, keepdim=True)
+        wins = total(torch.eq(y, top, out=work))
+        if "wins" in names:
+            yield "wins", wins
+        if "margin" in names:
+            yield "margin", work.mul_(top.clamp_min_(0)).sum(1)
+    if "positive" in names:
+        yield "positive", total(torch.clamp_min(y, 0, out=work))
+    if "energy" in names:
+        yield "energy", total(torch.mul(y, y, out=work))
+    if "peak" in names:
+        yield "peak", (y if counted is None else torch.where(counted > 0, y, EMPTY)).amax(1)
+
+
+def total_sums(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sums over all chunks. (cells, R, cases) each"""
+    return {name: values.amax(2) if name == "peak" else values.sum(2) for name, values in sums.items()}
+
+
+def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+    """Features (cells, R, cases) from sums over a signal; zero where nothing was observed.
+
+    Args:
+        totals: (cells, R, cases) by pool.
+        count: (1 or cells, 1 or cases), positions that were pooled.
+        names: pools to read.
+    """
+    n = count[:, None].clamp_min(1)
+    made = {}
+    for name in names:
+        values = totals[name]
+        if name == "peak":
+            made[name] = torch.where(values > EMPTY, values, 0.0)
+        else:
+            values = values / n
+            made[name] = values if name == "share" else (values + 1e-6).log() if name == "energy" else values.sqrt()
+    return made
+
+
+def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:
+    """The pool "share" over a part of the chunks of a case, over all where that has no position. (cells, R, cases)
+
+    Args:
+        share: (cells, R, K, cases), outputs above the bias in each chunk.
+        count: (1 or cells, K, 1 or cases), positions.
+        stretch: (2, cells, R), start and end as fractions of the length of a case.
+    """
+    K = share.shape[2]
+    k = torch.arange(K, device=share.device, dtype=share.dtype)[:, None]  # (K, 1)
+    length = ((k + 1) * (count > 0)).amax((0, 1))  # (1 or cases,), chunks up to the last position
+    start = (stretch[0, ..., None, None] * length).floor()  # (cells, R, 1, 1 or cases)
+    end = torch.maximum((stretch[1, ..., None, None] * length).ceil(), start + 1)
+    inside = ((k >= start) & (k < end)).to(share.dtype)  # (cells, R, K, 1 or cases)
+    n = (inside * count[:, None]).sum(2)
+    whole = share.sum(2) / count[:, None].sum(2).clamp_min(1)
+    return torch.where(n > 0, (share * inside).sum(2) / n.clamp_min(1), whole)
+
+
+class Values:
+    """Shares of samples above quantiles of the training signals, for each channel and its difference.
+
+    What the readouts do not see: where the values of a signal lie. Counted in eighths of a signal, so that sums give
+    the dyadic stretches.
+
+    Args:
+        channels: channels of a signal.
+        difference: also of the first difference.
+        stretches: over all dyadic stretches, else over the whole signal.
+        budget: number of features, about.
+    """
+
+    def __init__(self, channels: int, difference: bool, stretches: bool, budget: int) -> None:
+        self.difference, self.parts = difference, PARTS if stretches else PARTS[:1]
+        self.sources = channels * (2 if difference else 1)
+        count = max(2, min(16, budget // (self.sources * len(self.parts))))
+        self.levels = torch.zeros(self.sources, count)
+
+    @property
+    def n_features(self) -> int:
+        """Numbers of a case."""
+        return self.levels.numel() * len(self.parts)
+
+    def samples(self, x: Tensor, last: Tensor | None = None) -> Tensor:
+        """Channels and differences (cases, length, sources) of x (cases, length, channels) after the sample `last`."""
+        return torch.cat([x, x.diff(dim=1, prepend=x[:, :1] if last is None else last)], 2) if self.difference else x
+
+    def set_levels(self, x: Tensor, mask: Tensor | None) -> None:
+        """Levels at evenly spaced quantiles of the observed samples of x (cases, length, channels)."""
+        v = self.samples(x)
+        seen = torch.ones_like(v, dtype=torch.bool) if mask is None else self._seen(mask, v)
+        at = (torch.arange(self.levels.shape[1], device=x.device) + 0.5) / self.levels.shape[1]
+        for source, levels in enumerate(self.levels):
+            flat = v[..., source][seen[..., source]]
+            flat = flat[:: max(1, len(flat) // 20_000)].sort().values
+            levels.copy_(flat[(at * len(flat)).long()] if len(flat) else levels)
+
+    def _seen(self, mask: Tensor, v: Tensor) -> Tensor:
+        """The mask (cases, length, 1 or channels) for each source."""
+        return mask.expand_as(v) if mask.shape[2] == 1 else torch.cat([mask] * (v.shape[2] // mask.shape[2]), 2)
+
+    def counts(self, x: Tensor, mask: Tensor | None, last: Tensor | None = None, eighths: bool = True) -> Tensor:
+        """Samples between levels, by eighth of the signal. (cases, 8, sources, levels + 1); `eighths` False: all in one.
+
+        Args:
+            x: (cases, length, channels), after the sample `last` (cases, 1, channels).
+            mask: (cases, length, 1 or channels) bool, or None.
+            last: the sample before x.
+            eighths: divide the signal.
+        """
+        v = self.samples(x, last)
+        cases, length, sources = v.shape
+        bins = self.levels.shape[1] + 1
+        found = torch.searchsorted(self.levels, v.permute(2, 0, 1).flatten(1).contiguous()).view(sources, cases, length)
+        time = torch.arange(length, device=x.device)
+        ends = torch.full((cases, 1), length, device=x.device)
+        if mask is not None:
+            ends = ((time + 1) * mask.any(2)).amax(1, keepdim=True).clamp_min(1)
+        leaf = (time * 8 // ends).clamp_max(7) if eighths else torch.zeros_like(ends).expand(-1, length)
+        rows = torch.arange(cases, device=x.device)[:, None] * 8 + leaf  # (cases, length)
+        index = (rows[None] * sources + torch.arange(sources, device=x.device)[:, None, None]) * bins + found
+        if mask is not None:
+            index = index[self._seen(mask, v).permute(2, 0, 1)]
+        total = torch.bincount(index.flatten(), minlength=cases * 8 * sources * bins)
+        return total.view(cases, 8, sources, bins).float()
+
+    def read(self, counts: Tensor) -> Tensor:
+        """Features (cases, n_features) from counts."""
+        totals = torch.stack([counts[:, first:end].sum(1) for first, end in self.parts], dim=1)
+        n = totals.sum(3, keepdim=True)
+        above = totals.flip(3).cumsum(3).flip(3)[..., 1:] / n.clamp_min(1)
+        return torch.where(n > 0, above, above[:, :1]).flatten(1)
+
+    def names(self, sources: list[str]) -> list[str]:
+        """Where each feature comes from."""
+        return [
+            f"{source}, share above {float(level):.3g} in {first / 8:g} to {end / 8:g}"
+            for first, end in self.parts
+            for source, levels in zip(sources, self.levels, strict=True)
+            for level in levels
+        ]
