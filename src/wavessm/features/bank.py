@@ -5,8 +5,8 @@ Read next: `model.py`, which standardises signals and puts a head on the feature
 A *cell* is a frame, a time scale and a source (a channel, a mixture of channels, or the difference of one). Its state h
 follows the frame's translated dynamics h⁺ = Ā h + B̄ u, exactly for samples held constant, and R random readouts give
 y = C h. A readout does not respond to a constant and has unit response to white noise. Slow cells are read at every
-`stride`-th sample. Time is cut into chunks; the state is carried from chunk to chunk by a small scan, and all outputs of
-many chunks and cases are one matrix product.
+`stride`-th sample. Time is cut into chunks; the state is carried from chunk to chunk by a small scan, and all outputs
+of many chunks and cases are one matrix product.
 
 Letters: P positions at which a chunk is read, M = P · stride samples of a chunk, K chunks, N states, R readouts.
 """
@@ -42,8 +42,8 @@ BIAS_VALUES = 256
 class FeatureConfig:
     """Size and kind of a bank of state features."""
 
-    n_features: int = 10_000
-    """Numbers for a case, about."""
+    n_features: int | None = None
+    """Numbers for a case, about; None: 10,000, and 20,000 from 1,000 training cases on."""
     families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
     """Frames, in random turns."""
     d_state: int = 8
@@ -216,18 +216,18 @@ class StateBank:
         mixing = rng.standard_normal((mixtures, channels)) / math.sqrt(channels)
         self.mixing = torch.from_numpy(np.concatenate([np.eye(channels), mixing]).astype(np.float32))
         sources = len(self.mixing) * (2 if config.difference else 1)
-        per_readout = len(config.pools) + config.stretches
+        per_readout, n_features = len(config.pools) + config.stretches, config.n_features or 10_000
         windows = np.geomspace(SHORTEST, max(length, 2 * SHORTEST), config.n_scales)
-        readouts = config.n_features // (per_readout * sources * len(windows))
+        readouts = n_features // (per_readout * sources * len(windows))
         self.readouts = max(4, min(config.readouts, readouts))
-        count = round(config.n_features / (per_readout * self.readouts))
+        count = round(n_features / (per_readout * self.readouts))
         self.cells = make_cells(config.families, windows, sources, count, rng)
         P = 8 if length >= 64 else 4  # short chunks leave short signals something to divide into stretches
         self.groups = [
             make_group(list(group), config.d_state, P, self.readouts, rng)
             for _, group in groupby(self.cells, key=lambda cell: cell.stride)
         ]
-        self.values = Values(channels, config.difference, config.stretches, config.n_features // 4)
+        self.values = Values(channels, config.difference, config.stretches, n_features // 4)
 
     def to(self, device: torch.device) -> StateBank:
         """The bank itself, moved to a device."""
@@ -255,7 +255,7 @@ class StateBank:
         return torch.cat([u, u.diff(dim=1, prepend=before)])
 
     def observed(self, mask: Tensor) -> Tensor:
-        """Samples of each source that were observed (1 or sources, length, cases) float; mask (cases, length, channels).
+        """Samples of each source that were observed (1 or sources, length, cases); mask (cases, length, channels).
 
         A mixture is observed where one of its channels is; a mask of one column stands for all channels.
         """
@@ -270,12 +270,13 @@ class StateBank:
         generator = torch.Generator().manual_seed(self.seed)
         self.values.set_levels(x, mask)
         u = self.sources(x)
+        seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
         for group in self.groups:
             z, _ = group.columns(group.padded(u), group.start(len(x)))
-            full = max(1, u.shape[1] // group.chunk)
-            z = z[:, :, :full].flatten(2)
-            drawn = torch.randint(z.shape[2], (max(8, BIAS_VALUES // group.positions),), generator=generator)
-            y = torch.bmm(group.weight, z[:, :, drawn.to(z.device)])
+            count = group.seen(seen).sum((0, 2)).expand(-1, len(x)).flatten()  # of each chunk of each case
+            full = torch.nonzero(count == count.max())[:, 0]
+            drawn = torch.randint(len(full), (max(8, BIAS_VALUES // group.positions),), generator=generator)
+            y = torch.bmm(group.weight, z.flatten(2)[:, :, full[drawn.to(z.device)]])
             y = y.unflatten(1, (group.positions, -1)).transpose(1, 2).flatten(2).sort(dim=2).values
             level = 0.1 + 0.8 * torch.rand(group.bias.shape, generator=generator).to(self.device)
             below = (level * (y.shape[2] - 1)).long()[..., None]
@@ -349,7 +350,5 @@ class StateBank:
         made = [f"{readout}, {pool}" for pool in self.config.pools for readout in readouts]
         if self.config.stretches:
             edges = torch.cat([group.stretch.flatten(1) for group in self.groups], dim=1).T.tolist()
-            made += [
-                f"{readout}, share in {a:g} to {b:g}" for readout, (a, b) in zip(readouts, edges, strict=True)
-            ]
+            made += [f"{readout}, share in {a:g} to {b:g}" for readout, (a, b) in zip(readouts, edges, strict=True)]
         return made + (self.values.names(raw) if self.config.values else [])

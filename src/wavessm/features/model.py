@@ -7,6 +7,8 @@ A case ends with its last observed sample.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from wavessm.features.ridge import Blocks, Ridge, RidgeSums, fit_ridge
 
 BIAS_CASES = 32
 """Training cases on whose outputs the biases are quantiles."""
+MANY_CASES = 1000
+"""Training cases from which twice the number of features is drawn by default."""
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}
 """Size of the chunks and states of a group of cells that are held at once."""
 
@@ -40,6 +44,8 @@ class SignalFeatures:
         self.missing = config.missing
         self.mean, self.scale = _channel_scale(x, ends)
         length = int(ends.double().median())
+        if config.n_features is None:
+            config = replace(config, n_features=10_000 if len(x) < MANY_CASES else 20_000)
         self.bank = StateBank(config, x.shape[2], length, seed).to(torch.device(device))
         drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
         values, mask = self.prepared(x[drawn], ends[drawn])
@@ -74,13 +80,12 @@ class SignalFeatures:
         longest = int(ends.max())
         x = (x[:, :longest].float() - self.mean) / self.scale
         inside = (torch.arange(longest) < ends[:, None])[..., None] if int(ends.min()) < longest else None
-        seen = ~x.isnan()
+        seen = ~x.isnan() if inside is None else ~x.isnan() & inside
         if bool(seen.all()):
             return x, inside
         x = hold(x, seen)
-        if self.missing == "gap":
-            return x, seen if inside is None else seen & inside
-        return x, inside
+        gaps = not bool(seen.all()) if inside is None else bool((seen != inside).any())
+        return x, seen if self.missing == "gap" and gaps else inside
 
 
 def case_ends(x: Tensor, lengths: Tensor | None) -> Tensor:

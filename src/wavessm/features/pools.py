@@ -1,12 +1,13 @@
 """From outputs to features: sums over the positions of a chunk, then over the chunks of a signal or of a stretch of it.
 
-Read after `bank.py`, whose letters these are. Positions that were not observed, or lie beyond the end of a case, are not
-counted.
+Read after `bank.py`, whose letters these are. Positions that were not observed, or lie beyond the end of a case, are
+not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from wavessm.features.bank import CellGroup
 
 POOLS = ("share", "wins", "margin", "positive", "energy", "peak")
-"""Share of outputs above a bias; share of positions at which a readout is the largest of its cell, and its mean positive
-output there; mean of the positive part; mean square; largest output."""
+"""Share of outputs above a bias; share of positions at which a readout is the largest of its cell, and its mean
+positive output there; mean of the positive part; mean square; largest output."""
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}
 """Size of the outputs that are held at once: on a CPU they stay in the cache of a core."""
 COLUMNS = 96
@@ -52,12 +53,14 @@ def pooled(
         cells = slice(first, first + several)
         weight, bias = group.weight[cells], group.bias[cells, None, :, None]
         sums = {name: z.new_empty(len(weight), R, K, cases) for name in names}
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             y = torch.bmm(weight, z[cells, :, start:end].flatten(2)).unflatten(1, (P, R))
             counted = None
             if not whole[start]:
                 part = valid[:, start:end] if len(valid) == 1 else valid[group.source[cells], start:end]
-                counted = part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]  # (cells, P, 1, columns)
+                counted = (
+                    part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]
+                )  # (cells, P, 1, columns)
             for name, values in _chunk_sums(y, bias, counted, sums):
                 sums[name][:, :, start:end] = values.unflatten(2, (end - start, cases))
         yield cells, sums
@@ -76,9 +79,7 @@ def _edges(whole: list[bool], at_once: int) -> list[int]:
     return [*edges, len(whole)]
 
 
-def _chunk_sums(
-    y: Tensor, bias: Tensor, counted: Tensor | None, names: Iterable[str]
-) -> Iterator[tuple[str, Tensor]]:
+def _chunk_sums(y: Tensor, bias: Tensor, counted: Tensor | None, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
     """Pools of outputs y (cells, P, R, columns) over their positions: (cells, R, columns) each."""
     work = torch.empty_like(y)
 
@@ -189,7 +190,7 @@ class Values:
         return mask.expand_as(v) if mask.shape[2] == 1 else torch.cat([mask] * (v.shape[2] // mask.shape[2]), 2)
 
     def counts(self, x: Tensor, mask: Tensor | None, last: Tensor | None = None, eighths: bool = True) -> Tensor:
-        """Samples between levels, by eighth of the signal. (cases, 8, sources, levels + 1); `eighths` False: all in one.
+        """Samples between levels, by eighth of the signal. (cases, 8, sources, levels + 1)
 
         Args:
             x: (cases, length, channels), after the sample `last` (cases, 1, channels).

@@ -1,7 +1,8 @@
 """Ridge regression in closed form, its penalty and its blocks of features chosen by leave-one-out.
 
-The head of state features. Leave-one-out is exact: with H the hat matrix, residual i without case i is e_i / (1 − H_ii).
-`fit_ridge` takes all features at once; `RidgeSums` adds up blocks of cases, also those of several machines.
+The head of state features. Leave-one-out is exact: with H the hat matrix, residual i without case i is
+e_i / (1 − H_ii). `fit_ridge` takes all features at once; `RidgeSums` adds up blocks of cases, also those of several
+machines.
 """
 
 from __future__ import annotations
@@ -117,9 +118,7 @@ def _weighted(z: Tensor, names: Sequence[str], blocks: Blocks) -> tuple[Tensor, 
     return torch.cat([z[:, blocks.columns[name]] / widths[name] for name in names], dim=1), widths
 
 
-def _choose(
-    z: Tensor, y: Tensor, root: Tensor, blocks: Blocks, scored: Tensor
-) -> tuple[tuple[str, ...], float]:
+def _choose(z: Tensor, y: Tensor, root: Tensor, blocks: Blocks, scored: Tensor) -> tuple[tuple[str, ...], float]:
     """Blocks and penalty by leave-one-out, for features (n, p), targets (n, outputs), roots of the weights (n, 1).
 
     A block is added or left out, the best change first, as long as the error of the cases `scored` falls by `GAIN`.
@@ -188,9 +187,7 @@ def _positive(rest: Tensor) -> Tensor:
     return rest.clamp_min(1e-6)[:, None]
 
 
-def _solve(
-    v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tensor
-) -> tuple[Tensor, Tensor, float]:
+def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tensor) -> tuple[Tensor, Tensor, float]:
     """Coefficients, leave-one-out residuals of the sample, penalty.
 
     In the smaller of the two forms; where the sample is not everything, the penalty follows the error of the whole fit
@@ -290,7 +287,7 @@ class RidgeSums:
         self.kept = (joined[0][low], joined[1][low], joined[2][low], joined[3][low])
 
     def __add__(self, other: RidgeSums) -> RidgeSums:
-        """The sums over the cases of both, which must have begun with the same shift and unit."""
+        """The sums over the cases of both, which must have the same shift and unit."""
         if not (torch.equal(self.shift, other.shift) and torch.equal(self.unit, other.unit)):
             raise ValueError("these sums are of different features; start both from one fitted bank.")
         made = replace(
