@@ -422,5 +422,5 @@ def test_missing_values_are_named_by_their_case_in_one_line():
     X = np.random.default_rng(0).standard_normal((6, 1, 9))
     X[3, 0, 2] = np.nan
     with pytest.raises(ws.NotFiniteError, match="case 3 of X has NaN") as caught:
-        ws.WaveSSMClassifier().fit(X, [0, 1] * 3)
+        ws.WaveSSMClassifier(missing="error").fit(X, [0, 1] * 3)
     assert "\n" not in str(caught.value)

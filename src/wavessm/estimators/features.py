@@ -150,7 +150,12 @@ def read_cases(estimator: Any, X: Any, lengths: Any, reset: bool) -> Signals:
         if given.shape != (len(signals.values),) or int(given.min()) < 1 or int(given.max()) > longest:
             raise ShapeError(f"lengths are {lengths!r}, expected ({len(signals.values)},) numbers from 1 to {longest}.")
         signals = Signals(signals.values, given)
-    if signals.lengths is not None and int(signals.lengths.min()) < SHORTEST <= int(signals.lengths.max()):
+    method = getattr(estimator, "method_", "features")
+    if (
+        method == "features"
+        and signals.lengths is not None
+        and int(signals.lengths.min()) < SHORTEST <= int(signals.lengths.max())
+    ):
         case = int(signals.lengths.argmin())
         raise ShapeError(
             f"case {case} of X has {int(signals.lengths[case])} samples, fewer than the smallest window of {SHORTEST}; "

@@ -191,12 +191,11 @@ def make_group(cells: list[StateCell], n: int, P: int, readouts: int, rng: np.ra
     weight = np.concatenate([newest, start], axis=3).reshape(len(cells), P * readouts, M + n)
     into = (V @ (held[..., None] * powers[..., M - 1 :: -1])).real  # (cells, N, M)
     decay = ((V * powers[:, None, :, M]) @ inverse).real  # (cells, N, N)
-    parts = np.array([(k / size, (k + 1) / size) for size in (2, 4, 8) for k in range(size)])
-    stretch = parts[rng.integers(len(parts), size=(len(cells), readouts))].transpose(2, 0, 1)
-    matrices = (torch.from_numpy(part.astype(np.float32)) for part in (weight, into, decay))
-    source = torch.tensor([cell.source for cell in cells])
-    bias = torch.zeros(len(cells), readouts)
-    return CellGroup(stride, source, *matrices, bias, torch.from_numpy(stretch.astype(np.float32)))
+    dyadic = np.array([(k / size, (k + 1) / size) for size in (2, 4, 8) for k in range(size)])
+    stretch = dyadic[rng.integers(len(dyadic), size=(len(cells), readouts))].transpose(2, 0, 1)
+    bias, source = np.zeros((len(cells), readouts)), torch.tensor([cell.source for cell in cells])
+    parts = (torch.from_numpy(part.astype(np.float32)) for part in (weight, into, decay, bias, stretch))
+    return CellGroup(stride, source, *parts)
 
 
 class StateBank:
