@@ -424,3 +424,13 @@ def test_missing_values_are_named_by_their_case_in_one_line():
     with pytest.raises(ws.NotFiniteError, match="case 3 of X has NaN") as caught:
         ws.WaveSSMClassifier(missing="error").fit(X, [0, 1] * 3)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fit_leaves_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        WaveSSMClassifier(max_epochs=1, **SMALL).fit(*tones(cases=8))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -86,7 +86,7 @@ class WaveSSMEstimator(BaseEstimator):
         model, source = self.model_.to(device), source.to(device)
         validate = None if held is None else _validation(model, held.to(device), loss)
         objective = Objective(source, lambda network, batch: loss(apply_model(network, batch), batch.y), validate)
-        with _own_dropout(model, training.seed):
+        with _own_dropout(model, training.seed), _one_thread(device):
             progress = Progress(type(self).__name__, show=bool(self.verbose))
             self.history_ = Trainer(model, objective, training, plan).fit(progress)
         if held is None:
@@ -179,6 +179,18 @@ def _own_dropout(model: nn.Module, seed: int) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.generator = None
+
+
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """One CPU thread: the operations are too small to share, and beside other processes threads wait for each other."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.no_grad()
