@@ -11,9 +11,9 @@ from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_wa
 from wavessm.nn.backbones import masked_batch_norm
 from wavessm.nn.layer import time_mask
 from wavessm.ops import Engine, LowRank, Modes, batch_norm, dplr, run_layer
-from wavessm.ops import gate as triton_gate
 from wavessm.ops.modes import flags, sample
 from wavessm.ops.tables import dense_tables, diagonal_tables
+from wavessm.ops.triton import gate as triton_gate
 from wavessm.ops.triton import language as triton_language
 from wavessm.ops.triton import norm as triton_norm
 from wavessm.ops.triton import scan as triton_scan
