@@ -23,5 +23,6 @@ TASKS = {
     "csv": ("csv", "forecast your own CSV"),
     "wav": ("wav", "your own WAV files, a folder for each class"),
     "wfdb": ("wfdb", "your own WFDB records with a table of labels"),
+    "beats": ("beats", "beats or other events inside your own long WFDB records; MIT-BIH"),
 }
 """Name of a task → module and one line of help."""
