@@ -5,8 +5,6 @@ Place in the pipeline: `files.py` reads records; `datasets/beats.py` and `traini
 
 from __future__ import annotations
 
-import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +25,9 @@ AAMI = {
 }
 """Beat symbol of MIT-BIH → class of ANSI/AAMI EC57: normal, supraventricular, ventricular, fusion, unknown or paced."""
 
+RR = ("pre-RR", "post-RR")
+"""Channels that `cut_windows` can add."""
+
 
 class Events(NamedTuple):
     """Labelled stretches of one record; a beat starts and ends at one instant."""
@@ -40,23 +41,17 @@ class Events(NamedTuple):
         return Events(*(column[which] for column in self))
 
 
-def record_path(path: str | Path) -> str:
-    """Return the path of a WFDB record without its suffix."""
-    return re.sub(r"\.(hea|dat)$", "", os.fspath(path))
-
-
-def read_beats(path: str | Path, extension: str, sampling_rate: float) -> tuple[Events, Counter[str]]:
+def read_beats(record: Path, extension: str, sampling_rate: float) -> tuple[Events, Counter[str]]:
     """Read the beats of a WFDB annotation file in the five classes of `AAMI`.
 
     Args:
-        path: the record; the file has the same name and this `extension`.
-        extension: usually atr.
+        record: its path without suffix.
+        extension: of the annotation file, usually atr.
         sampling_rate: of the record, for files that do not have their own.
 
     Returns:
         The beats, and how often each symbol occurs that is no beat and was left out.
     """
-    record = record_path(path)
     if not Path(f"{record}.{extension}").is_file():
         raise DataError(f"{record}.{extension}: the annotation file is missing; add it, or give the extension of "
                         "yours (--annotations) or a table (--events).")  # fmt: skip
@@ -64,7 +59,7 @@ def read_beats(path: str | Path, extension: str, sampling_rate: float) -> tuple[
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = wfdb.rdann(record, extension)
+            found = wfdb.rdann(str(record), extension)
     except Exception as reason:  # wfdb raises whatever its parsing meets
         what = " ".join(str(reason).split()) or type(reason).__name__
         raise DataError(f"{record}.{extension}: wfdb cannot read it ({what}).") from reason
