@@ -14,6 +14,11 @@ trained; our line at contexts of 96 steps and of its own choice. Writes modern.c
 Writes study.csv, validation errors of one ridge map of 336 steps relative to that of the raw values: the context as N
 coefficients of a frame (the states of a sliding-window memory), with and without the last day of raw values; and the
 forecast as N coefficients of a frame on the horizon. The test parts are not read.
+
+    python benchmarks/forecast.py --data-root FOLDER --informer uni multi
+
+Writes informer.csv, the line on Informer's sets, parts and horizons. `--quantiles` writes quantiles.csv: coverage and
+weighted quantile loss (on scaled values) of conformal quantiles.
 """
 
 from __future__ import annotations
@@ -21,23 +26,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 from common import Row, arguments, report
 from wavessm.data import baselines
-from wavessm.data.datasets.forecast import ForecastOptions
+from wavessm.data.datasets.forecast import SETS, ForecastOptions, find_series
 from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.features.line import PENALTIES, Features, Moments, Part, RidgePath
+from wavessm.features.line import PENALTIES, Features, Line, Moments, Part, RidgePath
 from wavessm.frames import make_frame
 
 HORIZONS = (96, 192, 336, 720)
 CONTEXTS = (96, 192, 336, 512, 720)
-Predict = Callable[[Windows], np.ndarray]  # (windows, horizon, columns)
 
 
 def load(root: str, name: str, horizon: int, context: int) -> DataSet:
@@ -106,27 +112,56 @@ def train_linear(model: nn.Module, data: DataSet, seed: int, epochs: int = 10) -
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
+def score_line(line: Line, values: np.ndarray, test: Windows, marks: np.ndarray | None = None) -> tuple[float, float]:
+    """MSE and MAE of a line over all test windows. values: (rows, columns) scaled"""
+    squares = sizes = count = 0.0
+    origins = test.starts.numpy() + test.context
+    for some in np.array_split(origins, max(1, len(origins) // 500)):
+        error = line.forecast(values, some, marks) - values[some[:, None] + np.arange(test.horizon)]
+        squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
+    return float(squares / count), float(sizes / count)
+
+
+def ends_of(data: DataSet) -> tuple[int, int]:
+    """Rows where the training part and the validation part end."""
+    train, val = data.train, data.val
+    return tuple(int(part.starts[-1]) + part.context + part.horizon for part in (train, val))
+
+
+def ridge_lines(data: DataSet, contexts: tuple[int, ...]) -> list[tuple[float, Line]]:
+    """Plain ridge regression, one map for all columns, at each context: least validation error, and the map."""
+    values, horizon = data.train.series.double().numpy(), data.train.horizon
+    first, end = ends_of(data)
+    found = []
+    for context in contexts:
+        features = Features(context, ())
+        spans = ((context, first), (first, end))
+        fit, held = (Moments.of([Part(values, None, *span)], features, horizon) for span in spans)
+        path = RidgePath(fit, np.ones(context))
+        errors = [float(held.error(path.map(penalty)).mean()) for penalty in PENALTIES]
+        found.append((min(errors), Line(features, path.map(PENALTIES[int(np.argmin(errors))]), ())))
+    return found
+
+
 def line_rows(data: DataSet, options: dict[str, Any], base: Row, name: str) -> list[Row]:
     """Our line fitted on the training part and chosen on the validation part, scored on the test part."""
-    train, val, test = data.train, data.val, data.test
-    end = int(val.starts[-1]) + val.context + val.horizon
-    first = int(train.starts[-1]) + train.context + train.horizon
-    values = train.series.double().numpy()
-    model = WaveSSMForecaster(train.horizon, refit=False, split=(first, end - first), **options)
-    start = time.perf_counter()
+    first, end = ends_of(data)
+    values = data.train.series.double().numpy()
+    model = WaveSSMForecaster(data.train.horizon, refit=False, split=(first, end - first), **options)
+    start = time.process_time()
     model.fit(values[:end])
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     both = model._refit(model.line_, model.series_, [end])
-    again = time.perf_counter()
-    origins, scaled, rows = test.starts.numpy() + test.context, model.series_[0].scale.apply(values), []
-    for title, line, fit_seconds in ((name, model.line_, fitted - start), (f"{name}, refitted", both, again - start)):
-        began = time.perf_counter()
-        squares = sizes = count = 0.0
-        for some in np.array_split(origins, max(1, len(origins) // 500)):
-            error = line.forecast(scaled, some) - scaled[some[:, None] + np.arange(train.horizon)]
-            squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
-        rows.append(base | {"model": title, "mse": squares / count, "mae": sizes / count, "fit_seconds": fit_seconds,
-                            "predict_seconds": time.perf_counter() - began,
+    again = time.process_time()
+    scaled, rows = model.series_[0].scale.apply(values), []
+    for title, line, seconds in (
+        (name, model.line_, fitted - start),
+        (f"{name}, refitted", both, again - start),
+    ):
+        began = time.process_time()
+        mse, mae = score_line(line, scaled, data.test)
+        rows.append(base | {"model": title, "mse": mse, "mae": mae, "fit_cpu_seconds": seconds,
+                            "predict_cpu_seconds": time.process_time() - began,
                             "chosen": f"{model.context_}, columns {line.column_penalty:g}"})  # fmt: skip
     return rows
 
@@ -139,8 +174,8 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
     rows: list[Row] = []
 
     def add(model: str, scores: tuple[float, float], seconds: float = 0.0, chosen: str = "") -> None:
-        rows.append(base | {"model": model, "mse": scores[0], "mae": scores[1], "fit_seconds": seconds,
-                            "predict_seconds": 0.0, "chosen": chosen})  # fmt: skip
+        rows.append(base | {"model": model, "mse": scores[0], "mae": scores[1], "fit_cpu_seconds": seconds,
+                            "predict_cpu_seconds": 0.0, "chosen": chosen})  # fmt: skip
 
     if "naive" in models:
         for title, period in {"last value": 1, "last day": day, "last week": 7 * day}.items():
@@ -148,30 +183,75 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
                 columns = wide.test.columns
                 add(title, errors(baselines.Seasonal(period, horizon, columns), wide.test))
     if "ridge" in models:
-        found = []
-        start = time.perf_counter()
-        for context in CONTEXTS:
-            data = load(root, name, horizon, context)
-            map_ = baselines.fit_linear(data.train, data.val)
-            found.append((baselines.score(map_, data.val).mse, context, map_, data))
-            if context == 96:
-                add("ridge, context 96", errors(map_, data.test), time.perf_counter() - start, "96")
-        _, context, map_, data = min(found, key=lambda one: one[0])
-        add("ridge, searched", errors(map_, data.test), time.perf_counter() - start, str(context))
+        values, start = wide.train.series.double().numpy(), time.process_time()
+        found = ridge_lines(wide, CONTEXTS)
+        seconds = time.process_time() - start
+        add("ridge, context 96", score_line(found[0][1], values, wide.test), seconds / len(CONTEXTS), "96")
+        best = min(found, key=lambda one: one[0])[1]
+        add("ridge, searched", score_line(best, values, wide.test), seconds, str(best.features.context))
     for title, kind in {"NLinear": NLinear, "DLinear": DLinear}.items():
-        for context in (96, 336) if title in models else ():
+        for context in (336,) if title in models else ():
             data = load(root, name, horizon, context)
-            start = time.perf_counter()
+            start = time.process_time()
             model = train_linear(kind(context, horizon), data, seed)
-            add(f"{title}, context {context}", errors(model, data.test), time.perf_counter() - start, str(context))
+            add(f"{title}, context {context}", errors(model, data.test), time.process_time() - start, str(context))
     if "line" in models:
         season = {"season": day, "calendar": False}
         rows += line_rows(wide, season | {"context": 96, "memory": False}, base, "line, context 96")
         rows += line_rows(wide, season, base, "line")
     for row in rows:
-        scores = f"{row['mse']:.4f} {row['mae']:.4f} {row['fit_seconds']:.1f} s"
+        scores = f"{row['mse']:.4f} {row['mae']:.4f} {row['fit_cpu_seconds']:.1f} s"
         print(row["dataset"], row["horizon"], row["model"], scores, row["chosen"], flush=True)
     return rows
+
+
+def informer_rows(root: str, name: str, variables: str) -> list[Row]:
+    """The line with its defaults on Informer's parts and horizons, calendar included; the context is its own choice."""
+    path, target = find_series(Path(root), name, variables == "multi")
+    table = pd.read_csv(path)
+    dates = pd.DatetimeIndex(pd.to_datetime(table.pop("date")))
+    frame = table.set_index(dates)
+    frame = frame if variables == "multi" else frame[[target]]
+    rows = []
+    for horizon in SETS[name].lengths:
+        data = ForecastOptions(root, name, horizon, variables).load(0)
+        first, end = ends_of(data)
+        model = WaveSSMForecaster(horizon, refit=False, split=(first, end - first))
+        start = time.process_time()
+        model.fit(frame[:end])
+        seconds = time.process_time() - start
+        scaled, marks = model.series_[0].scale.apply(frame.to_numpy()), model.marks_.of(frame.index, None)
+        mse, mae = score_line(model.line_, scaled, data.test, marks)
+        rows.append({"dataset": name, "variables": variables, "horizon": horizon, "mse": mse, "mae": mae,
+                     "fit_cpu_seconds": seconds, "marks": model.choices_["marks"]})  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def quantile_rows(root: str, name: str, horizon: int) -> list[Row]:
+    """Conformal quantiles 0.1 … 0.9 on all test windows: half of the validation part calibrates them."""
+    data, levels = load(root, name, horizon, max(CONTEXTS)), tuple(np.arange(1, 10) / 10)
+    first, end = ends_of(data)
+    values = data.train.series.double().numpy()
+    season = round(86_400 / data.info.step)
+    split = (first, (end - first) // 2)
+    model = WaveSSMForecaster(horizon, season=season, calendar=False, split=split, refit=False).fit(values[:end])
+    scaled, origins = model.series_[0].scale.apply(values), data.test.starts.numpy() + data.test.context
+    offsets = model._offsets(horizon, levels)
+    loss, inside, below, count = np.zeros(len(levels)), 0, np.zeros(len(levels)), 0
+    size = 0.0
+    for some in np.array_split(origins, max(1, len(origins) // 500)):
+        truth = scaled[some[:, None] + np.arange(horizon)]
+        ahead = model.line_.forecast(scaled, some)
+        for k, level in enumerate(levels):
+            error = truth - ahead - offsets[level]
+            loss[k] += 2 * np.maximum(level * error, (level - 1) * error).sum()
+            below[k] += (error <= 0).sum()
+        inside += ((truth >= ahead + offsets[0.1]) & (truth <= ahead + offsets[0.9])).sum()
+        size, count = size + np.abs(truth).sum(), count + truth.size
+    shares = " ".join(f"{share:.2f}" for share in below / count)
+    row = {"dataset": name, "horizon": horizon, "coverage_80": inside / count, "quantile_loss": (loss / size).mean()}
+    return [row | {"share_below": shares, "calibrating_rows": end - first - split[1]}]
 
 
 def basis(family: str, n: int, length: int) -> np.ndarray:
@@ -227,6 +307,8 @@ def main() -> None:
     parser.add_argument("--name", default="modern")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--study", action="store_true")
+    parser.add_argument("--quantiles", action="store_true")
+    parser.add_argument("--informer", nargs="*", choices=["uni", "multi"])
     given = parser.parse_args()
     if given.study:
         rows = [
@@ -236,6 +318,14 @@ def main() -> None:
             for row in study_rows(given.data_root, name, horizon)
         ]
         return report(rows, given.out / "study.csv", "forecast.py --study")
+    if given.quantiles:
+        pairs = [(name, horizon) for name in given.datasets for horizon in given.horizons]
+        rows = [row for pair in pairs for row in quantile_rows(given.data_root, *pair)]
+        return report(rows, given.out / "quantiles.csv", "forecast.py --quantiles")
+    if given.informer:
+        sets = [(name, kind) for kind in given.informer for name in SETS if (name, kind) != ("ECL", "multi")]
+        rows = [row for pair in sets for row in informer_rows(given.data_root, *pair)]
+        return report(rows, given.out / "informer.csv", "forecast.py --informer")
     rows = [row for name in given.datasets for horizon in given.horizons
             for row in rows_of(given.data_root, name, horizon, given.models, given.seed)]  # fmt: skip
     report(rows, given.out / f"{given.name}.csv", "forecast.py")

@@ -394,7 +394,8 @@ def test_a_memory_is_the_running_mean_of_its_season():
     for k, row in enumerate((12, 19, 26, 33), start=2):
         mean = mean + (values[row] - mean) / min(k, 3)
     np.testing.assert_allclose(found[33], mean)
-    before = line.Features(9, (line.Memory(7, 3),)).at(values, np.array([40]))[0]
+    features = line.Features(9, (line.Memory(7, 3),))
+    before = features.at(features.channels(values), np.array([40]))[0]
     np.testing.assert_allclose(before, np.concatenate([values[31:40], found[33:40]]) - values[39])
 
 
@@ -423,9 +424,10 @@ def test_memories_look_further_back_than_the_context():
 
 
 def test_a_stream_forecasts_what_predict_does(fitted):
-    index = pd.date_range("2024", periods=500, freq="h")
-    series = pd.Series(season(500)[:, 0] + np.sin(2 * np.pi * np.arange(500) / 24), index=index)
-    for model in (fitted, WaveSSMForecaster(horizon=5, context=30).fit(series[:480])):
+    t, noise = np.arange(480), np.random.default_rng(0).standard_normal(480)
+    waves = 3 * np.sin(2 * np.pi * t / 168) + 2 * np.sin(2 * np.pi * t / 24) + noise
+    dated = pd.Series(waves, index=pd.date_range("2024", periods=480, freq="h"))
+    for model in (fitted, WaveSSMForecaster(horizon=5, context=2).fit(dated)):
         new = season(8, seed=7)[:, 0]
         stream, so_far = model.stream(), list(model.series_[0].values[:, 0])
         for value in new:

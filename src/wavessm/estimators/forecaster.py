@@ -117,6 +117,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
     batch_size: int | None = 32
     validation_fraction: float = 0.2
     n_iter_no_change: int = 8
+    max_epochs: int | None = 12
 
     series_: list[TimeSeries] = field(init=False)
     context_: int = field(init=False)

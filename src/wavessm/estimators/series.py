@@ -22,6 +22,7 @@ from wavessm.features.line import season_steps
 pd = import_pandas()
 DAY = 86400.0
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
+HARMONICS = {"day": 4, "week": 3, "year": 2}
 DUPLICATES, MISSING = ("error", "mean", "last"), ("error", "hold", "gap")
 _DATED = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
 
@@ -286,10 +287,16 @@ def cycles_of(index: Any, steps: int) -> tuple[str, ...]:
 
 
 def calendar(index: Any, cycles: tuple[str, ...], zone: Any) -> np.ndarray:
-    """Sine and cosine of the place in each cycle, by the clock of a time zone. (time, 2 · cycles)"""
+    """Sines and cosines of the place in each cycle, by the clock of a time zone; where there are a day and a year, also
+    products of their first waves, so that a day may have another shape in each season. (time, k)
+    """
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
     index = index if index.tz is None else index.tz_convert(zone)
     day = (index.hour + index.minute / 60 + index.second / 3600) / 24
     place = {"day": day, "week": (index.day_of_week + day) / 7, "year": (index.day_of_year - 1 + day) / 366}
-    angle = 2 * np.pi * np.stack([np.asarray(place[name], dtype=np.float64) for name in cycles], axis=1)
-    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+    waves = {}
+    for name in cycles:
+        angles = [2 * np.pi * k * np.asarray(place[name], dtype=np.float64) for k in range(1, HARMONICS[name] + 1)]
+        waves[name] = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+    mixed = [a * b for a in waves["year"][:2] for b in waves["day"][:4]] if {"day", "year"} <= set(cycles) else []
+    return np.stack([*(wave for name in cycles for wave in waves[name]), *mixed], axis=1)

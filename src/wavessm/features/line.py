@@ -42,6 +42,8 @@ STEPS = 48
 SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
+BLOCK = 256
+"""Windows that are forecast at once."""
 FEW = 64
 """Windows that are multiplied out instead of following the table of lag products."""
 
@@ -101,11 +103,11 @@ class Features(NamedTuple):
         each = [values, *(memory(values) for memory in self.memories)]
         return [np.concatenate([np.repeat(one[:1], self.reach, axis=0), one]) for one in each]
 
-    def at(self, values: np.ndarray, origins: np.ndarray) -> np.ndarray:
+    def at(self, channels: list[np.ndarray], origins: np.ndarray) -> np.ndarray:
         """Features before each origin, minus the last value. (n,) → (n, features, columns)"""
         rows = origins[:, None] + self.reach
-        parts = [one[rows - w + np.arange(w)] for one, w in zip(self.channels(values), self.widths, strict=True)]
-        return np.concatenate(parts, axis=1) - values[origins - 1][:, None]
+        parts = [one[rows - w + np.arange(w)] for one, w in zip(channels, self.widths, strict=True)]
+        return np.concatenate(parts, axis=1) - channels[0][rows - 1]
 
     def select(self, member: Member) -> np.ndarray:
         """Places of a member's features."""
@@ -161,7 +163,6 @@ class Moments:
     G: np.ndarray  # (features, features)
     R: np.ndarray  # (features, horizon)
     yy: np.ndarray  # (horizon,)
-    windows: int
 
     @classmethod
     def of(cls, parts: Sequence[Part], features: Features, horizon: int, column: int | None = None) -> Moments:
@@ -188,7 +189,7 @@ class Moments:
         table, yy = table / max(count, 1), yy / max(count, 1)
         yy = yy - 2 * table[last, size:] + table[last, last]
         table = table - table[last] - table[:, [last]] + table[last, last]
-        return cls(table[:, :size], table[:, size:], yy, count)
+        return cls(table[:, :size], table[:, size:], yy)
 
     def only(self, places: np.ndarray) -> Moments:
         """Of some features."""
@@ -253,7 +254,10 @@ class Line:
         """Forecasts (n, horizon, columns) from scaled values (time, columns) and marks (time + horizon, k)."""
         known = None if self.B is None or marks is None else marks @ self.B
         values = values if known is None else values - known[: len(values)]
-        ahead = self.apply(self.features.at(values, origins)) + values[origins - 1][:, None]
+        channels = self.features.channels(values)
+        blocks = np.array_split(origins, max(1, len(origins) // BLOCK))  # features of all windows would not fit
+        ahead = np.concatenate([self.apply(self.features.at(channels, some)) for some in blocks])
+        ahead += values[origins - 1][:, None]
         if known is None:
             return ahead
         rows = np.minimum(origins[:, None] + np.arange(self.horizon), len(known) - 1)
