@@ -196,7 +196,7 @@ def summarise(out: Path, threads: int) -> None:
 
 CHANGES: dict[str, dict[str, Any]] = {
     "default": {},
-    **{f"{family} alone": {"families": (family,)} for family in ("morlet", "db6", "mexhat", "dpss", "gauss", "legt")},
+    **{f"{family} alone": {"families": (family,)} for family in ("morlet", "db6", "mexhat", "dpss", "gauss")},
     **{f"d_state {n}": {"d_state": n} for n in (4, 16)},
     **{f"n_scales {n}": {"n_scales": n} for n in (8, 12, 24)},
     **{f"readouts {n}": {"readouts": n} for n in (10, 40)},

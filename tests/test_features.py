@@ -209,7 +209,9 @@ def test_streams_and_constant_signals_that_cannot_be_are_refused():
 
 def test_a_gap_is_passed_by_the_last_value_and_is_not_pooled():
     """Against outputs of the filled signal, averaged by hand over observed samples."""
-    config = FeatureConfig(n_features=240, n_scales=3, readouts=5, pools=("share",), stretches=False, values=False)
+    config = FeatureConfig(
+        n_features=240, n_scales=3, readouts=5, pools=("share",), stretches=False, values=False, missing="gap"
+    )
     x = signals(6, 40)
     features = SignalFeatures(x, None, config, 0, "cpu")
     gone = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.4

@@ -99,7 +99,7 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
 
     method: str = "auto"
     features: StateFeatures | None = None
-    missing: str = "gap"
+    missing: str = "hold"
     bidirectional: bool = True
     class_weight: dict | str | None = None
     early_stopping: bool = False

@@ -50,7 +50,7 @@ class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
 
     method: str = "auto"
     features: StateFeatures | None = None
-    missing: str = "gap"
+    missing: str = "hold"
     bidirectional: bool = True
 
     def __sklearn_tags__(self) -> Any:

@@ -62,7 +62,7 @@ class FeatureConfig:
     """Also read the first difference of each channel."""
     n_mixtures: int | None = None
     """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
-    missing: str = "gap"
+    missing: str = "hold"
     """Missing samples, NaN: "gap" does not pool them, "hold" pools the last value in their place."""
 
 
