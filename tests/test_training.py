@@ -75,7 +75,7 @@ def unbroken(tmp_path_factory):
 def test_run_folder_holds_what_it_promises(unbroken):
     folder = unbroken.folder
     written = json.loads((folder / "run.json").read_text())
-    assert written["train"] == TINY.to_dict()
+    assert written["train"] == {**TINY.to_dict(), "method": "gradient"}
     assert ModelConfig.from_dict(written["model"]) == unbroken.model
     assert written["environment"]["torch"] == torch.__version__
     assert {"wavessm", "numpy", "python", "revision", "command"} <= set(written["environment"])

@@ -61,6 +61,8 @@ def main(arguments: list[str]) -> int:
             option = f"--{field.name.replace('_', '-')}"
             raise OptionError(f"{option} goes with --format {' or '.join(formats)}, got {given.format}; leave it out.")
     run = Run.read(given.run)
+    if run.method != "gradient":
+        raise OptionError(f"{given.run} was fitted by method {run.method}, which has no exported form yet; predict it.")
     model = run.load_model(given.checkpoint)
     out = given.out or given.run / f"model.{_SUFFIX[given.format]}"
     if given.format == "pretrained":

@@ -19,7 +19,7 @@ from wavessm.cli.parse import parse, without
 from wavessm.data.task import Task, get_task, tasks
 from wavessm.errors import OptionError
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
-from wavessm.training.config import TrainConfig, changed_name, resolve
+from wavessm.training.config import FEATURE_FIELDS, SHARED_FIELDS, TrainConfig, changed_name, resolve
 
 if TYPE_CHECKING:
     from wavessm.training import Run
@@ -78,7 +78,10 @@ def main(arguments: list[str]) -> int:
         what = given.task, given.data, given.model, given.config
         if not given.dry_run:
             return _report(train(*what, given.out, given.recipe_name, show=not given.quiet))
-        print(estimate_run(*what))
+        if given.config.method == "gradient":
+            print(estimate_run(*what))
+        else:
+            print(f"method {given.config.method}: fitted in closed form, without steps; --method gradient trains")
         return 0
     except Interrupted as end:
         folder, step = end.args
@@ -103,8 +106,28 @@ def read(arguments: list[str]) -> TrainCommand:
     model = recipe.replace(**{field: value for field, value in vars(model).items() if value != getattr(recipe, field)})
     if task.path_option and given.where:
         data[task.path_option] = given.where
-    called = changed_name(given.recipe, before, (data, model, config))
+    method = _method(task, config.method, words)
+    config = TrainConfig(**{**vars(config), "method": method})
+    called = changed_name(given.recipe if method == "gradient" else method, before, (data, model, config))
     return TrainCommand(task.name, data, model, config, called, given.out, given.quiet, given.dry_run)
+
+
+def _method(task: Task, asked: str, words: list[str]) -> str:
+    """The method: "auto" is the closed form of the task unless an option of gradient training was given."""
+    names = (word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
+    given = {name.removeprefix("--").removeprefix("no-").replace("-", "_"): name for name in names}
+    training = {"recipe", *vars(TrainConfig())} - {*SHARED_FIELDS, *FEATURE_FIELDS}
+    training |= {*vars(ModelConfig())} - {*DATA_FIELDS, *vars(task.options)}
+    gradient = [given[name] for name in given if name in training]
+    features = [given[name] for name in given if name in FEATURE_FIELDS]
+    if asked == "auto":
+        asked = "gradient" if gradient or not task.closed_form else task.closed_form
+        asked = "features" if features and not gradient else asked
+    if asked != "gradient" and gradient:
+        raise OptionError(f"{gradient[0]} is an option of gradient training, the method is {asked}; leave one out.")
+    if asked != "features" and features:
+        raise OptionError(f"{features[0]} is an option of --method features, the method is {asked}; leave one out.")
+    return asked
 
 
 def _start(task: Task, recipe: str, data: Any) -> tuple[Any, ModelConfig, TrainConfig]:
@@ -157,8 +180,10 @@ def _report(run: Run) -> int:
     skipped = run.info.skipped
     if skipped:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
-    print(f"test: {scores or 'left out'}  (best model: step {result['best_step']}, {result['parameters']} parameters)")
-    for line in score_lines(result.get("parts", {})):
+    closed = run.method != "gradient"
+    how = f"{run.method}, closed form" if closed else f"best model: step {result['best_step']}"
+    print(f"test: {scores or 'left out'}  ({how}, {result['parameters']} parameters)")
+    for line in score_lines(result.get("parts", {}) | result.get("baselines", {})):
         print(line)
-    print(f"run folder: {run.folder}   curves: {run.folder / 'curves.png'}")
+    print(f"run folder: {run.folder}" + ("" if closed else f"   curves: {run.folder / 'curves.png'}"))
     return 0

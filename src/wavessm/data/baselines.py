@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -105,18 +105,22 @@ def window_gram(source: Windows) -> Tensor:
     return G / (n * len(source.columns))
 
 
-def baseline_scores(data: DataSet) -> dict[str, ForecastErrors]:
-    """Return the test errors of last value, seasonal day and week where the context holds them, and linear map."""
-    train, val, test = data.train, data.val, data.test
-    if not (isinstance(train, Windows) and isinstance(val, Windows) and isinstance(test, Windows)):
-        raise OptionError(f"baseline_scores: {data.name} is a {data.info.kind} set, expected a forecast.")
+def naive_scores(data: DataSet) -> dict[str, ForecastErrors]:
+    """Return the test errors of last value, and seasonal day and week where the context holds them."""
+    test = data.test
+    if not isinstance(test, Windows):
+        raise OptionError(f"naive_scores: {data.name} is a {data.info.kind} set, expected a forecast.")
     periods = {"last value": 1.0}
     if data.info.step is not None:
         periods |= {"seasonal day": 86_400 / data.info.step, "seasonal week": 604_800 / data.info.step}
-    found: dict[str, Forecast] = {
-        name: Seasonal(int(period), test.horizon, test.columns)
+    return {
+        name: score(Seasonal(int(period), test.horizon, test.columns), test)
         for name, period in periods.items()
         if period == int(period) and (name == "last value" or 1 < period <= data.info.length)
     }
-    found["linear"] = fit_linear(train, val)
-    return {name: score(forecast, test) for name, forecast in found.items()}
+
+
+def baseline_scores(data: DataSet) -> dict[str, ForecastErrors]:
+    """Return the test errors of `naive_scores`, and of a linear map."""
+    found, (train, val, test) = naive_scores(data), (cast(Windows, part) for part in (data.train, data.val, data.test))
+    return found | {"linear": score(fit_linear(train, val), test)}

@@ -143,6 +143,7 @@ class Task:
         head: head of models that do not forecast.
         fixed: data options that the name decides, so that they are no options on the command line.
         help: one line for `wavessm train --help`; "" takes that of the list in `datasets`.
+        closed_form: the method "auto" of `wavessm train`, "features" or "linear"; "" is gradient training.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Task:
     head: str = "pool"
     fixed: tuple[str, ...] = ()
     help: str = ""
+    closed_form: str = ""
 
     def __post_init__(self) -> None:
         if not self.help and self.name in TASKS:

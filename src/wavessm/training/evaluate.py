@@ -13,7 +13,6 @@ from torch import Tensor
 
 from wavessm.data.source import Batch, DataInfo, Source
 from wavessm.errors import OptionError, check_int, check_positive, unknown_name
-from wavessm.nn.model import SequenceModel
 from wavessm.training import metrics
 from wavessm.training.batches import EvalBatches
 from wavessm.training.run import Run
@@ -98,7 +97,7 @@ def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
 
 @torch.no_grad()
 def evaluate_split(
-    model: SequenceModel,
+    model: Any,
     source: Source,
     info: DataInfo,
     batch_size: int,
@@ -108,14 +107,14 @@ def evaluate_split(
 ) -> tuple[dict[str, float], np.ndarray]:
     """Scores over a whole split, and the rows (cases, k) they come from; `factor` and `antialias` as in `decimate`.
 
-    The model stays in evaluation mode.
+    The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode.
     """
     model.eval()
     parts: list[Tensor] = []
     for batch in EvalBatches(source, batch_size):
         batch = decimate(batch, factor, antialias)
         output = model(batch.x, lengths=batch.lengths, rate=rate, marks=batch.marks)
-        parts.append(metrics.rows(info.kind, output, batch.y).cpu())
+        parts.append(metrics.rows(info.kind, output.to(batch.y.device), batch.y).cpu())
     table = torch.cat(parts).numpy()
     return metrics.summarise(info.kind, table), table
 

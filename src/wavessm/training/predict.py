@@ -23,7 +23,6 @@ from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
 from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
 from wavessm.errors import DataError, OptionError
-from wavessm.nn.model import SequenceModel
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
 
@@ -74,7 +73,7 @@ def output_names(info: DataInfo) -> list[str]:
 
 
 @torch.no_grad()
-def _recordings(run: Run, model: SequenceModel, path: Path) -> list[Row]:
+def _recordings(run: Run, model: Any, path: Path) -> list[Row]:
     info, rows = run.info, []
     for case, signal in enumerate(_read_signals(path)):
         values = check_values(info, align(signal, info.channels, info.units, path), str(path))
@@ -112,7 +111,7 @@ def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
     return torch.from_numpy(single)
 
 
-def _forecast_file(run: Run, model: SequenceModel, path: Path) -> list[Row]:
+def _forecast_file(run: Run, model: Any, path: Path) -> list[Row]:
     info = run.info
     series = read_series(path, list(info.channels), _date_column(run, path))
     if len(series.values) < info.length:
@@ -129,7 +128,7 @@ def check_dates(info: DataInfo, series: Series) -> None:
 
 
 @torch.no_grad()
-def forecast_rows(run: Run, model: SequenceModel, series: Series) -> list[Row]:
+def forecast_rows(run: Run, model: Any, series: Series) -> list[Row]:
     """Forecast the steps after the last row of a series, one row per step, in the units of the data."""
     info, dates = run.info, future_dates(series, run.info.horizon)
     context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()

@@ -4,6 +4,8 @@ run.json      task, data options, model, training options, what the data are, ve
 metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
 best.ckpt     the model with the best validation score
 last.ckpt     everything needed to resume      result.json  scores of the best model on the test split
+
+A model that is fitted in closed form (`closed_form.py`) has one row of metrics, no curves and no last.ckpt.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import itertools
 import json
 import re
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -27,19 +30,22 @@ import numpy as np
 import torch
 
 from wavessm.data import DataOptions, get_task
+from wavessm.data.baselines import naive_scores
 from wavessm.data.source import DataInfo, DataSet
+from wavessm.data.task import OwnOptions
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, replacing, resume_command, write_json
+from wavessm.training.closed_form import CLOSED, fit_closed, prepare, without_calendar
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
 from wavessm.training.loop import MUST_SAVE, Objective, Trainer
 from wavessm.training.progress import Progress
-from wavessm.training.record import draw_curves, environment
+from wavessm.training.record import draw_curves, environment, write_csv
 
 MACHINE = ("device", "eval_batch_size", "cuda_graphs", "save_seconds")
 """Options of training that depend on the machine, and may be changed in run.json."""
@@ -116,13 +122,18 @@ class Run:
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
 
+    @property
+    def method(self) -> str:
+        """How the model was fitted: "gradient", "features" or "linear"."""
+        return self.config.method if self.config.method in CLOSED else "gradient"
+
     def load_data(self, options: DataOptions | None = None) -> DataSet:
         """Return the data of the run; refuses data that have changed since.
 
         Args:
             options: other data options, for the same records at another sampling rate.
         """
-        data = (options or self.options).load(self.config.seed)
+        data = without_calendar((options or self.options).load(self.config.seed), self.config)
         free = () if options in (None, self.options) else ("length", "rate", "sampling_rate", "scale", "skipped")
         what = next((name for name in _differing(self.info, data.info) if name not in free), None)
         if what is None and self.checksum and self.checksum != self.options.checksum():
@@ -134,16 +145,26 @@ class Run:
             )
         return data
 
-    def load_model(self, which: str = "best") -> SequenceModel:
-        """Return the trained model of best.ckpt or last.ckpt, in evaluation mode."""
+    def load_model(self, which: str = "best") -> Any:
+        """Return the trained model of best.ckpt or last.ckpt, in evaluation mode.
+
+        Returns:
+            A `SequenceModel`, or where the method is a closed form a `FeatureNet` or `LineModel`, which are called and
+            streamed in the same way.
+        """
         path = self.folder / f"{which}.ckpt"
         if which == "best" and not path.exists():
             what = f"there is none yet; resume the run with: {resume_command(self.folder)}"
             if (self.folder / "metrics.csv").exists():
                 what = "is missing, but there is metrics.csv. Bring it back, or train again."
             raise RunError(f"{path}: {what}")
-        model = SequenceModel(self.model)
-        _fill(model, checkpoint.load(path, self.id), path)
+        content = checkpoint.load(path, self.id)
+        try:
+            closed = self.method in CLOSED
+            model = CLOSED[self.method].restore(content["closed"], self.info) if closed else SequenceModel(self.model)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
+            raise RunError(f"{path}: does not hold a model of method {self.method}; bring it back.") from reason
+        _fill(model, content, path)
         return model.eval()
 
 
@@ -173,14 +194,17 @@ def train(
     """
     if config.direct_start == "ridge" and not model.direct:
         raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
-    dist = dist_info(config)
+    if config.method == "auto":
+        config = dataclasses.replace(config, method="gradient")  # only the command line knows what was given
+    dist, closed = dist_info(config), config.method in CLOSED
     pick_device(config, dist)  # what does not fit is refused before anything is written
-    chosen = get_task(task).with_options(options)
-    data = chosen.load(config.seed)
+    if closed and dist.size > 1:
+        raise OptionError(f"method is {config.method!r}, which one process fits; leave torchrun out.")
+    chosen, data = prepare(get_task(task).with_options(options), config)
     as_trained(data, config)
     model = model_config(task, model, data.info, config.precision)
     torch.manual_seed(config.seed)
-    network = SequenceModel(model)
+    network = None if closed else SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
     made = environment(), chosen.checksum()
     run = Run(folder, task, chosen, recipe_name, model, config, data.info, *made)
@@ -204,7 +228,7 @@ def resume(folder: Path, show: bool = True) -> Run:
     """
     run, last = Run.read(folder), folder / "last.ckpt"
     for name in ("metrics.csv", "result.json"):
-        if (folder / name).exists() and not last.exists():
+        if (folder / name).exists() and not last.exists() and run.method == "gradient":
             raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
     dist = dist_info(run.config)
     with held(folder, dist):
@@ -213,8 +237,8 @@ def resume(folder: Path, show: bool = True) -> Run:
             raise RunError(f"{last}: lacks {missing[0]!r}, so it cannot be resumed from; was it copied from best.ckpt?")
         data = run.load_data()
         torch.manual_seed(run.config.seed)
-        network = SequenceModel(run.model)
-        if start is not None:
+        network = SequenceModel(run.model) if run.method == "gradient" else None
+        if start is not None and network is not None:
             _fill(network, start, last)
         _fit(run, network, data, dist, start, show)
     return run
@@ -244,11 +268,28 @@ def make_trainer(
     return Trainer(model, objective, config, plan, dist, folder, start)
 
 
+def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
+    """Fit in closed form, and write the model and its validation scores."""
+    from wavessm.training.evaluate import evaluate_split
+
+    began = time.perf_counter()
+    model = fit_closed(data, run.config, device)
+    seconds = time.perf_counter() - began
+    scores, _ = evaluate_split(model, data.val, data.info, run.config.eval_batch_size)
+    content = {"run": run.id, "step": 0, "model": model.state_dict(), "closed": model.describe()}
+    checkpoint.save(run.folder / "best.ckpt", content)
+    row = {"step": 0, "seconds": seconds, **{f"val_{name}": value for name, value in scores.items()}}
+    write_csv(run.folder / "metrics.csv", [row], digits=8)
+
+
 def _fit(
-    run: Run, model: SequenceModel, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
+    run: Run, model: SequenceModel | None, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
 ) -> None:
-    """Train from a checkpoint, or from the beginning, then score the best model."""
+    """Train from a checkpoint, or from the beginning, then score the best model; no model is a closed form."""
     config, device = run.config, pick_device(run.config, dist)
+    if model is None:
+        _fit_closed(run, data, device)
+        return _score_test(run, data.to(device), device)
     data, total = data.to(device), config.plan(len(data.train)).total_steps
     if start is None or (start["step"] < total and not 0 < config.patience <= start["waited"]):
         model.to(device)
@@ -285,12 +326,15 @@ def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
             np.save(file, table.astype(np.float32))
         parts = score_parts(data.info, table)
         extra = {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
+        if data.info.kind == "forecast" and isinstance(run.options, OwnOptions):
+            extra["baselines"] = {name: found._asdict() for name, found in naive_scores(data).items()}
     result = {
         "task": run.task,
-        "family": run.model.family,
+        "method": run.method,
+        "family": run.model.family if run.method == "gradient" else run.method,
         "seed": run.config.seed,
         "best_step": checkpoint.load(run.folder / "best.ckpt")["step"],
-        "parameters": sum(p.numel() for p in best.parameters()),
+        "parameters": best.size if run.method in CLOSED else sum(p.numel() for p in best.parameters()),
         **{f"test_{name}": value for name, value in scores.items()},
         **extra,
     }
@@ -327,7 +371,7 @@ def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
     return device
 
 
-def _fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
+def _fill(model: Any, content: dict[str, Any], path: Path) -> None:
     """Give a model the weights of a checkpoint; refuse those that are not finite."""
     try:
         model.load_state_dict(content["model"])
@@ -336,7 +380,8 @@ def _fill(model: SequenceModel, content: dict[str, Any], path: Path) -> None:
             f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
         ) from reason
     for name, weight in model.state_dict().items():
-        if not bool(torch.isfinite(weight).all()):
+        good = weight > 0 if name == "ridge.scale" else torch.isfinite(weight)  # infinite where a feature is not used
+        if not bool(good.all()):
             raise RunError(f"{path}: {name} holds NaN or infinity; bring a good copy back, or train again.")
 
 

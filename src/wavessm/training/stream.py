@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, Clock, counted, is_number, same_clock
 from wavessm.data.windows import Series
 from wavessm.errors import DataError, OptionError, check_int
-from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import sampled
 from wavessm.training.predict import Row, check_dates, check_values, decode, forecast_rows
 from wavessm.training.run import Run
@@ -56,7 +55,7 @@ def predict_stream(
         raise OptionError("a forecaster's steps are rows; it takes no other sampling rate.")
     if run.info.symbols or run.info.step_scale is not None:
         raise OptionError("this model reads tokens, or scales every step by itself; it cannot read a stream.")
-    if run.info.kind != "forecast" and run.model.bidirectional:
+    if run.info.kind != "forecast" and run.method == "gradient" and run.model.bidirectional:
         raise OptionError("this model also reads backwards and cannot stream; train one with --no-bidirectional.")
     chunks: Chunks
     if isinstance(source, Path) and source.suffix.lower() == ".wav":
@@ -70,7 +69,7 @@ def predict_stream(
 
 @torch.no_grad()
 def _decisions(run: Run, chunks: Chunks, rate: float) -> Iterator[list[Row]]:
-    model = cast(SequenceModel, sampled(run.load_model(), rate))
+    model: Any = sampled(run.load_model(), rate)
     state, samples = model.initial_state(1), 0
     for values, _ in chunks:
         x = run.info.standardise(check_values(run.info, values, f"stream, from sample {samples}"))

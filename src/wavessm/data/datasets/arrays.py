@@ -68,7 +68,7 @@ RECIPES = {
     )
 }
 """Of all own recordings."""
-TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder"),)
+TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder", closed_form="features"),)
 
 
 def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

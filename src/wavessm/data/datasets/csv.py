@@ -13,6 +13,7 @@ from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.data.windows import read_series, split_rows, warn_of_gaps, window_sets
 
 log = logging.getLogger("wavessm.data")
+CONTEXT = 96
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class CsvOptions(OwnOptions):
     """Column to forecast; None forecasts all."""
     horizon: int = 24
     """Steps to forecast."""
-    context: int = 96
-    """Steps the model sees."""
+    context: int | None = None
+    """Steps the model sees; None takes 96 (less of a short table), a linear forecast two horizons or 14 seasons."""
     date_column: str | None = None
     """Column with dates; None takes one named date, datetime, timestamp or time, or a first column of dates."""
     calendar: Literal["table", "numbers", "waves", "waves-year"] = "waves"
@@ -47,7 +48,8 @@ class CsvOptions(OwnOptions):
         series = read_series(path, columns, dates)
         warn_of_gaps(series)
         parts = split_rows(len(series.values))
-        return window_sets("csv", series, parts, self.context, self.horizon, self.calendar, self.future_calendar)
+        context = self.context or max(1, min(CONTEXT, (parts["train"][1] - self.horizon) // 2))
+        return window_sets("csv", series, parts, context, self.horizon, self.calendar, self.future_calendar)
 
     def files(self) -> list[Path]:
         return [self.place()]
@@ -57,4 +59,4 @@ _BEST = Recipe(
     {"d_model": 64, "n_layers": 2, "dropout": 0.25, "instance_norm": "last"},
     {"lr": 5e-3, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "patience": 10},
 )
-TASKS = (Task("csv", CsvOptions(), {"best": _BEST}, "path"),)
+TASKS = (Task("csv", CsvOptions(), {"best": _BEST}, "path", closed_form="linear"),)

@@ -47,4 +47,4 @@ class WavOptions(OwnOptions):
         return [path for path in found if not any(part[0] == "." for part in path.relative_to(self.place()).parts)]
 
 
-TASKS = (Task("wav", WavOptions(), RECIPES, "folder"),)
+TASKS = (Task("wav", WavOptions(), RECIPES, "folder", closed_form="features"),)

@@ -75,4 +75,4 @@ class WfdbOptions(OwnOptions):
         return found
 
 
-TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder"),)
+TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder", closed_form="features"),)
