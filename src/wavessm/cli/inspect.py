@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from wavessm.inspection import InspectedModel, Saliency
+    from wavessm.inspection.drawing import Drawing
+    from wavessm.training import Run
+
+TEST_CASES = 100
+"""Test cases whose outputs a run of state features is explained by."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +46,41 @@ class InspectOptions:
 def main(arguments: list[str]) -> int:
     """Run `wavessm inspect`; returns the exit status."""
     given = parse(InspectOptions, arguments, "wavessm inspect")
-    from wavessm.inspection import load, write_figures
+    from wavessm.inspection import load, write_drawings, write_figures
 
     check_int(given.cases, "cases", minimum=0)
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
+    if (run := _feature_run(given)) is not None:
+        for name, caption in write_drawings(out.parent.name, _feature_figures(run, given), out).items():
+            print(f"{out / name}.png: {caption}")
+        return 0
     subject = load(given.run, given.sampling_rate, given.length, given.checkpoint)
     for name, caption in write_figures(subject, out, *_explained(subject, given)).items():
         print(f"{out / name}.png: {caption}")
     return 0
+
+
+def _feature_run(given: InspectOptions) -> Run | None:
+    """The run, where its method is state features."""
+    from wavessm.training import Run
+
+    run = Run.read(given.run) if (given.run / "run.json").is_file() else None
+    return run if run is not None and run.method == "features" else None
+
+
+def _feature_figures(run: Run, given: InspectOptions) -> dict[str, Drawing]:
+    """Shares over the test cases of a run, or given ones, and the samples of some of them."""
+    from wavessm.inspection import draw_features
+
+    if given.length is not None or given.checkpoint != "best":
+        raise OptionError("--length and --checkpoint go with gradient training; leave them out for state features.")
+    if given.signals is None:
+        x, lengths = cases_of_run(given.run, TEST_CASES)
+    else:
+        x, lengths = run.info.standardise(_read_cases(given.signals, run.info.d_input)), None
+    return draw_features(run, x, lengths, min(given.cases, len(x)), given.sampling_rate)
 
 
 def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency | None, np.ndarray | None]:
@@ -79,14 +109,22 @@ def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency
 
 def _given_cases(subject: InspectedModel, path: Path) -> tuple[Tensor, Tensor | None]:
     """Signals of a file as model input, with their lengths."""
-    from wavessm.data import read_npy
-
     if not subject.classes:
         raise OptionError("--signals explains a classifier; this model has no classes.")
+    return subject.standardise(_read_cases(path, subject.model.config.d_input).numpy().transpose(0, 2, 1))
+
+
+def _read_cases(path: Path, channels: int) -> Tensor:
+    """Raw signals (cases, length, channels) of a file."""
+    import torch
+
+    from wavessm.data import read_npy
+    from wavessm.data.files import to_float32
+
     values = read_npy(path)
-    if values.ndim != 3:
-        raise DataError(f"{path}: has shape {values.shape}, expected (cases, length, channels).")
-    return subject.standardise(values.transpose(0, 2, 1))
+    if values.ndim != 3 or values.shape[2] != channels or not values.size:
+        raise DataError(f"{path}: has shape {values.shape}, expected (cases, length, channels = {channels}).")
+    return torch.from_numpy(to_float32(values, path))
 
 
 def cases_of_run(folder: Path, count: int) -> tuple[Tensor, Tensor | None]:

@@ -32,10 +32,15 @@ def write_figures(
     inspected: InspectedModel, folder: str | Path, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, str]:
     """Write NAME.png and NAME.csv of every figure of `draw_all` and README.md; returns the captions by name."""
+    return write_drawings(inspected.name, draw_all(inspected, shares, signals), folder)
+
+
+def write_drawings(title: str, drawings: dict[str, Drawing], folder: str | Path) -> dict[str, str]:
+    """Write NAME.png and NAME.csv of every drawing and README.md; returns the captions by name."""
     folder, plt = Path(folder), pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     captions = {}
-    for name, drawing in draw_all(inspected, shares, signals).items():
+    for name, drawing in drawings.items():
         with plt.rc_context(STYLE):
             drawing.figure.savefig(folder / f"{name}.png", dpi=DPI, metadata={"Software": None})
         plt.close(drawing.figure)
@@ -43,7 +48,7 @@ def write_figures(
         captions[name] = drawing.caption
     parts = [f"## {name}\n\n{caption}\n\n![{name}]({name}.png)\n" for name, caption in captions.items()]
     made = f"Numbers: the CSV of the same name. Made by {provenance('wavessm inspect')}.\n"
-    (folder / "README.md").write_text("\n".join([f"# {inspected.name}\n", *parts, made]), encoding="utf-8")
+    (folder / "README.md").write_text("\n".join([f"# {title}\n", *parts, made]), encoding="utf-8")
     return captions
 
 

@@ -124,6 +124,8 @@ def _of_estimator(estimator: Any) -> InspectedModel:
 def _of_folder(folder: Path, checkpoint: str) -> InspectedModel:
     if (folder / "run.json").is_file():
         run = Run.read(folder)
+        if run.method != "gradient":
+            raise OptionError(f"inspect: {folder} was fitted by method {run.method}, which has no layers to show.")
         model, info = run.load_model(checkpoint), run.info
     elif (folder / "config.json").is_file():
         model, extra = load_model(folder), read_extra(folder)
