@@ -44,7 +44,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "set_score_request, set_fit_request, set_predict_request, set_partial_fit_request, extra_repr",
+    "exclude-members": "set_score_request, set_fit_request, set_predict_request, set_partial_fit_request, "
+    "set_transform_request, extra_repr",
 }
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
