@@ -483,6 +483,9 @@ def test_quantiles_never_cross_and_come_in_the_form_of_the_series():
     assert model.fit(frame.to_numpy()).predict(6).shape == (6, 2, 3)
     result = model.fit(season(600)[:, 0]).backtest(season(300, seed=4)[:, 0])
     assert abs((result.truth <= result.quantiles[0.9]).mean() - 0.9) < 0.08
+    both = model.backtest(season(300, seed=4)[:, 0], level=0.5)
+    assert sorted(both.quantiles) == [0.1, 0.5, 0.9]
+    assert abs(both.coverage - 0.5) < 0.12
     by_hand = []
     for level, values in result.quantiles.items():
         error = result.truth - values
@@ -510,6 +513,9 @@ def test_a_long_table_is_read_as_it_is():
     by_key = {key: part.set_index("ds")["y"] for key, part in table.groupby("unique_id")}
     wanted = WaveSSMForecaster(horizon=5).fit(by_key).predict()
     np.testing.assert_allclose(ahead["y"], np.concatenate([wanted["a"], wanted["b"]]))
+    pd.testing.assert_frame_equal(clone(model).fit(table.assign(ds=table["ds"].astype(str))).predict(), ahead)
+    with pytest.raises(DataError, match="column 'ds' has text that is no date"):
+        clone(model).fit(table.assign(ds="soon"))
     quantiles = clone(model).set_params(quantiles=(0.2, 0.8)).fit(table).predict()
     assert quantiles.columns.tolist() == ["unique_id", "ds", 0.2, 0.8]
     new = pd.DataFrame({"unique_id": "new", "ds": pd.date_range("2024-05-01", periods=3), "y": [1.0, 2.0, 3.0]})

@@ -142,7 +142,8 @@ def compare(
     keys: Sequence[Any],
     season: int,
     offsets: dict[float, np.ndarray],  # level -> (h, columns) in deviations
-    level: float | None,
+    levels: Sequence[float],
+    bounds: Sequence[float],  # levels of an interval whose coverage is counted, or none
 ) -> Backtest:
     """Compare forecasts from the origins of each series with the truth."""
     parts = []
@@ -156,8 +157,8 @@ def compare(
     ahead, truth, naive, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     quantiles = {name: np.concatenate(values) for name, values in found.items()}
     error, tiny, coverage = ahead - truth, 1e-12, math.nan
-    if level is not None:
-        lower, upper = (quantiles.pop(one) for one in tails(level))
+    if bounds:
+        lower, upper = (quantiles[one] for one in bounds)
         coverage = float(((lower <= truth) & (truth <= upper)).mean())
     mae = float(np.abs(error).mean())
     spread = float(np.square(truth - truth.mean(axis=(0, 1))).sum())
@@ -171,7 +172,7 @@ def compare(
         forecasts=ahead,
         truth=truth,
         origins=where,
-        quantiles=quantiles,
+        quantiles={one: quantiles[one] for one in levels},
         series={number: (keys[number], one) for number, one, _, _ in each},
     )
 

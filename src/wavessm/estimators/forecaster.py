@@ -178,7 +178,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
                 raise OptionError(f"{name} is {getattr(self, name)!r}, expected True or False.")
         if self.context is not None:
             check_int(self.context, "context", minimum=1)
-        for level in () if self.quantiles is None else self.quantiles:
+        for level in () if self.quantiles is None else np.atleast_1d(self.quantiles).tolist():
             if not check_number(level, "quantiles", 1) > 0:
                 raise OptionError(f"quantiles has {level!r}, expected numbers between 0 and 1.")
         return check_int(self.horizon, "horizon", minimum=1), Repair(self.duplicates, self.missing).check()
@@ -281,7 +281,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         inputs, form = self._inputs(series, covariates, h)
         if self.quantiles is None:
             return form.wrap([one.wrap(self._ahead(one, h)) for one in inputs])
-        levels = sorted(float(level) for level in self.quantiles)
+        levels = sorted(np.atleast_1d(self.quantiles).tolist())
         offsets = np.stack(list(self._offsets(h, levels).values()), axis=-1)  # (h, columns, levels)
         results = []
         for one in inputs:
@@ -337,8 +337,9 @@ class WaveSSMForecaster(WaveSSMEstimator):
         inputs, form = (self.series_, self.form_) if own else self._inputs(series, covariates, 0)
         if refit and self.method_ != "linear":
             raise OptionError("refit: a trained state space is not fitted again; use method='linear'.")
-        levels = [] if level is None else list(tails(check_number(level, "level", 1)))
-        offsets = self._offsets(h, levels + [float(one) for one in self.quantiles or ()])
+        bounds = () if level is None else tails(check_number(level, "level", 1))
+        levels = [] if self.quantiles is None else np.atleast_1d(self.quantiles).tolist()
+        offsets = self._offsets(h, [*levels, *bounds])
         parts = []
         for at, one in enumerate(inputs):
             begin = max(int(self.split_.stop_end[at]) if own else self.context_, self.season_, 1)
@@ -356,7 +357,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
                 parts.append((at, one, origins, forecast(one, origins, h)))
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets, level)
+        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets, levels, bounds)
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series, as in `backtest`."""

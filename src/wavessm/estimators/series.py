@@ -110,6 +110,13 @@ def read_series(
     """
     form, parts = Form("one"), {what: given}
     if isinstance(given, pd.DataFrame) and {"unique_id", "ds"} <= set(given.columns):
+        if not pd.api.types.is_numeric_dtype(given["ds"]) and not pd.api.types.is_datetime64_any_dtype(given["ds"]):
+            try:
+                given = given.assign(ds=pd.to_datetime(given["ds"]))
+            except (TypeError, ValueError) as reason:
+                raise DataError(
+                    f"{what}: column 'ds' has text that is no date ({str(reason).split(',')[0]})."
+                ) from reason
         groups = {key: part.set_index("ds").drop(columns="unique_id") for key, part in given.groupby("unique_id")}
         given = {key: part["y"] if list(part.columns) == ["y"] else part for key, part in groups.items()}
         form = Form("long")
