@@ -184,7 +184,7 @@ def summarise(out: Path, threads: int) -> None:
             f"{own.fit_cpu_seconds.sum():.1f} | {ratio:.2f} | {own.predict_cpu_seconds.sum():.1f} | "
             f"{own.peak_mb.max():.0f} | {wins} |"
         )
-    lines += ["", "Accuracy by problem; a dash is a model that refuses the problem.", ""]
+    lines += ["", "Accuracy by problem; a dash is a model that refuses the problem or was not run on it.", ""]
     names = list(table.model.unique())
     lines += ["| problem | cases | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
     for problem, row in accuracy.iterrows():
@@ -276,7 +276,7 @@ def plot_ablation(out: Path) -> None:
     axis.axvline(0, color="black", lw=0.8)
     axis.invert_yaxis()
     axis.set_xlabel(
-        "difference of the mean accuracy to the default, percentage points (± standard error over problems)"
+        "mean accuracy minus the default's, points (± standard error over problems)"
     )
     plt.tight_layout()
     plt.savefig(out / "ablation.png", dpi=120)

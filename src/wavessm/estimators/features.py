@@ -143,7 +143,10 @@ class StateFeatures(TransformerMixin, BaseEstimator):
 
 
 def read_cases(estimator: Any, X: Any, lengths: Any, reset: bool) -> Signals:
-    """Signals for state features: with the lengths given, NaN where the option `missing` allows it."""
+    """Signals for state features: with the lengths given, NaN where the option `missing` allows it.
+
+    A case shorter than the smallest window is refused in fit; predictions are made for it.
+    """
     signals = read_signals(estimator, X, reset, gaps=estimator.missing != "error")
     if lengths is not None:
         given = torch.as_tensor(np.asarray(lengths)).long()
@@ -153,7 +156,8 @@ def read_cases(estimator: Any, X: Any, lengths: Any, reset: bool) -> Signals:
         signals = Signals(signals.values, given)
     method = getattr(estimator, "method_", "features")
     if (
-        method == "features"
+        reset
+        and method == "features"
         and signals.lengths is not None
         and int(signals.lengths.min()) < SHORTEST <= int(signals.lengths.max())
     ):
