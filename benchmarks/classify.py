@@ -167,7 +167,7 @@ def summarise(out: Path, threads: int) -> None:
         "# Classification of published problems", "",
         "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
         f"{len(accuracy)} problems, published splits, seed {int(table.seed[0])}, all defaults, {threads} thread(s), "
-        f"one fit at a time (`classify.csv`); torch {torch.__version__}.",
+        f"(`classify.csv`); torch {torch.__version__}.",
         f"Means, sums of CPU seconds and largest memory over the {len(common)} problems that all models fit; won, "
         "equal and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the row's.",
         "",
