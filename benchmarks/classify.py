@@ -275,9 +275,7 @@ def plot_ablation(out: Path) -> None:
     axis.barh(names, 100 * difference.mean(axis=1), xerr=100 * difference.sem(axis=1), color="#4c78a8", ecolor="#888")
     axis.axvline(0, color="black", lw=0.8)
     axis.invert_yaxis()
-    axis.set_xlabel(
-        "mean accuracy minus the default's, points (± standard error over problems)"
-    )
+    axis.set_xlabel("mean accuracy minus the default's, points (± standard error over problems)")
     plt.tight_layout()
     plt.savefig(out / "ablation.png", dpi=120)
 
