@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 
 from common import Row
 from wavessm import SequenceModel
-from wavessm.data import DataSet, Source, Tokens, baseline_scores, load
+from wavessm.data import DataSet, Ragged, Source, baseline_scores, load
 from wavessm.data.datasets.forecast import SETS, ForecastOptions
 from wavessm.errors import DataError
 from wavessm.training import evaluate_split, metrics, model_config, resolve, start_at_ridge
@@ -140,7 +140,7 @@ def classified(
     ]
 
 
-def counts(source: Tokens, symbols: int) -> np.ndarray:
+def counts(source: Ragged, symbols: int) -> np.ndarray:
     """How often each symbol comes in a case. (cases, symbols)"""
     case = torch.repeat_interleave(torch.arange(len(source)), source.lengths)
     first = torch.repeat_interleave(source.starts - (source.lengths.cumsum(0) - source.lengths), source.lengths)

@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Source, Windows
+from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Ragged, Source, Windows
 from wavessm.data.crops import Crops
 from wavessm.errors import OptionError, ShapeError
+from wavessm.training import TrainConfig
+from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
 from wavessm_lab.tasks.window_copy import WindowCopy, window_copying
 
 
@@ -229,3 +234,56 @@ def test_import_of_wavessm_needs_no_extra():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def signals(seed, cases, channels=2, longest=40):
+    """A ragged source and its cases one by one."""
+    rng = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (cases,), generator=rng)
+    parts = [torch.randn(int(n), channels, generator=rng) for n in lengths]
+    return Ragged(torch.cat(parts), lengths.cumsum(0) - lengths, lengths, torch.arange(cases)), parts
+
+
+def test_signals_are_filled_up_with_zeros_to_the_longest_of_their_own_batch():
+    source, parts = signals(0, 23)
+    for index in (torch.tensor([3, 17, 3]), torch.tensor([22])):
+        batch = source.take(index)
+        expected = torch.nn.utils.rnn.pad_sequence([parts[i] for i in index], batch_first=True)
+        assert torch.equal(batch.x, expected)
+        assert batch.lengths.tolist() == [len(parts[i]) for i in index]
+        assert torch.equal(batch.y, index)
+
+
+@given(cases=st.integers(1, 50), batch_size=st.integers(1, 9), seed=st.integers(0, 20))
+def test_evaluation_has_every_case_in_order_and_no_batch_much_larger_than_the_mean(cases, batch_size, seed):
+    source, parts = signals(seed, cases)
+    batches = list(EvalBatches(source, batch_size))
+    assert torch.cat([batch.y for batch in batches]).tolist() == list(range(cases))
+    mean = sum(map(len, parts)) / cases
+    for batch in batches:
+        assert len(batch.y) <= batch_size
+        assert len(batch.y) == 1 or batch.x.shape[0] * batch.x.shape[1] <= batch_size * mean
+
+
+def test_buckets_of_signals_have_like_lengths_and_are_filled_up_only_for_captured_steps():
+    source, _ = signals(1, 200, longest=1000)
+    config = TrainConfig(buckets=4, batch_size=10)
+    data = DataSet("x", source, source, source, DataInfo("multiclass", 2, 200, 1000))
+    plain, sorted_ = (as_trained(data, replace(config, buckets=n)).train for n in (1, 4))
+    widths = {n: [b.x.shape[1] for b in TrainBatches(s, 10, 0, 0, 20)] for n, s in ((1, plain), (4, sorted_))}
+    assert sum(widths[4]) < 0.8 * sum(widths[1])
+    assert sum(widths[4]) / 20 == pytest.approx(1000 * sorted_.mean_length(10), rel=0.1)
+    captured = as_trained(data, replace(config, cuda_graphs=True)).train
+    assert {b.x.shape[1] for b in TrainBatches(captured, 10, 0, 0, 20)} <= {*captured.widths}
+
+
+def test_crops_of_signals_lie_inside_their_recordings():
+    lengths = torch.tensor([3, 9, 30])
+    flat = torch.cat([100.0 * k + torch.arange(int(n)) for k, n in enumerate(lengths)])[:, None]
+    source = Crops(Ragged(flat, lengths.cumsum(0) - lengths, lengths, torch.arange(3)), length=5, seed=0)
+    for index in (torch.arange(3), torch.tensor([0])):
+        batch = source.take(index)
+        for x, n, case in zip(batch.x[..., 0], batch.lengths, index, strict=True):
+            assert n == min(5, lengths[case])
+            assert ((x[:n] >= 100 * case) & (x[:n] < 100 * case + lengths[case])).all()
+            assert (x[:n].diff() == 1).all()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import wavessm as ws
-from wavessm.data import Batch, Tokens, Windows
+from wavessm.data import Batch, Ragged, Windows
 from wavessm.training import graphs
 from wavessm.training.batches import TrainBatches, order
 from wavessm.training.graphs import Capture, CapturedStep
@@ -99,7 +99,7 @@ def sentences(cases, pairs=False, most=39):
     lengths = torch.randint(3, most + 1, (cases, 2) if pairs else (cases,), generator=generator)
     flat = torch.randint(3, 12, (int(lengths.sum()),), generator=generator)
     starts = (lengths.flatten().cumsum(0) - lengths.flatten()).view_as(lengths)
-    return Tokens(flat, starts, lengths, torch.arange(cases) % 2)
+    return Ragged(flat, starts, lengths, torch.arange(cases) % 2)
 
 
 def test_tokens_filled_up_to_the_longest_are_the_same_tokens():
@@ -140,7 +140,7 @@ def test_buckets_leave_little_to_fill_up():
     tokens = [16 * sum(widths_of(buckets, 0)) for buckets in (1, 8)]
     assert tokens[0] == steps * 16 * int(source.lengths.max())
     assert tokens[1] < 1.2 * int(source.lengths.sum())
-    assert source.in_buckets(8).mean_length() == pytest.approx(tokens[1] / tokens[0], rel=0.02)
+    assert source.in_buckets(8).mean_length(16) == pytest.approx(tokens[1] / tokens[0], rel=0.02)
     widths = [widths_of(8, seed) for seed in (0, 0, 1)]
     assert widths[0] == widths[1] != widths[2], "a function of the seed"
     assert sorted(widths[0]) != widths[0] != sorted(widths[0])[::-1], "batches of all widths come in turn"

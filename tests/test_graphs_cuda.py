@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import wavessm as ws
-from wavessm.data import Arrays, DataInfo, DataSet, Tokens, Windows
+from wavessm.data import Arrays, DataInfo, DataSet, Ragged, Windows
 from wavessm.training import TrainConfig, make_trainer, model_config, read_rows, train
 from wavessm.training.batches import TrainBatches
 from wavessm.training.dry_run import stepper
@@ -24,7 +24,7 @@ def sentences(cases, pairs):
     lengths = torch.randint(40, 300, (cases, 2) if pairs else (cases,), generator=generator)
     flat = torch.randint(3, 12, (int(lengths.sum()),), generator=generator)
     starts = (lengths.flatten().cumsum(0) - lengths.flatten()).view_as(lengths)
-    return Tokens(flat, starts, lengths, torch.arange(cases) % 2)
+    return Ragged(flat, starts, lengths, torch.arange(cases) % 2)
 
 
 def data_of(kind):

@@ -29,8 +29,8 @@ def test_steps_of_a_curriculum_count_by_their_length():
         WindowCopyOptions(length=128, windows=1, d_min=2, d_max=2, stages=stages, cases=4).load(0).train
         for stages in ("", "16:0.5,64:0.25")
     )
-    assert plain.mean_length() == 1
-    assert staged.mean_length() == pytest.approx(0.5 * 16 / 128 + 0.25 * 64 / 128 + 0.25)
+    assert plain.mean_length(8) == 1
+    assert staged.mean_length(8) == pytest.approx(0.5 * 16 / 128 + 0.25 * 64 / 128 + 0.25)
 
 
 def test_dry_run_prints_a_line_and_writes_nothing(tmp_path, monkeypatch, capsys):

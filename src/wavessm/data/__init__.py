@@ -17,7 +17,7 @@ _PLACES = {
     "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
     "published": ("Fetched", "Finding", "Published", "Row", "check_set", "fetch_set", "list_sets"),
-    "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Source", "Tokens", "Windows"),
+    "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Ragged", "Source", "Windows"),
     "windows": ("Series",),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -1,4 +1,4 @@
-"""From labelled cases to a data set: reading recordings, the split where none is given, classes, scaling, padding.
+"""From labelled cases to a data set: reading recordings, the split where none is given, classes, scaling.
 
 Place in the pipeline: `datasets/arrays.py`, `wav.py` and `wfdb.py` list cases; `files.py` reads them.
 """
@@ -31,7 +31,7 @@ _GOLDEN = 0.6180339887498949
 class Cases:
     """Raw cases with their targets, and what the files told about them."""
 
-    values: np.ndarray  # (cases, length, channels) float32, zero beyond a case's length
+    values: np.ndarray  # (samples, channels) float32, the cases one after another
     lengths: np.ndarray  # (cases,) int64
     targets: np.ndarray  # (cases,) or (cases, k)
     part: np.ndarray  # (cases,) of "train", "val", "test"; or "" of all, where no parts are given
@@ -41,27 +41,42 @@ class Cases:
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # other fields of `DataInfo`
 
+    @property
+    def starts(self) -> np.ndarray:
+        """First row of each case (cases,) int64."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def samples(self, rows: np.ndarray) -> np.ndarray:
+        """Samples (samples, channels) of some cases."""
+        return np.concatenate(
+            [self.values[at : at + n] for at, n in zip(self.starts[rows], self.lengths[rows], strict=True)]
+        )
+
 
 def make_set(name: str, cases: Cases) -> DataSet:
     """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
     import torch
 
-    from wavessm.data.source import Arrays
+    from wavessm.data.source import Arrays, Ragged
 
     _check_targets(cases)
     rows = split(cases)
     targets, classes, target_scale = _encode(cases, rows)
     mean, std = _channel_scale(cases, rows["train"])
-    values = (cases.values - mean) / std
-    padded = np.arange(values.shape[1]) >= cases.lengths[:, None]
-    values[padded] = 0.0
-    lengths = torch.from_numpy(cases.lengths) if padded.any() else None
-    x, y = torch.from_numpy(values.astype(np.float32, copy=False)), torch.from_numpy(targets)
-    train, val, test = (Arrays(x[i], y[i], None if lengths is None else lengths[i]) for i in rows.values())
     scale = (tuple(mean.tolist()), tuple(std.tolist()))
-    d_output = len(classes) or y.shape[1]
-    info = DataInfo(cases.kind, x.shape[2], d_output, x.shape[1], classes, scale=scale, target_scale=target_scale,
-                    **cases.about)  # fmt: skip
+    longest, channels = int(cases.lengths.max()), cases.values.shape[1]
+    info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes, scale=scale,
+                    target_scale=target_scale, **cases.about)  # fmt: skip
+    y, lengths = torch.from_numpy(targets), torch.from_numpy(cases.lengths)
+    scaled = dataclasses.replace(cases, values=info.standardise(torch.from_numpy(cases.values)).numpy())
+
+    def part(rows: np.ndarray) -> Arrays | Ragged:
+        x, own = torch.from_numpy(scaled.samples(rows)), lengths[rows]
+        if int(cases.lengths.min()) == longest:
+            return Arrays(x.view(-1, longest, channels), y[rows])
+        return Ragged(x, own.cumsum(0) - own, own, y[rows])
+
+    train, val, test = map(part, rows.values())
     return DataSet(name, train, val, test, info)
 
 
@@ -172,16 +187,15 @@ def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tupl
 
 def _channel_scale(cases: Cases, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (channels,) float32 over true samples of the training cases; NaN is refused."""
-    finite = np.isfinite(cases.values)
-    if not finite.all():
-        case, step, channel = (int(i) for i in np.argwhere(~finite)[0])
-        raise DataError(f"{cases.name(case)}: NaN (or infinity) at step {step}, channel {channel} "
-                        f"({(~finite).sum()} in all); fill it or leave the case out.")  # fmt: skip
+    if (odd := np.argwhere(~np.isfinite(cases.values))).size:
+        row, channel = (int(i) for i in odd[0])
+        case = int(np.searchsorted(cases.starts, row, side="right")) - 1
+        raise DataError(f"{cases.name(case)}: NaN (or infinity) at step {row - cases.starts[case]}, channel {channel} "
+                        f"({len(odd)} in all); fill it or leave the case out.")  # fmt: skip
     count = int(cases.lengths[train].sum())
-    inside = np.arange(cases.values.shape[1]) < cases.lengths[:, None]
     chunks = np.array_split(train, max(1, train.size // 256))
-    mean = sum(cases.values[rows][inside[rows]].sum(axis=0, dtype=np.float64) for rows in chunks) / count
-    std = np.sqrt(sum(((cases.values[rows][inside[rows]] - mean) ** 2).sum(axis=0) for rows in chunks) / count)
+    mean = sum(cases.samples(rows).sum(axis=0, dtype=np.float64) for rows in chunks) / count
+    std = np.sqrt(sum(((cases.samples(rows) - mean) ** 2).sum(axis=0) for rows in chunks) / count)
     for flat in np.flatnonzero(std <= 1e-7 * np.abs(mean)):  # float32 knows no finer difference
         raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in all training cases; leave it "
                         "out.")  # fmt: skip
@@ -202,13 +216,13 @@ class Recordings(NamedTuple):
 def load_recordings(
     name: str, listed: Recordings, files: list[Path], read: Callable[[Path], Signal], skip_bad: bool
 ) -> DataSet:
-    """Read recordings once, pad them to the longest, cache them and make a set of them.
+    """Read recordings once, cache them and make a set of them.
 
     `files` are all that `read` opens. What cannot be read raises `DataError`; with `skip_bad` it is left out and listed
     in `info.skipped`.
     """
     folder = listed.folder
-    prepared = cached(name, folder, files, {"names": listed.files}, lambda: _read_all(listed, read))
+    prepared = cached(name, folder, files, {"names": listed.files, "flat": True}, lambda: _read_all(listed, read))
     skipped = prepared.bad_files(skip_bad, str(folder))
     good = np.array([file not in skipped for file in listed.files])
     names = np.array(listed.files)[good]
@@ -228,8 +242,8 @@ def load_recordings(
 
 
 def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
-    """Every sound file, padded: values (cases, length, channels), lengths (cases,). The most common format is that of
-    the set; files that differ count as bad.
+    """Every sound file: values (samples, channels) one after another, lengths (cases,). The most common format is that
+    of the set; files that differ count as bad.
     """
     signals: dict[str, Signal] = {}
     bad: dict[str, str] = {}
@@ -249,9 +263,7 @@ def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
             del signals[file]
     one = next(iter(signals.values()))
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)
-    values = np.zeros((len(signals), int(lengths.max()), one.values.shape[1]), np.float32)
-    for row, signal in zip(values, signals.values(), strict=True):
-        row[: len(signal.values)] = signal.values
+    values = np.concatenate([signal.values for signal in signals.values()])
     about = {"sampling_rate": one.sampling_rate, "channels": one.channels, "units": one.units}
     return Prepared({"values": values, "lengths": lengths}, {"bad": bad, "about": about})
 

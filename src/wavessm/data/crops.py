@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from wavessm.data.source import Arrays, Batch, DataSet, Source
+from wavessm.data.source import Arrays, Batch, DataSet, Ragged, Source
 from wavessm.errors import OptionError
 
 Draw = Callable[[int, torch.Generator], Batch]
@@ -112,7 +112,7 @@ class Staged(Generated):
     def length_at(self, done: float) -> float:
         return self._stage(done).length / self.stages[-1].length
 
-    def mean_length(self) -> float:
+    def mean_length(self, batch_size: int) -> float:
         *shorter, last = self.stages
         rest = 1 - sum(stage.share for stage in shorter)
         return rest + sum(stage.share * stage.length for stage in shorter) / last.length
@@ -127,8 +127,8 @@ class Crops(RandomSource):
     (3, True)
     """
 
-    def __init__(self, source: Arrays, length: int, seed: int) -> None:
-        longest = source.x.shape[1]
+    def __init__(self, source: Arrays | Ragged, length: int, seed: int) -> None:
+        longest = source.x.shape[1] if isinstance(source, Arrays) else int(source.sizes.max())
         if not 1 <= length <= longest:
             raise OptionError(f"crop: {length} samples, but recordings have {longest}; take 1 to {longest}.")
         super().__init__(seed, source.device)
@@ -147,7 +147,7 @@ class Crops(RandomSource):
             chance = torch.rand(cases, dtype=torch.float64, generator=self.generator, device=self.device)
             starts = (chance * room).long()[:, None]
             batch = batch._replace(lengths=batch.lengths.clamp(max=self.length))
-        steps = starts + torch.arange(self.length, device=self.device)
+        steps = starts + torch.arange(min(self.length, longest), device=self.device)
         return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, channels)))
 
     def to(self, device: torch.device | str) -> Self:
@@ -159,6 +159,6 @@ class Crops(RandomSource):
 def cropped(data: DataSet, seconds: float, seed: int) -> DataSet:
     """Return a set whose training recordings are cut to crops of this many seconds."""
     rate = data.info.sampling_rate
-    if rate is None or not isinstance(data.train, Arrays):
+    if rate is None or not isinstance(data.train, Arrays | Ragged):
         raise OptionError("crop: these data have no sampling rate or are no recordings; leave it out.")
     return dataclasses.replace(data, train=Crops(data.train, round(seconds * rate), seed))

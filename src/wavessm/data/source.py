@@ -70,9 +70,17 @@ class Source:
         """Return the relative batch length at training progress `done` (1.0 = longest)."""
         return 1.0
 
-    def mean_length(self) -> float:
+    def mean_length(self, batch_size: int) -> float:
         """Return the mean relative batch length of a training (1.0 = longest)."""
         return 1.0
+
+    def split(self, index: Tensor, batch_size: int) -> list[Tensor]:
+        """Cut cases into batches for evaluation, in their order."""
+        return list(index.split(batch_size))
+
+    def widest(self, count: int) -> Tensor:
+        """Return the cases (count,) of the batch that takes the most memory."""
+        return torch.arange(count) % len(self)
 
     def get_state(self) -> Tensor | None:
         """Return the generator's state for a checkpoint; None where nothing is drawn."""
@@ -164,19 +172,20 @@ class Windows(Source):
         return Batch(values[:, : self.context], y, marks=marks)
 
 
-class Tokens(Source):
-    """Cases as parts of one long row of tokens.
+class Ragged(Source):
+    """Cases of unequal length as parts of one long row: of tokens, or of samples of a signal.
 
-    A batch has x (batch, longest) long, or (batch, 2, longest), filled up with the padding token, and its lengths. With
-    `widths` (`in_buckets`) it is filled up to the next of them, and `arrange` puts cases of like length into one batch.
+    A batch has x (batch, longest, channels), for tokens (batch, longest) long or (batch, 2, longest) for pairs of them,
+    filled up with zeros (the padding token) to its own longest case, and its lengths. After `in_buckets`, `arrange`
+    puts cases of like length into one batch.
 
     Args:
-        flat: (tokens,) whole numbers.
+        flat: (tokens,) whole numbers, or (samples, channels) float.
         starts: (cases,) long, or (cases, 2) for pairs.
         lengths: the same.
-        y: (cases,) long.
+        y: (cases, …).
 
-    >>> source = Tokens(torch.tensor([5, 6, 7, 8, 2]), torch.tensor([0, 2]), torch.tensor([2, 3]), torch.tensor([0, 1]))
+    >>> source = Ragged(torch.tensor([5, 6, 7, 8, 2]), torch.tensor([0, 2]), torch.tensor([2, 3]), torch.tensor([0, 1]))
     >>> source.take(torch.tensor([0, 1])).x.tolist()
     [[5, 6, 0], [7, 8, 2]]
     """
@@ -187,6 +196,7 @@ class Tokens(Source):
         self.flat, self.starts, self.lengths, self.y = flat, starts, lengths, y
         self.sizes = lengths.cpu().flatten(1).amax(1) if lengths.dim() > 1 else lengths.cpu()  # (cases,)
         self.widths: tuple[int, ...] = ()
+        self.filled = True  # batches up to their width, not to their longest case
 
     def __len__(self) -> int:
         return len(self.y)
@@ -196,29 +206,39 @@ class Tokens(Source):
         index = index.to(self.device, non_blocking=True)
         lengths = self.lengths[index]
         at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
-        x = self.flat[at].long().masked_fill_(steps >= lengths[..., None], PAD)
+        x, padded = self.flat[at], steps >= lengths[..., None]
+        x = x.masked_fill_(padded[..., None], 0) if self.is_signal else x.long().masked_fill_(padded, PAD)
         return Batch(x, self.y[index], lengths)
 
+    @property
+    def is_signal(self) -> bool:
+        """Whether the cases are signals, not tokens."""
+        return self.flat.dim() == 2
+
     def _width(self, index: Tensor) -> int:
-        if len(self.widths) == 1:
+        if len(self.widths) == 1 and self.filled:
             return self.widths[0]
         longest = int(self.sizes[index.cpu()].max())
-        return next((width for width in self.widths if width >= longest), longest)
+        return next((width for width in self.widths if width >= longest and self.filled), longest)
 
-    def rows(self, index: Tensor) -> Tokens:
+    def rows(self, index: Tensor) -> Ragged:
         """Return the cases `index` (cases,) long as a source of their own."""
-        return Tokens(self.flat, self.starts[index], self.lengths[index], self.y[index])
+        return Ragged(self.flat, self.starts[index], self.lengths[index], self.y[index])
 
-    def in_buckets(self, count: int) -> Tokens:
-        """Return the same cases, batches filled up to one of at most `count` widths, the same number of cases to each.
+    def in_buckets(self, count: int, filled: bool = True) -> Ragged:
+        """Return the same cases, batches of like lengths in at most `count` buckets, the same number of cases to each.
 
-        With one, every batch is as wide as the longest case: fixed shapes, and no length is read.
+        Args:
+            count: of buckets. With one, `filled`, every batch is as wide as the longest case: fixed shapes, and no
+                length is read.
+            filled: fill batches up to the width of their bucket; else to their own longest case.
         """
         shares = torch.arange(1, count + 1, dtype=torch.float64) / count
         quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
         rounded = (quantiles + _STEP - 1) // _STEP * _STEP
         sorted_ = copy.copy(self)
         sorted_.widths = tuple(sorted(set(rounded.clamp(max=int(self.sizes.max())).tolist())))
+        sorted_.filled = filled
         return sorted_
 
     def arrange(self, order: Tensor, batch_size: int) -> Tensor:
@@ -235,8 +255,22 @@ class Tokens(Source):
         batches = together[: whole * batch_size].view(whole, batch_size)[order[:whole].argsort()]
         return torch.cat([batches.flatten(), together[whole * batch_size :]])
 
-    def mean_length(self) -> float:
-        if len(self.widths) < 2:
-            return 1.0
-        widths = torch.tensor(self.widths)
-        return float(widths[torch.searchsorted(widths, self.sizes)].double().mean()) / self.widths[-1]
+    def split(self, index: Tensor, batch_size: int) -> list[Tensor]:
+        """Cut in order, with at most `batch_size` times the mean length of padded steps in a batch."""
+        parts, first, room = [], 0, batch_size * float(self.sizes.double().mean())
+        sizes = self.sizes[index.cpu()].tolist()
+        widest = 0
+        for at, size in enumerate(sizes):
+            widest = max(widest, size)
+            if at > first and ((at + 1 - first) * widest > room or at - first == batch_size):
+                parts.append(index[first:at])
+                first, widest = at, size
+        return [*parts, index[first:]]
+
+    def widest(self, count: int) -> Tensor:
+        return self.sizes.argsort(descending=True)[torch.arange(count) % len(self)]
+
+    def mean_length(self, batch_size: int) -> float:
+        order = self.arrange(torch.randperm(len(self), generator=torch.Generator().manual_seed(0)), batch_size)
+        widths = [self._width(part) for part in order.split(batch_size)]
+        return sum(widths) / len(widths) / self._width(self.widest(batch_size))

@@ -95,7 +95,7 @@ class TokenOptions(PublishedOptions):
         options = {name: value for name, value in vars(self).items() if name in ("max_length", "min_count")}
         prepared = cached(self.name, folder, paths.values(), options, lambda: self._prepare(paths))
         sources = {
-            part: source.Tokens(*(torch.from_numpy(prepared.arrays[f"{field}_{part}"]) for field in _FIELDS))
+            part: source.Ragged(*(torch.from_numpy(prepared.arrays[f"{field}_{part}"]) for field in _FIELDS))
             for part in paths
         }
         symbols = tuple(prepared.notes["symbols"])

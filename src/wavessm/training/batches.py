@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.data.crops import cropped
-from wavessm.data.source import Batch, DataSet, Source, Tokens
+from wavessm.data.source import Batch, DataSet, Ragged, Source
 from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo
 
@@ -88,17 +88,19 @@ class EvalBatches:
     def __iter__(self) -> Iterator[Batch]:
         index = torch.arange(len(self.source), device=self.source.device)
         own = index[self.dist.part(len(index))]
-        for part in (own if len(own) else index[:1]).split(self.batch_size):
+        for part in self.source.split(own if len(own) else index[:1], self.batch_size):
             yield self.source.take(part)
 
 
 def as_trained(data: DataSet, config: TrainConfig) -> DataSet:
     """Return the set with its training split cropped and sorted into buckets as the config asks.
 
-    A captured step needs fixed shapes, so there tokens have a bucket even if it is the only one.
+    A captured step needs fixed shapes, so there a batch is filled up to a bucket even if it is the only one, as batches
+    of tokens are in any case.
     """
     if config.crop:
         data = cropped(data, config.crop, config.seed)
-    if isinstance(data.train, Tokens) and (config.cuda_graphs or config.buckets > 1):
-        data = replace(data, train=data.train.in_buckets(config.buckets))
+    if isinstance(data.train, Ragged) and (config.cuda_graphs or config.buckets > 1):
+        filled = config.cuda_graphs or not data.train.is_signal
+        data = replace(data, train=data.train.in_buckets(config.buckets, filled))
     return data

@@ -17,9 +17,9 @@ from wavessm.data import get_task
 from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
-from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
+from wavessm.training.batches import EvalBatches, TrainBatches
 from wavessm.training.config import TrainConfig, model_config
-from wavessm.training.run import make_trainer, pick_device
+from wavessm.training.run import make_trainer, matmul_precision, pick_device
 
 CUDA_CONTEXT = 600 * 2**20
 """Bytes that a process takes on a GPU besides its tensors."""
@@ -47,10 +47,12 @@ def estimate_run(task: str, options: dict[str, Any], model: ModelConfig, config:
     data = get_task(task).with_options(options).load(config.seed).to(device)
     torch.manual_seed(config.seed)
     network = SequenceModel(model_config(task, model, data.info, config.precision)).to(device)
-    step = stepper(network, data, config)
+    trainer = make_trainer(network, data, config)
+    source = trainer.objective.source
     for _ in range(2):  # the first one warms up
         began = time.perf_counter()
-        step()
+        with matmul_precision(config.precision):
+            trainer.advance(source.take(source.widest(config.batch_size)))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - began
@@ -60,7 +62,7 @@ def estimate_run(task: str, options: dict[str, Any], model: ModelConfig, config:
     return RunEstimate(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         steps=config.plan(len(data.train)).total_steps,
-        step_seconds=seconds * as_trained(data, config).train.mean_length(),  # timed on the longest
+        step_seconds=seconds * source.mean_length(config.batch_size),  # timed on the longest
         memory=torch.cuda.max_memory_reserved(device) + CUDA_CONTEXT if device.type == "cuda" else _peak(),
     )
 

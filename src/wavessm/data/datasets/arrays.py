@@ -55,6 +55,7 @@ class ArraysOptions(OwnOptions):
 
         X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
         kind = self.kind or guess_kind(main[1])
+        X = X[np.arange(X.shape[1]) < lengths[:, None]] if lengths.min() < X.shape[1] else X.reshape(-1, X.shape[2])
         return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder), kind))
 
     def files(self) -> list[Path]:
