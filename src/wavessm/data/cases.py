@@ -53,6 +53,12 @@ class Cases:
         )
 
 
+def without_padding(X: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the samples (samples, channels) of padded cases X (cases, length, channels), one case after another."""
+    whole = int(lengths.min()) == X.shape[1]
+    return X.reshape(-1, X.shape[2]) if whole else X[np.arange(X.shape[1]) < lengths[:, None]]
+
+
 def make_set(name: str, cases: Cases) -> DataSet:
     """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
     import torch

@@ -16,14 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wavessm.data.source import DataInfo, DataSet, Source, Windows
+from wavessm.data.source import DataInfo, DataSet, Windows
 from wavessm.errors import OptionError
 from wavessm.features import Calibration, FeatureConfig, FeatureModel, FeatureStream, Ridge, SignalFeatures
 from wavessm.features.line import Part, context_for, default_members, fit_line, season_steps
 from wavessm.training.config import TrainConfig
-
-CASES = 4096
-"""Cases of a split that are gathered at once."""
 
 
 class FeatureNet(nn.Module):
@@ -206,17 +203,9 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device) -> Clos
     """Fit a model to the training split of data on the CPU."""
     if config.method == "linear":
         return _fit_line(data)
-    x, y, lengths = _gather(data.train)
+    x, y, lengths, *_ = data.train.take(torch.arange(len(data.train)))
     bank = FeatureConfig(n_features=config.n_features, stretches=config.stretches)
     return FeatureNet(FeatureModel.fit(x, y, data.info.kind, lengths, None, bank, config.seed, device))
-
-
-def _gather(source: Source) -> tuple[Tensor, Tensor, Tensor | None]:
-    """All cases of a split: x, y and lengths."""
-    parts = [source.take(index) for index in torch.arange(len(source)).split(CASES)]
-    lengths = [part.lengths for part in parts if part.lengths is not None]
-    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return x, y, torch.cat(lengths) if lengths else None
 
 
 def _fit_line(data: DataSet) -> LineModel:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from wavessm.data.cases import Cases, guess_kind, make_set
+from wavessm.data.cases import Cases, guess_kind, make_set, without_padding
 from wavessm.data.files import read_npy, to_float32
 from wavessm.data.info import DataSet
 from wavessm.data.task import OwnOptions, Recipe, Task
@@ -55,8 +55,7 @@ class ArraysOptions(OwnOptions):
 
         X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
         kind = self.kind or guess_kind(main[1])
-        X = X[np.arange(X.shape[1]) < lengths[:, None]] if lengths.min() < X.shape[1] else X.reshape(-1, X.shape[2])
-        return make_set("arrays", Cases(X, lengths, y, part_of, name, str(folder), kind))
+        return make_set("arrays", Cases(without_padding(X, lengths), lengths, y, part_of, name, str(folder), kind))
 
     def files(self) -> list[Path]:
         return [self.place() / f"{name}{part}.npy" for name in ("X", "y", "lengths") for part in ("", "_val", "_test")]

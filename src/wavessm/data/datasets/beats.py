@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached
-from wavessm.data.cases import FRACTIONS, Cases, make_set
+from wavessm.data.cases import FRACTIONS, Cases, make_set, without_padding
 from wavessm.data.events import RR, Events, cut_windows, pick_leads, read_beats, read_events
 from wavessm.data.files import Signal, align, inside, read_record, record_files
 from wavessm.data.info import DataSet, tuples
@@ -90,7 +90,8 @@ class BeatsOptions(OwnOptions):
 
         about = {"skipped": skipped, **{name: tuples(value) for name, value in notes["about"].items()}}
         part = self._split(record, labels)
-        cases = Cases(arrays["values"], arrays["lengths"], labels, part, name, str(folder), "multiclass", about=about)
+        values = without_padding(arrays["values"], arrays["lengths"])
+        cases = Cases(values, arrays["lengths"], labels, part, name, str(folder), "multiclass", about=about)
         return make_set("beats", cases)
 
     def files(self) -> list[Path]:
