@@ -9,7 +9,8 @@ import torch
 
 from wavessm.cli import main
 from wavessm.data import load
-from wavessm.errors import DataError, import_extra
+from wavessm.errors import DataError, OptionError, import_extra
+from wavessm.training import Run, predict_events
 
 wfdb = import_extra("wfdb", "tests")
 RATE, SECONDS = 360, 20
@@ -207,3 +208,76 @@ def test_the_command_line_trains_on_beats(mitbih, tmp_path, capsys):
     assert main(["evaluate", str(run)]) == 0
     assert main(["train", "beats", str(tmp_path / "nowhere"), "--steps", "1", *SMALL]) == 2
     assert capsys.readouterr().err.strip().endswith("no such folder; expected one with WFDB records.")
+
+
+# -- predictions over a record ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(mitbih, tmp_path):
+    """A run of a few steps on windows of 0.2 s, so that its outputs differ along a record."""
+    run = tmp_path / "trained"
+    given = ["--before", "0.1", "--after", "0.1", "--steps", "12", "--lr", "0.05", "--batch-size", "32"]
+    assert main(["train", "beats", str(mitbih), "--out", str(run), *given, *SMALL]) == 0
+    return Run.read(run)
+
+
+def probabilities(run, windows):
+    """Of windows (windows, length) in millivolts."""
+    x = run.info.standardise(torch.tensor(np.asarray(windows), dtype=torch.float32)[..., None])
+    with torch.no_grad():
+        return torch.softmax(run.load_model()(x), dim=1).numpy()
+
+
+def test_annotated_beats_have_a_row_each(mitbih, trained, tmp_path, capsys):
+    out, figure = tmp_path / "beats.csv", tmp_path / "beats.png"
+    command = ["predict", str(trained.folder), str(mitbih / "114.hea"), "--events", "--out", str(out)]
+    assert main([*command, "--plot", str(figure)]) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    wanted = list(expected(mitbih, "114", "MLII", 36, 36))
+    assert [row["annotated"] for row in rows] == [label for label, _ in wanted]
+    found = np.array([[float(row[name]) for name in trained.info.classes] for row in rows])
+    np.testing.assert_allclose(found, probabilities(trained, [window for _, window in wanted]), atol=1e-4)
+    assert [row["prediction"] for row in rows] == [trained.info.classes[k] for k in found.argmax(axis=1)]
+    beats = wfdb.rdann(str(mitbih / "114"), "atr").sample[1:]
+    np.testing.assert_allclose([float(row["time"]) for row in rows], beats / RATE, atol=6e-4)
+    assert figure.stat().st_size > 10_000
+    assert main(["predict", str(trained.folder), str(mitbih / "114.hea"), "--events", "--out",
+                 str(mitbih / "114.atr")]) == 2  # fmt: skip
+    assert "would be overwritten" in capsys.readouterr().err
+
+
+def test_overlapping_windows_are_averaged_into_a_track(mitbih, trained):
+    """Against a mean over the windows of every single sample; 0.07 s does not divide the record."""
+    length, step = 72, round(0.07 * RATE)
+    signal = wfdb.rdrecord(str(mitbih / "100")).p_signal[:, 0]
+    starts = sorted({*range(0, len(signal) - length + 1, step), len(signal) - length})
+    sums, counts = np.zeros((len(signal), 3)), np.zeros(len(signal))
+    for start, row in zip(starts, probabilities(trained, [signal[a : a + length] for a in starts]), strict=True):
+        sums[start : start + length] += row
+        counts[start : start + length] += 1
+    mean = sums / counts[:, None]
+    track = predict_events(trained, mitbih / "100.hea", stride=0.07)
+    assert len(track) > 1, "a model that always says the same would show nothing"
+    assert (track[0]["start"], track[-1]["end"]) == ("0.000", "20.000")
+    for row, following in zip(track, [*track[1:], {"start": "20.000", "prediction": ""}], strict=True):
+        assert row["end"] == following["start"]
+        assert row["prediction"] != following["prediction"]
+        a, b = (round(float(row[name]) * RATE) for name in ("start", "end"))
+        assert {trained.info.classes[k] for k in mean[a:b].argmax(axis=1)} == {row["prediction"]}
+        assert row["score"] == pytest.approx(mean[a:b, trained.info.classes.index(row["prediction"])].mean(), abs=1e-5)
+    (mitbih / "100.atr").unlink()
+    assert predict_events(trained, mitbih / "100.hea", stride=0.05) == predict_events(trained, mitbih / "100.hea")
+
+
+def test_records_that_cannot_be_predicted_are_one_line(mitbih, trained, tmp_path, capsys):
+    write(tmp_path, "other", leads=("V5",))
+    with pytest.raises(DataError, match="no lead 'MLII'; it has V5"):
+        predict_events(trained, tmp_path / "other.hea")
+    with pytest.raises(DataError, match=r"20 s, windows of 0\.2 s every 9 s; expected"):
+        predict_events(trained, mitbih / "100.hea", stride=9.0)
+    with pytest.raises(OptionError, match="stride"):
+        predict_events(trained, mitbih / "100.hea", stride=-1.0)
+    for words in (["--events"], ["-", "--events"], [str(mitbih / "100.hea"), "--stride", "1"]):
+        assert main(["predict", str(trained.folder), *words]) == 2
+        assert "--events and --stride read whole records" in capsys.readouterr().err

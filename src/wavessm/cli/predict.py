@@ -30,6 +30,10 @@ class PredictOptions:
     """Samples between predictions on a stream; default a tenth of a second, or one sample."""
     rate: float = 1.0
     """On a stream: 2 if its sampling rate is half that of training."""
+    events: bool = False
+    """Of long records: a row for each annotated beat, or events with times from overlapping windows."""
+    stride: float | None = None
+    """With --events: seconds between overlapping windows, where beats are not to be read from annotations."""
     out: str = "-"
     """CSV file; - is standard output."""
     plot: Path | None = None
@@ -40,6 +44,7 @@ def main(arguments: list[str]) -> int:
     """Run `wavessm predict`; returns the exit status."""
     given = parse(PredictOptions, arguments, "wavessm predict")
     from wavessm.training import Run, draw_predictions, predict_files, predict_stream, read_context, write_rows
+    from wavessm.training.events import draw_events, predict_events
 
     run = Run.read(given.run)
     streams = given.follow is not None or given.files == ("-",)
@@ -49,17 +54,24 @@ def main(arguments: list[str]) -> int:
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
     if given.follow is None and given.idle != math.inf:
         raise OptionError("--idle goes with --follow FILE; leave it out.")
+    if (streams or not given.files) if given.events else given.stride is not None:
+        raise OptionError("--events and --stride read whole records: predict RUN RECORD.hea --events [--stride 0.1].")
     _check_outputs(given)
     paths = [Path(name) for name in given.files]
     if streams:
         source = given.follow or iter(sys.stdin.readline, "")
         groups = predict_stream(run, source, given.chunk, given.rate, given.idle)
+    elif given.events:
+        groups = ([{"file": str(path), **row} for row in predict_events(run, path, given.stride)] for path in paths)
     else:
         groups = iter([predict_files(run, paths)])
     count, rows = write_rows(run.info, groups, given.out, collect=given.plot is not None)
     if given.out != "-":
         print(f"{count} rows: {given.out}", file=sys.stderr)
-    if given.plot is not None and rows:
+    if given.plot is not None and given.events:
+        draw_events(run, paths[-1], [row for row in rows if row["file"] == str(paths[-1])], given.plot)
+        print(f"figure: {given.plot}", file=sys.stderr)
+    elif given.plot is not None and rows:
         context = None if streams or run.info.kind != "forecast" else read_context(run, paths[-1])
         draw_predictions(run.info, rows, given.plot, context)
         print(f"figure: {given.plot}", file=sys.stderr)
@@ -76,7 +88,7 @@ def _check_outputs(given: PredictOptions) -> None:
             raise OptionError(f"plot is {given.plot}; expected a file that ends in .png, .pdf or .svg.")
     names = [str(given.follow)] if given.follow else list(given.files)
     records = [name.removesuffix(".hea").removesuffix(".dat") for name in names]  # of WFDB: two files each
-    read = {Path(f"{name}{end}").resolve() for name, end in itertools.product(records, ("", ".hea", ".dat"))}
+    read = {Path(f"{name}{end}").resolve() for name, end in itertools.product(records, ("", ".hea", ".dat", ".atr"))}
     for name, path in (("out", Path(given.out)), ("plot", given.plot)):
         if path is not None and str(path) != "-" and path.resolve() in read:
             raise OptionError(f"{name} is {path}, a file to predict; give another, it would be overwritten.")

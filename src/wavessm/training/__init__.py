@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wavessm.training.direct import start_at_ridge
     from wavessm.training.dry_run import estimate_run
     from wavessm.training.evaluate import decimate, evaluate_run, evaluate_split, low_pass
+    from wavessm.training.events import draw_events, predict_events
     from wavessm.training.loop import History, Objective, Trainer
     from wavessm.training.metrics import SELECTION, auroc
     from wavessm.training.predict import draw_predictions, future_dates, predict_files, read_context, write_rows
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SELECTION", "DivergedError", "History", "Interrupted", "Objective", "Plan", "Progress", "Run", "RunError",
-    "TrainConfig", "Trainer", "auroc", "changed_name", "decimate", "draw_predictions", "estimate_run", "evaluate_run",
-    "evaluate_split", "follow_wav", "future_dates", "low_pass", "make_trainer", "model_config", "pick_device",
-    "predict_files", "predict_stream", "read_context", "read_rows", "resolve", "resume", "resume_command",
-    "start_at_ridge", "train", "wav_rate", "write_rows",
+    "TrainConfig", "Trainer", "auroc", "changed_name", "decimate", "draw_events", "draw_predictions", "estimate_run",
+    "evaluate_run", "evaluate_split", "follow_wav", "future_dates", "low_pass", "make_trainer", "model_config",
+    "pick_device", "predict_events", "predict_files", "predict_stream", "read_context", "read_rows", "resolve",
+    "resume", "resume_command", "start_at_ridge", "train", "wav_rate", "write_rows",
 ]  # fmt: skip
-_MODULES = ("config", "checkpoint", "progress", "metrics", "direct", "loop", "run", "evaluate", "predict", "stream",
-            "dry_run")  # fmt: skip
+_MODULES = (
+    "config", "checkpoint", "progress", "metrics", "direct", "loop", "run", "evaluate", "predict", "events", "stream",
+    "dry_run",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

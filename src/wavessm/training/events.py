@@ -1,0 +1,121 @@
+"""Events in a long record: the class of each annotated beat, or overlapping windows merged into a track with times.
+
+`predict.py` gives one prediction for a whole recording; the windows are those of `data/events.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from wavessm.data.datasets.beats import BeatsOptions
+from wavessm.data.events import RR, cut_windows, pick_leads, read_beats, resample
+from wavessm.data.files import Signal, align, read_signal
+from wavessm.errors import DataError, OptionError, check_positive
+from wavessm.training.predict import Row, check_values, decode
+from wavessm.training.record import pyplot, save_figure
+from wavessm.training.run import Run
+
+
+def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Row]:
+    """Predict the events of a long record with the best model of a run.
+
+    Args:
+        run: of a classifier.
+        path: the record; one of WFDB with its suffix .hea or .dat.
+        stride: seconds between overlapping windows; None takes the annotated beats where the run was trained on beats
+            and the annotation file is there, else a quarter of a window.
+
+    Returns:
+        One row for each beat (time, annotated, prediction, a probability for each class), or for each event of the
+        track (start, end, prediction, score: the mean probability). Times are seconds, with three decimals.
+    """
+    info, options = run.info, run.options
+    if info.kind != "multiclass" or info.symbols or info.step_scale:
+        raise OptionError(f"predict: --events needs a classifier of signals; {run.task} is none, leave it out.")
+    if stride is not None:
+        check_positive(stride, "stride")
+    signal, beats = _read(run, path), options if isinstance(options, BeatsOptions) and not options.events else None
+    rate, record = signal.sampling_rate or 1.0, path.with_suffix("")
+    annotated = beats and stride is None and Path(f"{record}.{beats.annotations}").exists()
+    if beats and annotated:
+        events, _ = read_beats(record, beats.annotations, rate)
+        target = info.sampling_rate or rate
+        windows, events = cut_windows(signal, events, beats.before, beats.after, target, beats.rr, path)
+        if not windows:
+            raise DataError(f"{record}.{beats.annotations}: no beat with a whole window around it.")
+        rows = _outputs(run, windows)
+        return [
+            {"time": f"{time:.3f}", "annotated": label, **decode(info, output)}
+            for time, label, output in zip(events.start, events.labels, rows, strict=True)
+        ]
+    if info.channels[-2:] == RR:
+        raise OptionError("predict: the model reads distances of beats (--rr), so it needs their annotation file.")
+    return _track(run, resample(signal, info.sampling_rate or rate), stride, path)
+
+
+def _read(run: Run, path: Path) -> Signal:
+    """A record with the leads and in the units of training, at its own sampling rate."""
+    info, signal = run.info, read_signal(path)
+    channels = tuple(name for name in info.channels if name not in RR)
+    leads = channels or tuple(filter(None, getattr(run.options, "leads", "").split(",")))
+    if leads and signal.channels:
+        signal = pick_leads(signal, leads, path)
+    values = align(signal, channels, info.units[: signal.values.shape[1]], path)
+    return Signal(values, signal.sampling_rate or info.sampling_rate or 1.0)
+
+
+@torch.no_grad()
+def _outputs(run: Run, windows: list[np.ndarray]) -> torch.Tensor:
+    """Outputs (windows, classes) of the best model for windows of one length."""
+    info, model = run.info, run.load_model()
+    check_values(info, np.concatenate(windows), run.task)
+    batches = (np.stack(windows[k : k + 256]) for k in range(0, len(windows), 256))
+    return torch.cat([model(info.standardise(torch.from_numpy(batch))) for batch in batches]).cpu()
+
+
+def _track(run: Run, signal: Signal, stride: float | None, path: Path) -> list[Row]:
+    """Windows over the whole record, probabilities averaged where they overlap, equal neighbours joined."""
+    info, samples, rate = run.info, len(signal.values), signal.sampling_rate or 1.0
+    length = info.length
+    step = max(1, length // 4 if stride is None else round(stride * rate))
+    if samples < length or step > length:
+        raise DataError(f"{path}: {samples / rate:g} s, windows of {length / rate:g} s every {step / rate:g} s; "
+                        "expected a record as long as a window, and a stride no longer than one.")  # fmt: skip
+    starts = np.unique([*range(0, samples - length + 1, step), samples - length])
+    outputs = _outputs(run, [signal.values[start : start + length] for start in starts])
+    edges = np.unique([starts, starts + length])
+    change = np.zeros((len(edges), 1 + info.d_output))  # of the number of windows and of the sum of probabilities
+    each = np.column_stack([np.ones(len(starts)), torch.softmax(outputs.double(), dim=1).numpy()])
+    np.add.at(change, np.searchsorted(edges, starts), each)
+    np.add.at(change, np.searchsorted(edges, starts + length), -each)
+    sums = change.cumsum(axis=0)[:-1]
+    mean, spans = sums[:, 1:] / sums[:, :1], np.diff(edges)
+    label = mean.argmax(axis=1)
+    first = np.flatnonzero(np.diff(label, prepend=-1))
+    totals = np.add.reduceat(mean[np.arange(len(label)), label] * spans, first)
+    ends = np.append(edges[first[1:]], edges[-1])
+    return [
+        {"start": f"{a / rate:.3f}", "end": f"{b / rate:.3f}", "prediction": info.classes[name],
+         "score": float(total / (b - a))}
+        for a, b, name, total in zip(edges[first], ends, label[first], totals, strict=True)
+    ]  # fmt: skip
+
+
+def draw_events(run: Run, path: Path, rows: list[Row], out: Path) -> None:
+    """Draw the first lead of a record with its predicted events in colours."""
+    plt, signal = pyplot(), _read(run, path)
+    rate, values = signal.sampling_rate or 1.0, signal.values[:, 0]
+    figure, axes = plt.subplots(figsize=(12, 3.6))
+    axes.plot(np.arange(len(values)) / rate, values, color="0.6", linewidth=0.6)
+    for k, name in enumerate(run.info.classes):
+        own = [row for row in rows if row["prediction"] == name]
+        at = np.array([float(row["time"]) for row in own if "time" in row])
+        axes.plot(at, values[np.rint(at * rate).astype(int)], "o", color=f"C{k}", markersize=4, label=name)
+        for row in own if not at.size else ():
+            axes.axvspan(float(row["start"]), float(row["end"]), color=f"C{k}", alpha=0.3, linewidth=0)
+    axes.set(xlabel="seconds", ylabel=run.info.units[0] if run.info.units else "signal")
+    axes.legend(fontsize=8)
+    save_figure(figure, out)
