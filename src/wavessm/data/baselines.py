@@ -124,3 +124,9 @@ def baseline_scores(data: DataSet) -> dict[str, ForecastErrors]:
     """Return the test errors of `naive_scores`, and of a linear map."""
     found, (train, val, test) = naive_scores(data), (cast(Windows, part) for part in (data.train, data.val, data.test))
     return found | {"linear": score(fit_linear(train, val), test)}
+
+
+def majority_accuracy(data: DataSet) -> float:
+    """Return the share of test cases that have the most frequent class of the training part: y (cases,) long."""
+    train, test = (vars(source)["y"] for source in (data.train, data.test))
+    return float((test == train.bincount().argmax()).double().mean())

@@ -49,7 +49,7 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
         rows = _outputs(run, windows)
         return [
             {"time": f"{time:.3f}", "annotated": label, **decode(info, output)}
-            for time, label, output in zip(events.start, events.labels, rows, strict=True)
+            for time, label, output in zip(events.start, events.labels.tolist(), rows, strict=True)
         ]
     if info.channels[-2:] == RR:
         raise OptionError("predict: the model reads distances of beats (--rr), so it needs their annotation file.")

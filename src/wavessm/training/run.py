@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from wavessm.data import DataOptions, get_task
-from wavessm.data.baselines import naive_scores
+from wavessm.data.baselines import majority_accuracy, naive_scores
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.data.task import OwnOptions
 from wavessm.errors import MissingExtraError, OptionError
@@ -328,6 +328,8 @@ def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
         extra = {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
         if data.info.kind == "forecast" and isinstance(run.options, OwnOptions):
             extra["baselines"] = {name: found._asdict() for name, found in naive_scores(data).items()}
+        if data.info.kind == "multiclass" and isinstance(run.options, OwnOptions):
+            extra["baselines"] = {"most frequent class": {"accuracy": majority_accuracy(data)}}
     result = {
         "task": run.task,
         "method": run.method,

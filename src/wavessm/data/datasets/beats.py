@@ -205,4 +205,4 @@ RECIPES = {
         {"lr": 5e-3, "weight_decay": 0.01, "batch_size": 128, "epochs": 10, "schedule": "one-cycle", "warmup": 0.3},
     )
 }
-TASKS = (Task("beats", BeatsOptions(), RECIPES, "folder"),)
+TASKS = (Task("beats", BeatsOptions(), RECIPES, "folder", closed_form="features"),)
