@@ -141,9 +141,9 @@ def test_every_class_keeps_a_training_case_at_any_size(kind):
             assert set(classes[rows["train"]]) == {0, 1, 2, 3}
 
 
-def nan_case():
+def infinite_case():
     X = rng().standard_normal((40, 6, 2))
-    X[7, 3, 1] = X[9, 0, 0] = np.nan
+    X[7, 3, 1] = X[9, 0, 0] = np.inf
     return X
 
 
@@ -162,8 +162,8 @@ FLAGS = np.stack([TWO, 1 - TWO], axis=1)
         ({"X": GOOD, "y": TWO[:39]}, r"y\.npy: shape \(39,\) of int64, expected numbers or text \(40,\) or \(40, k\)"),
         ({"X": GOOD[..., None], "y": TWO}, r"X\.npy: shape \(40, 6, 2, 1\).*expected numbers \(cases, length, ch"),
         ({"X": GOOD.astype(str), "y": TWO}, r"X\.npy: shape .* of <U32"),
-        ({"X": nan_case(), "y": TWO}, r"X\.npy, case 7: NaN \(or infinity\) at step 3, channel 1 \(2 in all\)"),
-        ({"X": GOOD, "y": TWO, "X_test": nan_case(), "y_test": TWO}, r"X_test\.npy, case 7: NaN"),
+        ({"X": infinite_case(), "y": TWO}, r"X\.npy, case 7: infinity at step 3, channel 1 \(2 in all\)"),
+        ({"X": GOOD, "y": TWO, "X_test": infinite_case(), "y_test": TWO}, r"X_test\.npy, case 7: infinity"),
         ({"X": GOOD * 1e300, "y": TWO}, r"X\.npy: -?\d[\d.]*e\+\d+ at \(0, 0, 0\), expected numbers up to 3\.4e\+38"),
         ({"X": FLAT, "y": TWO}, r"channel 1 is constant \(2\.5\)"),
         ({"X": GOOD, "y": np.zeros(40, int)}, r"every training case has the label 0; expected two classes"),

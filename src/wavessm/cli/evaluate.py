@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
+from wavessm.errors import OptionError
 
 if TYPE_CHECKING:
     from wavessm.training import Run
@@ -34,12 +35,16 @@ class EvaluateOptions:
     """Low-pass filter before samples are left out."""
     by_class: bool = False
     """Also score each class, with its number of cases: a mean over classes may depend on a few of them."""
+    by_group: bool = False
+    """Also score each group of cases (person, machine, speaker), with mean and spread over groups."""
     checkpoint: Literal["best", "last"] = "best"
     """Which model."""
     device: str = "auto"
     """auto, cpu or cuda."""
     out: Path | None = None
     """JSON file for the scores."""
+    plot: Path | None = None
+    """Figure: confusion matrix of classes, precision and recall of labels, residuals of numbers; a CSV is beside it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -53,18 +58,32 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
     from wavessm.training import Run, TrainConfig, evaluate_run, pick_device
     from wavessm.training.checkpoint import write_json
     from wavessm.training.evaluate import score_lines
+    from wavessm.training.scores import draw_scores, group_line
 
     device, run = pick_device(TrainConfig(device=given.device)), Run.read(given.run)
+    if given.plot is not None and (run.info.kind == "forecast" or given.plot.suffix not in (".png", ".pdf", ".svg")):
+        raise OptionError(
+            f"plot is {given.plot}; expected a .png, .pdf or .svg of a run with classes, labels or numbers."
+        )
     chosen = {name: getattr(given, name) for name in DECIDING}
     result = evaluate_run(run, **chosen, device=str(device), classes=given.by_class)
+    if given.by_group and not result.groups:
+        raise OptionError("evaluate: these data have no groups; add groups.npy, groups.csv or a column group.")
+    width = 14 if not result.details else 2 + max(map(len, result.scores | result.details))
     how = f", model rate {result.rate:g}" if result.rate != 1 else ""
     print(f"{given.split}: {result.cases} cases{how}{', low-pass filtered' if result.antialias else ''}")
-    for name, value in result.scores.items():
+    for name, value in (result.scores | result.details).items():
         span = "   [{:.4f}, {:.4f}]".format(*result.intervals[name]) if name in result.intervals else ""
-        print(f"  {name.replace('_', ' '):<14}{value:.4f}{span}")
+        print(f"  {name.replace('_', ' '):<{width}}{value:.4f}{span}")
     weakest_first = dict(sorted(result.classes.items(), key=lambda item: item[1]["score"]))
-    for line in score_lines(result.parts | weakest_first):
+    for line in score_lines(result.parts | weakest_first | result.targets):
         print(line)
+    if given.by_group:
+        for line in [*(group_line(result.groups, name) for name in result.scores), *score_lines(result.groups)]:
+            print(line)
     if given.out is not None:
-        write_json(given.out, dataclasses.asdict(result))
+        write_json(given.out, result.to_dict())
+    if given.plot is not None and result.outputs is not None:
+        draw_scores(run.info, *result.outputs, given.plot)
+        print(f"figure: {given.plot}   numbers: {given.plot.with_suffix('.csv')}")
     return run, result

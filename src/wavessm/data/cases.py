@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ from wavessm.data.cache import Prepared, cached
 from wavessm.data.files import Signal, unit_name
 from wavessm.data.info import DataInfo, DataSet, Scale, tuples
 from wavessm.errors import DataError
+
+log = logging.getLogger("wavessm.data")
 
 PARTS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
@@ -40,6 +44,8 @@ class Cases:
     kind: str
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # other fields of `DataInfo`
+    groups: np.ndarray | None = None  # (cases,) who or what a case is of: no group is in two parts
+    weights: np.ndarray | None = None  # (cases,) of the cases in the training loss
 
     @property
     def starts(self) -> np.ndarray:
@@ -60,7 +66,10 @@ def without_padding(X: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def make_set(name: str, cases: Cases) -> DataSet:
-    """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part."""
+    """Split, encode and scale cases. Scaling is per channel, with mean and standard deviation of the training part.
+
+    NaN is a missing sample: it stays NaN, and `info.missing` is the share of them.
+    """
     import torch
 
     from wavessm.data.source import Arrays, Ragged
@@ -72,7 +81,7 @@ def make_set(name: str, cases: Cases) -> DataSet:
     scale = (tuple(mean.tolist()), tuple(std.tolist()))
     longest, channels = int(cases.lengths.max()), cases.values.shape[1]
     info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes, scale=scale,
-                    target_scale=target_scale, **cases.about)  # fmt: skip
+                    target_scale=target_scale, missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
     y, lengths = torch.from_numpy(targets), torch.from_numpy(cases.lengths)
     scaled = dataclasses.replace(cases, values=info.standardise(torch.from_numpy(cases.values)).numpy())
 
@@ -83,6 +92,11 @@ def make_set(name: str, cases: Cases) -> DataSet:
         return Ragged(x, own.cumsum(0) - own, own, y[rows])
 
     train, val, test = map(part, rows.values())
+    if cases.weights is not None:
+        train.weight = torch.from_numpy(_mean_one(cases, rows["train"]))
+    if cases.groups is not None:
+        train.groups, val.groups, test.groups = (cases.groups[i] for i in rows.values())
+    _warn_of_absent(cases, classes, targets, rows)
     return DataSet(name, train, val, test, info)
 
 
@@ -101,7 +115,8 @@ def guess_kind(targets: np.ndarray) -> str:
 def split(cases: Cases) -> dict[str, np.ndarray]:
     """Rows of each part. Given parts stay; missing ones are drawn from the training cases, 15 % each, by class.
 
-    Every class keeps at least one case in training. Where there are parts, a case outside of them is refused.
+    Every class keeps at least one case in training. Where there are parts, a case outside of them is refused. Cases of
+    a group stay together; parts that are given and share a group are refused.
     """
     rows = {part: np.flatnonzero(cases.part == part) for part in ("train", "val", "test")}
     loose = np.flatnonzero(cases.part == "")
@@ -112,8 +127,15 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
     if not pool.size:
         raise DataError(f"{cases.source}: no case is left for training.")
     rows["train"] = pool
+    if cases.groups is not None:
+        _check_groups(cases.groups, rows, cases.source)
     missing = [part for part in ("val", "test") if not rows[part].size]
-    if missing:
+    if missing and cases.groups is not None:
+        keys, fractions = _strata(cases.targets[pool], cases.kind), [FRACTIONS[part] for part in missing]
+        drawn = split_groups(keys, cases.groups[pool], fractions, np.random.default_rng(0), cases.source)
+        rows["train"], *others = (pool[part] for part in drawn)
+        rows |= dict(zip(missing, others, strict=True))
+    elif missing:
         keys = _strata(cases.targets[pool], cases.kind)
         counts = {part: max(1, round(FRACTIONS[part] * pool.size)) for part in missing}
         order = _stratified_order(keys, np.random.default_rng(0))
@@ -125,6 +147,83 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
         taken = np.concatenate([rows[part] for part in missing])
         rows["train"] = np.setdiff1d(pool, taken)
     return rows
+
+
+def split_groups(
+    keys: np.ndarray, groups: np.ndarray, fractions: list[float], rng: np.random.Generator, source: str
+) -> list[np.ndarray]:
+    """Rows of the training part, then of parts of these fractions, no group in two of them.
+
+    Groups are assigned one by one, largest first, to the part whose classes then deviate least from their proportions.
+    Each class keeps a group in training, and each part has one.
+
+    Args:
+        keys: (cases,) the class of each case.
+        groups: (cases,) its group.
+        fractions: of the parts beside the training part.
+        rng: breaks ties.
+        source: what to call the cases in a message.
+
+    >>> rows = split_groups(np.array([0, 1] * 5), np.repeat(["a", "b", "c", "d", "e"], 2), [0.2], rng=
+    ...                     np.random.default_rng(0), source="X")
+    >>> [len(part) for part in rows]
+    [8, 2]
+    """
+    names, number = np.unique(groups, return_inverse=True)
+    classes, key = np.unique(keys, return_inverse=True)
+    table = np.zeros((len(names), len(classes)))
+    np.add.at(table, (number, key), 1)
+    totals = table.sum(axis=0)
+    wanted = np.outer([1 - sum(fractions), *fractions], totals)
+    filled, part_of = np.zeros_like(wanted), np.full(len(names), -1)
+
+    def assign(group: int, part: int) -> None:
+        part_of[group] = part
+        filled[part] += table[group]
+
+    for one in np.argsort(totals):
+        if not filled[0, one]:
+            assign(int(table[:, one].argmax()), 0)
+    rest = rng.permutation(np.flatnonzero(part_of < 0))
+    if len(rest) < len(fractions):
+        raise DataError(f"{source}: {len(names)} groups are too few to draw {len(fractions)} parts beside training and "
+                        "to keep every class there; give more, or the parts as files.")  # fmt: skip
+    rest = rest[np.argsort(-table[rest].sum(axis=1), kind="stable")]
+    for at, group in enumerate(rest):
+        cost = ((((filled + table[group]) - wanted) ** 2 - (filled - wanted) ** 2) / totals).sum(axis=1)
+        empty = np.flatnonzero(filled.sum(axis=1) == 0)
+        last = len(rest) - at <= len(empty)  # the groups that are left are needed for empty parts
+        assign(int(group), int(empty[cost[empty].argmin()] if last else cost.argmin()))
+    return [np.flatnonzero(part_of[number] == part) for part in range(len(wanted))]
+
+
+def _check_groups(groups: np.ndarray, rows: dict[str, np.ndarray], source: str) -> None:
+    """Refuse parts that share a group."""
+    for first, second in itertools.combinations(rows, 2):
+        if (shared := np.intersect1d(groups[rows[first]], groups[rows[second]])).size:
+            raise DataError(f"{source}: group {shared[0]} is in {first} and in {second} ({shared.size} such groups); "
+                            "move its cases into one part.")  # fmt: skip
+
+
+def _mean_one(cases: Cases, train: np.ndarray) -> np.ndarray:
+    """Weights of the training cases (cases,) float32, their mean 1."""
+    weights = np.asarray(cases.weights, np.float64)
+    if (odd := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))).size:
+        raise DataError(f"{cases.name(odd[0])}: its weight is {weights[odd[0]]:g}, expected a number of at least 0.")
+    if not weights[train].any():
+        raise DataError(f"{cases.source}: all training cases have weight 0; give some of them more.")
+    return (weights[train] / weights[train].mean()).astype(np.float32)
+
+
+def _warn_of_absent(cases: Cases, classes: tuple[str, ...], targets: np.ndarray, rows: dict[str, np.ndarray]) -> None:
+    """Log classes that no case of the validation or test part has: scores say nothing about them."""
+    for part in ("val", "test") if classes else ():
+        own = targets[rows[part]]
+        counts = np.bincount(own, minlength=len(classes)) if own.ndim == 1 else own.sum(axis=0)
+        if absent := [name for name, count in zip(classes, counts, strict=True) if not count]:
+            log.warning("%s: the %s part has no case of %s; its scores say nothing about %s", cases.source, part,
+                        ", ".join(absent[:8]) + (", …" if len(absent) > 8 else ""),
+                        "it" if len(absent) == 1 else "them")  # fmt: skip
 
 
 def _check_targets(cases: Cases) -> None:
@@ -192,16 +291,18 @@ def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tupl
 
 
 def _channel_scale(cases: Cases, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (channels,) float32 over true samples of the training cases; NaN is refused."""
-    if (odd := np.argwhere(~np.isfinite(cases.values))).size:
-        row, channel = (int(i) for i in odd[0])
+    """Mean and standard deviation (channels,) float32 over true samples of the training cases; NaN is left out."""
+    if (endless := np.argwhere(np.isinf(cases.values))).size:
+        row, channel = (int(i) for i in endless[0])
         case = int(np.searchsorted(cases.starts, row, side="right")) - 1
-        raise DataError(f"{cases.name(case)}: NaN (or infinity) at step {row - cases.starts[case]}, channel {channel} "
-                        f"({len(odd)} in all); fill it or leave the case out.")  # fmt: skip
-    count = int(cases.lengths[train].sum())
+        raise DataError(f"{cases.name(case)}: infinity at step {row - cases.starts[case]}, channel {channel} "
+                        f"({len(endless)} in all); leave the case out, or write NaN for a missing sample.")  # fmt: skip
     chunks = np.array_split(train, max(1, train.size // 256))
-    mean = sum(cases.samples(rows).sum(axis=0, dtype=np.float64) for rows in chunks) / count
-    std = np.sqrt(sum(((cases.samples(rows) - mean) ** 2).sum(axis=0) for rows in chunks) / count)
+    count = sum((~np.isnan(cases.samples(rows))).sum(axis=0) for rows in chunks)
+    for empty in np.flatnonzero(count == 0):
+        raise DataError(f"{cases.source}: channel {empty} is NaN in all training cases; leave it out.")
+    mean = sum(np.nansum(cases.samples(rows), axis=0, dtype=np.float64) for rows in chunks) / count
+    std = np.sqrt(sum(np.nansum((cases.samples(rows) - mean) ** 2, axis=0) for rows in chunks) / count)
     for flat in np.flatnonzero(std <= 1e-7 * np.abs(mean)):  # float32 knows no finer difference
         raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in all training cases; leave it "
                         "out.")  # fmt: skip
@@ -217,6 +318,7 @@ class Recordings(NamedTuple):
     parts: list[str]
     kind: str
     classes: tuple[str, ...] = ()
+    groups: list[str] | None = None
 
 
 def load_recordings(
@@ -243,6 +345,7 @@ def load_recordings(
         listed.kind,
         listed.classes,
         {"skipped": skipped, **{name: tuples(value) for name, value in prepared.notes["about"].items()}},
+        None if listed.groups is None else np.array(listed.groups)[good],
     )
     return make_set(name, cases)
 

@@ -44,6 +44,7 @@ class DataInfo:
     skipped: tuple[str, ...] = ()  # bad files left out with skip_bad
     symbols: tuple[str, ...] = ()  # what the numbers of a token sequence stand for; d_input is then 1
     step_scale: Scale | None = None  # of every step, for one channel
+    missing: float = 0.0  # share of samples that are NaN
     parts: tuple[str, ...] = ()  # of the test split: the same number of cases each, one after another, scored apart
 
     def standardise(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ class Batch(NamedTuple):
     y: Tensor  # (batch,) long | (batch, classes) float | (batch, horizon, columns) float | (batch, d_out) float
     lengths: Tensor | None = None  # (batch,) long: true lengths of padded cases
     marks: Tensor | None = None  # (batch, length + horizon, k) calendar features, long where they are embedded
+    weight: Tensor | None = None  # (batch,) of the cases in the training loss
 
 
 class Source:
@@ -34,6 +36,10 @@ class Source:
 
     draws = False
     """Whether `take` draws at random: then it must be called for whole batches, one after another."""
+    weight: Tensor | None = None
+    """Weights of the cases (cases,) in the training loss."""
+    groups: np.ndarray | None = None
+    """Names of the groups of the cases (cases,), for scores."""
     _stay: tuple[str, ...] = ()  # attributes that `to` leaves on the CPU
 
     def __len__(self) -> int:
@@ -122,7 +128,8 @@ class Arrays(Source):
         x = self.x[index]
         if self.factor is not None and self.offset is not None:
             x = x.to(torch.float32).mul_(self.factor).add_(self.offset)
-        return Batch(x, self.y[index], None if self.lengths is None else self.lengths[index])
+        lengths, weight = (None if part is None else part[index] for part in (self.lengths, self.weight))
+        return Batch(x, self.y[index], lengths, weight=weight)
 
 
 class Windows(Source):
@@ -208,7 +215,7 @@ class Ragged(Source):
         at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
         x, padded = self.flat[at], steps >= lengths[..., None]
         x = x.masked_fill_(padded[..., None], 0) if self.is_signal else x.long().masked_fill_(padded, PAD)
-        return Batch(x, self.y[index], lengths)
+        return Batch(x, self.y[index], lengths, weight=None if self.weight is None else self.weight[index])
 
     @property
     def is_signal(self) -> bool:

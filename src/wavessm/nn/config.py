@@ -83,9 +83,10 @@ class ModelConfig:
     """Normalise before the layer, not after the addition."""
     dropout: float = 0.0
     """Probability of the tied dropout."""
-    missing: Literal["error", "hold", "gap"] = "error"
+    missing: Literal["error", "hold", "gap", "auto"] = "error"
     """NaN in the input: refused; the last value of the channel is held; or a gap, over which the state decays where all
-    channels are missing. With hold and gap the encoder also reads which channels are there."""
+    channels are missing. With hold and gap the encoder also reads which channels are there. auto, when training: gap
+    where the data have NaN and the layers are diagonal, hold for other layers, error for data without NaN."""
     encoder: Literal["linear", "embedding", "calendar"] = "linear"
     """linear for signals, embedding for tokens below vocabulary, calendar for values with calendar marks."""
     vocabulary: int | None = None
@@ -158,7 +159,9 @@ class ModelConfig:
         if by_column and self.d_output > self.d_input:
             yield (f"{by_column} works on the last d_output columns of the input; d_output is {self.d_output}, d_input "
                    f"{self.d_input}")  # fmt: skip
-        if self.missing == "gap" and (self.backbone != "wavessm" or _is_dplr(self.family, self.structure)):
+        if self.missing == "auto":
+            yield "missing='auto' is for training, where the data decide; use 'gap', 'hold' or 'error'"
+        if self.missing == "gap" and not self.reads_gaps:
             yield "missing='gap' goes with backbone='wavessm' and diagonal layers; use missing='hold'"
         if self.direct and self.context is None:
             yield "direct=True needs context, the number of steps it reads"
@@ -166,6 +169,11 @@ class ModelConfig:
             yield f"d_model is {self.d_model}; a bidirectional LSTM needs an even one"
         if self.backbone == "transformer" and self.d_model % self.n_heads:
             yield f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}"
+
+    @property
+    def reads_gaps(self) -> bool:
+        """Whether missing="gap" goes with the layers."""
+        return self.backbone == "wavessm" and not _is_dplr(self.family, self.structure)
 
     def replace(self, **changes: Any) -> ModelConfig:
         """Return a copy with some fields changed; others that have no effect beside them go back to their defaults.

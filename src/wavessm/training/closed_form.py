@@ -20,6 +20,7 @@ from wavessm.data.source import DataInfo, DataSet, Windows
 from wavessm.errors import OptionError
 from wavessm.features import Calibration, FeatureConfig, FeatureModel, FeatureStream, Ridge, SignalFeatures
 from wavessm.features.line import Part, context_for, default_members, fit_line, season_steps
+from wavessm.training import metrics
 from wavessm.training.config import TrainConfig
 
 
@@ -203,9 +204,24 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device) -> Clos
     """Fit a model to the training split of data on the CPU."""
     if config.method == "linear":
         return _fit_line(data)
-    x, y, lengths, *_ = data.train.take(torch.arange(len(data.train)))
+    x, y, lengths, _, weights = data.train.take(torch.arange(len(data.train)))
+    balance = class_balance(data, config)
+    if balance is not None and data.info.kind == "multilabel":
+        raise OptionError("class_weight with several labels needs --method gradient.")
+    if balance is not None:
+        weights = balance[y] if weights is None else weights * balance[y]
     bank = FeatureConfig(n_features=config.n_features, stretches=config.stretches)
-    return FeatureNet(FeatureModel.fit(x, y, data.info.kind, lengths, None, bank, config.seed, device))
+    return FeatureNet(FeatureModel.fit(x, y, data.info.kind, lengths, weights, bank, config.seed, device))
+
+
+def class_balance(data: DataSet, config: TrainConfig) -> Tensor | None:
+    """The weights of `metrics.class_weights` for class_weight="balanced", else None."""
+    if config.class_weight == "none":
+        return None
+    labels = getattr(data.train, "y", None)
+    if not data.info.classes or labels is None:
+        raise OptionError("class_weight is 'balanced', but these data have no classes to count; leave it out.")
+    return metrics.class_weights(data.info.kind, labels, len(data.info.classes))
 
 
 def _fit_line(data: DataSet) -> LineModel:

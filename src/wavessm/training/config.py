@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wavessm.data.task import get_task
+from wavessm.errors import DataError
 from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields, unused_fields
 
 _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
@@ -62,6 +63,8 @@ class TrainConfig:
     """Learning rate of C: the global one, or that of the dynamics."""
     weight_decay: float = 0.0
     """Decay of AdamW; biases, norms, embeddings and dynamics are exempt."""
+    class_weight: Literal["none", "balanced"] = "none"
+    """balanced: cases of a class (or positives of a label) weigh more in the loss, the rarer it is."""
     batch_size: int = 32
     """Cases per step."""
     buckets: int = 1
@@ -143,7 +146,9 @@ def resolve(task: str, recipe: str = "best") -> tuple[ModelConfig, TrainConfig]:
         UnknownNameError: an unknown task or recipe; offers the closest name.
     """
     chosen = get_task(task).recipe(recipe)
-    return ModelConfig.from_dict({"head": "auto"} | chosen.model), TrainConfig.from_dict(chosen.train)
+    return ModelConfig.from_dict({"head": "auto", "missing": "auto"} | chosen.model), TrainConfig.from_dict(
+        chosen.train
+    )
 
 
 def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> ModelConfig:
@@ -168,6 +173,11 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
         }
     else:
         decided["head"] = get_task(task).head
+    if model.missing == "auto":
+        decided["missing"] = "error" if not info.missing else "gap" if model.reads_gaps else "hold"
+    elif model.missing == "error" and info.missing:
+        raise DataError(f"{100 * info.missing:.3g} % of the samples are NaN, but missing is 'error'; fill them, or use "
+                        "--missing gap or hold.")  # fmt: skip
     if info.symbols:
         decided |= {"encoder": "embedding", "vocabulary": len(info.symbols)}
     if "precision" in unused_fields(vars(model)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,11 @@ from torch import Tensor
 from wavessm.data.source import Batch, DataInfo, Source
 from wavessm.errors import OptionError, check_int, check_positive, unknown_name
 from wavessm.training import metrics
+from wavessm.training import scores as more
 from wavessm.training.batches import EvalBatches
 from wavessm.training.run import Run
+
+log = logging.getLogger("wavessm.training")
 
 SPLITS = ("train", "val", "test")
 
@@ -33,6 +37,22 @@ class Evaluation:
     parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
     classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
     checkpoint: str = "best"
+    details: dict[str, float] = dataclasses.field(default_factory=dict)  # `scores.details`
+    groups: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and scores of each
+    targets: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # `scores.by_target`
+    outputs: Outputs | None = dataclasses.field(default=None, repr=False)  # of classes, labels and numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is written down: everything except the outputs of the cases."""
+        return {name: value for name, value in vars(self).items() if name != "outputs"}
+
+
+class Outputs(NamedTuple):
+    """What a model gave for the cases of a split."""
+
+    outputs: np.ndarray  # (cases, d_output)
+    targets: np.ndarray  # (cases,) or (cases, d_output)
+    thresholds: np.ndarray  # (d_output,) of labels
 
 
 def evaluate_run(
@@ -74,11 +94,27 @@ def evaluate_run(
         raise OptionError("evaluate: antialias filters before samples are left out; give a rate above 1.")
     source = getattr(run.load_data(options), split).to(device)
     model, info = run.load_model(checkpoint).to(device), run.info
-    scores, table = evaluate_split(model, source, info, run.config.eval_batch_size, factor, ratio, antialias)
+    kept: list[tuple[Tensor, Tensor]] = []
+    how = run.config.eval_batch_size, factor, ratio, antialias
+    scores, table = evaluate_split(model, source, info, *how, kept=None if info.kind == "forecast" else kept)
     parts = score_parts(info, table) if split == "test" else {}
     each = metrics.by_class(info.kind, table, info.classes) if classes else {}
     spans = metrics.bootstrap(info.kind, table)
-    return Evaluation(split, len(table), ratio, scores, spans, antialias, parts, each, checkpoint)
+    result = Evaluation(split, len(table), ratio, scores, spans, antialias, parts, each, checkpoint)
+    return _with_details(run, result, table, getattr(source, "groups", None), kept)
+
+
+def _with_details(run: Run, result: Evaluation, table: np.ndarray, groups: Any, kept: Any) -> Evaluation:
+    """The evaluation with scores of rare classes, of groups and of targets, where the data have them."""
+    info = run.info
+    by_group = {} if groups is None else more.by_group(info.kind, table, groups)
+    if info.kind == "forecast":
+        return dataclasses.replace(result, groups=by_group)
+    outputs, targets = (torch.cat(each).cpu().numpy() for each in zip(*kept, strict=True))
+    thresholds = np.array(more.read_thresholds(run) or [0.5] * info.d_output)
+    own = Outputs(outputs.astype(np.float64), targets, thresholds)
+    each = more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {}
+    return dataclasses.replace(result, details=more.details(info, *own), groups=by_group, targets=each, outputs=own)
 
 
 def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
@@ -104,17 +140,22 @@ def evaluate_split(
     factor: int = 1,
     rate: float = 1.0,
     antialias: bool = False,
+    kept: list[tuple[Tensor, Tensor]] | None = None,
 ) -> tuple[dict[str, float], np.ndarray]:
     """Scores over a whole split, and the rows (cases, k) they come from; `factor` and `antialias` as in `decimate`.
 
-    The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode.
+    The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode. Outputs and targets of every
+    batch are added to `kept`.
     """
     model.eval()
     parts: list[Tensor] = []
     for batch in EvalBatches(source, batch_size):
         batch = decimate(batch, factor, antialias)
         output = model(batch.x, lengths=batch.lengths, rate=rate, marks=batch.marks)
-        parts.append(metrics.rows(info.kind, output.to(batch.y.device), batch.y).cpu())
+        output = output.to(batch.y.device)
+        parts.append(metrics.rows(info.kind, output, batch.y).cpu())
+        if kept is not None:
+            kept.append((output, batch.y))
     table = torch.cat(parts).numpy()
     return metrics.summarise(info.kind, table), table
 

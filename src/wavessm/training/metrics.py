@@ -47,13 +47,45 @@ SELECTION = {
 }
 
 
-def loss(kind: str, output: Tensor, target: Tensor) -> Tensor:
-    """The training loss: binary cross-entropy, cross-entropy or mean squared error."""
+def loss(
+    kind: str, output: Tensor, target: Tensor, weight: Tensor | None = None, class_weight: Tensor | None = None
+) -> Tensor:
+    """The training loss: binary cross-entropy, cross-entropy or mean squared error.
+
+    Args:
+        kind: of the data set.
+        output: (batch, …) of a model.
+        target: (batch, …).
+        weight: (batch,) of the cases, with mean 1 over the training split.
+        class_weight: (classes,) of `class_weights`.
+    """
+    reduction = "mean" if weight is None and (class_weight is None or kind == "multilabel") else "none"
     if kind == "multilabel":
-        return F.binary_cross_entropy_with_logits(output.float(), target.float())
-    if kind == "multiclass":
-        return F.cross_entropy(output.float(), target)
-    return F.mse_loss(output.float(), target.float())
+        each = F.binary_cross_entropy_with_logits(
+            output.float(), target.float(), pos_weight=class_weight, reduction=reduction
+        )
+    elif kind == "multiclass":
+        each = F.cross_entropy(output.float(), target, reduction=reduction)
+        each = each if class_weight is None else each * class_weight[target]
+    else:
+        each = F.mse_loss(output.float(), target.float(), reduction=reduction)
+    return (each if weight is None else each.flatten(1).mean(1) * weight if each.dim() > 1 else each * weight).mean()
+
+
+def class_weights(kind: str, targets: Tensor, classes: int) -> Tensor:
+    """Balanced weights (classes,) from the targets of a training split, 1 for a class without a case.
+
+    Those of classes are cases / (classes · cases of the class), with mean 1 over the cases; those of the positives of a
+    label are negatives / positives.
+
+    >>> class_weights("multiclass", torch.tensor([0, 0, 0, 1]), 2).tolist()
+    [0.6666666865348816, 2.0]
+    """
+    if kind == "multilabel":
+        positive = targets.float().sum(0)
+        return torch.where(positive > 0, (len(targets) - positive) / positive.clamp_min(1), 1.0)
+    counts = torch.bincount(targets, minlength=classes)
+    return torch.where(counts > 0, len(targets) / ((counts > 0).sum() * counts.clamp_min(1)), 1.0).float()
 
 
 def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:

@@ -25,9 +25,9 @@ from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
 from wavessm.errors import DataError, OptionError
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
+from wavessm.training.scores import read_thresholds
 
 Row = dict[str, Any]
-THRESHOLD = 0.5
 _RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date")
 
 
@@ -51,14 +51,15 @@ def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
     return [{"file": str(path), **row} for path, place in pairs for row in predict(run, model, place)]
 
 
-def decode(info: DataInfo, output: Tensor) -> Row:
+def decode(info: DataInfo, output: Tensor, thresholds: Sequence[float] | None = None) -> Row:
     """Turn one output of a model, shape (d_output,), into a class or labels with probabilities, or into numbers in the
-    units of the data."""
+    units of the data. A label is predicted from its threshold on, 0.5 where none are given."""
     if info.kind == "regression":
         return dict(zip(output_names(info), info.restore(output).tolist(), strict=True))
     if info.kind == "multilabel":
         probabilities = torch.sigmoid(output).tolist()
-        prediction = ";".join(name for name, p in zip(info.classes, probabilities, strict=True) if p >= THRESHOLD)
+        found = zip(info.classes, probabilities, thresholds or [0.5] * len(probabilities), strict=True)
+        prediction = ";".join(name for name, p, threshold in found if p >= threshold)
     else:
         probabilities = torch.softmax(output, dim=0).tolist()
         prediction = info.classes[int(output.argmax())]
@@ -74,15 +75,16 @@ def output_names(info: DataInfo) -> list[str]:
 
 @torch.no_grad()
 def _recordings(run: Run, model: Any, path: Path) -> list[Row]:
-    info, rows = run.info, []
+    info, rows, thresholds = run.info, [], read_thresholds(run)
     for case, signal in enumerate(_read_signals(path)):
-        values = check_values(info, align(signal, info.channels, info.units, path), str(path))
+        values = check_values(run, align(signal, info.channels, info.units, path), str(path))
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained else 1.0
         if info.step_scale is not None and (rate != 1 or len(values) > info.length):
             raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples "
                             "at the sampling rate of training.")  # fmt: skip
-        rows.append({"case": case, **decode(info, model(info.standardise(values)[None], rate=rate)[0])})
+        output = model(info.standardise(values)[None], rate=rate)[0]
+        rows.append({"case": case, **decode(info, output, thresholds)})
     return rows
 
 
@@ -95,8 +97,12 @@ def _read_signals(path: Path) -> list[Signal]:
     return [read_signal(path)]
 
 
-def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
-    """Return samples (length, channels) as float32, checked for number, width and finite values."""
+def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
+    """Return samples (length, channels) as float32, checked for number, width and finite values.
+
+    NaN is a missing sample, where the model reads those.
+    """
+    info, gaps = run.info, run.method == "features" or run.model.missing != "error"
     if not len(values):
         raise DataError(f"{source}: no samples.")
     if values.shape[1] != info.d_input:
@@ -104,9 +110,10 @@ def check_values(info: DataInfo, values: np.ndarray, source: str) -> Tensor:
         raise DataError(f"{source}: {values.shape[1]} channels, but the model was trained on {info.d_input}.{hint}")
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(values, dtype=np.float32)
-    if (gaps := np.argwhere(~np.isfinite(single))).size:
-        at = int(gaps[0][0])
-        what = "a number beyond float32" if np.isfinite(values[at]).all() else "NaN or infinity"
+    if (odd := np.argwhere(np.isinf(single) if gaps else ~np.isfinite(single))).size:
+        at = int(odd[0][0])
+        finite = np.isfinite(values[at]).all()
+        what = "a number beyond float32" if finite else "infinity" if gaps else "NaN or infinity"
         raise DataError(f"{source}: {what} at sample {at}; fill the gap or cut it out.")
     return torch.from_numpy(single)
 

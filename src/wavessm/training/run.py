@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import re
 import sys
 import time
@@ -39,13 +40,15 @@ from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint, metrics
 from wavessm.training.batches import EvalBatches, as_trained
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, replacing, resume_command, write_json
-from wavessm.training.closed_form import CLOSED, fit_closed, prepare, without_calendar
+from wavessm.training.closed_form import CLOSED, class_balance, fit_closed, prepare, without_calendar
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
 from wavessm.training.loop import MUST_SAVE, Objective, Trainer
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment, write_csv
+
+log = logging.getLogger("wavessm.training")
 
 MACHINE = ("device", "eval_batch_size", "cuda_graphs", "save_seconds")
 """Options of training that depend on the machine, and may be changed in run.json."""
@@ -203,6 +206,9 @@ def train(
     chosen, data = prepare(get_task(task).with_options(options), config)
     as_trained(data, config)
     model = model_config(task, model, data.info, config.precision)
+    if data.info.missing:
+        how = "hold" if closed else model.missing  # of state features, whose own default it is
+        log.warning("%.3g %% of the samples are NaN: read as missing, --missing %s", 100 * data.info.missing, how)
     torch.manual_seed(config.seed)
     network = None if closed else SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
@@ -253,11 +259,12 @@ def make_trainer(
     start: dict[str, Any] | None = None,
 ) -> Trainer:
     """Return the loop that trains a model on a data set, both on one device; arguments as in `Trainer`."""
-    plan = config.plan(len(data.train))
+    plan, balance = config.plan(len(data.train)), class_balance(data, config)
     data, kind = as_trained(data, config), data.info.kind
 
     def loss(network: Any, batch: Any) -> torch.Tensor:
-        return metrics.loss(kind, network(batch.x, lengths=batch.lengths, marks=batch.marks), batch.y)
+        output = network(batch.x, lengths=batch.lengths, marks=batch.marks)
+        return metrics.loss(kind, output, batch.y, batch.weight, balance)
 
     def validate() -> dict[str, float]:
         batches = EvalBatches(data.val, config.eval_batch_size, dist)
@@ -316,16 +323,20 @@ def _fit(
 def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
     """Write result.json: the best model, and its scores on the test split unless the config leaves it out."""
     from wavessm.training.evaluate import evaluate_split, score_parts
+    from wavessm.training.scores import best_thresholds
 
     best = run.load_model("best").to(device)
     scores: dict[str, float] = {}
     extra: dict[str, Any] = {"intervals": {}}
+    if data.info.kind == "multilabel":
+        chosen = best_thresholds(evaluate_split(best, data.val, data.info, run.config.eval_batch_size)[1])
+        extra["thresholds"] = dict(zip(data.info.classes, chosen.tolist(), strict=True))
     if run.config.test:
         scores, table = evaluate_split(best, data.test, data.info, run.config.eval_batch_size)
         with replacing(run.folder / "test.npy") as file:  # lets reports pair it with another run's
             np.save(file, table.astype(np.float32))
         parts = score_parts(data.info, table)
-        extra = {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
+        extra |= {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
         if data.info.kind == "forecast" and isinstance(run.options, OwnOptions):
             extra["baselines"] = {name: found._asdict() for name, found in naive_scores(data).items()}
         if data.info.kind == "multiclass" and isinstance(run.options, OwnOptions):

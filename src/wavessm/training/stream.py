@@ -27,6 +27,7 @@ from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.streaming import sampled
 from wavessm.training.predict import Row, check_dates, check_values, decode, forecast_rows
 from wavessm.training.run import Run
+from wavessm.training.scores import read_thresholds
 
 POLL_SECONDS = 0.1
 _EXPECTED = "expected fields separated by commas or blanks, decimals with a point"
@@ -70,12 +71,12 @@ def predict_stream(
 @torch.no_grad()
 def _decisions(run: Run, chunks: Chunks, rate: float) -> Iterator[list[Row]]:
     model: Any = sampled(run.load_model(), rate)
-    state, samples = model.initial_state(1), 0
+    state, samples, thresholds = model.initial_state(1), 0, read_thresholds(run)
     for values, _ in chunks:
-        x = run.info.standardise(check_values(run.info, values, f"stream, from sample {samples}"))
+        x = run.info.standardise(check_values(run, values, f"stream, from sample {samples}"))
         output, state = model.stream(x[None], state, rate=rate)
         samples += len(values)
-        yield [{"samples": samples, **decode(run.info, output[0])}]
+        yield [{"samples": samples, **decode(run.info, output[0], thresholds)}]
     if not samples:
         raise DataError("the stream ended without a sample.")
 
@@ -84,7 +85,7 @@ def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
     info, model, rows, first = run.info, run.load_model(), 0, True
     past, seconds = np.empty((0, info.d_input)), np.empty(0, dtype=np.int64)
     for values, dates in chunks:
-        check_values(info, values, f"stream, from row {rows}")
+        check_values(run, values, f"stream, from row {rows}")
         rows += len(values)
         past = np.concatenate([past, values])[-info.length :]
         seconds = seconds if dates is None else np.concatenate([seconds, dates])[-info.length :]

@@ -23,11 +23,13 @@ class ArraysOptions(OwnOptions):
     """X.npy (cases, length, channels) or (cases, length), y.npy, and lengths.npy where cases are padded.
 
     X_val.npy, y_val.npy, X_test.npy, y_test.npy (and lengths_…) are used where they are there; otherwise 15 % each are
-    drawn from the training cases, by class.
+    drawn from the training cases, by class. groups.npy, one name or number per case, keeps the cases of a group in one
+    part; sample_weight.npy weighs the cases in the training loss. NaN in X is a missing sample.
     """
 
     folder: str = ""
-    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, X_test.npy, y_test.npy if there are any."""
+    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, groups.npy, sample_weight.npy,
+    X_test.npy, y_test.npy if there are any."""
     kind: Literal["multiclass", "multilabel", "regression"] | None = None
     """What y means; None takes whole numbers and text for classes, columns of 0 and 1 for labels."""
 
@@ -55,10 +57,17 @@ class ArraysOptions(OwnOptions):
 
         X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
         kind = self.kind or guess_kind(main[1])
-        return make_set("arrays", Cases(without_padding(X, lengths), lengths, y, part_of, name, str(folder), kind))
+        sizes = {part: len(each) for part, (each, _, _) in read.items()}
+        groups, weights = _beside(folder, "groups", sizes), _beside(folder, "sample_weight", {"train": sizes["train"]})
+        if weights is not None:
+            weights = np.concatenate([weights, np.ones(len(X) - len(weights))])
+        about = y, part_of, name, str(folder), kind
+        cases = Cases(without_padding(X, lengths), lengths, *about, groups=groups, weights=weights)
+        return make_set("arrays", cases)
 
     def files(self) -> list[Path]:
-        return [self.place() / f"{name}{part}.npy" for name in ("X", "y", "lengths") for part in ("", "_val", "_test")]
+        names = [f"{name}{part}" for name in ("X", "y", "lengths", "groups") for part in ("", "_val", "_test")]
+        return [self.place() / f"{name}.npy" for name in (*names, "sample_weight")]
 
 
 RECIPES = {
@@ -69,6 +78,24 @@ RECIPES = {
 }
 """Of all own recordings."""
 TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder", closed_form="features"),)
+
+
+def _beside(folder: Path, what: str, sizes: dict[str, int]) -> np.ndarray | None:
+    """groups.npy as text, or sample_weight.npy as numbers: one for each case of the parts; None without the file."""
+    if not (folder / f"{what}.npy").exists():
+        return None
+    found = []
+    for part, size in sizes.items():
+        path = folder / (f"{what}.npy" if part == "train" else f"{what}_{part}.npy")
+        values = read_npy(path)
+        kinds, words = ("buiUS", "whole numbers or text") if what == "groups" else ("buif", "numbers")
+        if values.shape != (size,) or values.dtype.kind not in kinds:
+            raise DataError(
+                f"{path}: shape {values.shape} of {values.dtype}, expected {words} ({size},), one per case."
+            )
+        values = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        found.append(values.astype(str if what == "groups" else np.float64))
+    return np.concatenate(found)
 
 
 def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from wavessm.data.cases import PARTS, Recordings, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
 from wavessm.data.files import read_wav
 from wavessm.data.info import DataSet
+from wavessm.data.tables import need_columns, read_table
 from wavessm.data.task import OwnOptions, Task
 from wavessm.errors import DataError
 
@@ -17,7 +18,8 @@ from wavessm.errors import DataError
 class WavOptions(OwnOptions):
     """folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav; missing parts are drawn from the training files.
 
-    Files may differ in length (batches carry the true ones), not in sampling rate or channels.
+    Files may differ in length (batches carry the true ones), not in sampling rate or channels. groups.csv in the
+    folder, with columns file (path below the folder) and group, keeps all files of a group in one part.
     """
 
     folder: str = ""
@@ -29,7 +31,7 @@ class WavOptions(OwnOptions):
         folder = self.place()
         expected = f"expected {folder.name}/<class>/*.wav, with train, val or test above the class or nothing."
         files, labels, parts = [], [], []
-        for path in self.files():
+        for path in self._recordings():
             *above, label, _ = ("", *path.relative_to(folder).parts)
             if not label or label in PARTS or len(above) > 2 or (len(above) == 2 and above[1].lower() not in PARTS):
                 raise DataError(f"{path}: a WAV file outside of a class folder; {expected}")
@@ -38,10 +40,26 @@ class WavOptions(OwnOptions):
             parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
         if not files:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
-        listed = Recordings(folder, files, labels, parts, "multiclass")
+        listed = Recordings(folder, files, labels, parts, "multiclass", groups=self._groups(files))
         return load_recordings("wav", listed, [folder / file for file in files], read_wav, self.skip_bad)
 
+    def _groups(self, files: list[str]) -> list[str] | None:
+        """The group of each file, from groups.csv; None without it."""
+        path = self.place() / "groups.csv"
+        if not path.exists():
+            return None
+        table = read_table(path, text=True)
+        need_columns(table, ["file", "group"], path)
+        of = dict(zip(table["file"], table["group"], strict=True))
+        for file in files:
+            if not isinstance(of.get(file), str):
+                raise DataError(f"{path}: no group for {file}; add a line with the file and its group.")
+        return [of[file] for file in files]
+
     def files(self) -> list[Path]:
+        return [self.place() / "groups.csv", *self._recordings()]
+
+    def _recordings(self) -> list[Path]:
         """WAV files below the folder, hidden ones left out."""
         found = (path for path in sorted(self.place().rglob("*")) if path.suffix.lower() == ".wav")
         return [path for path in found if not any(part[0] == "." for part in path.relative_to(self.place()).parts)]

@@ -19,8 +19,8 @@ from wavessm.errors import DataError
 @dataclass(frozen=True)
 class WfdbOptions(OwnOptions):
     """A table with a column `record` (path below the folder, without suffix), and either one column of classes or
-    several of 0 and 1 (labels); an optional column `split` holds train, val or test. Records and classes are text as it
-    is written (04015, NA).
+    several of 0 and 1 (labels). Optional columns: `split` holds train, val or test; `group` names whose record it is,
+    and keeps all of one group in one part. Records and classes are text as it is written (04015, NA).
     """
 
     folder: str = ""
@@ -37,10 +37,10 @@ class WfdbOptions(OwnOptions):
         folder, path = self.place(), self._labels()
         table = read_table(path, text=True)
         need_columns(table, ["record"], path)
-        names = [name for name in table.columns if name not in ("record", "split")]
+        names = [name for name in table.columns if name not in ("record", "split", "group")]
         if len(table) == 0 or not names:
             raise DataError(f"{path}: no rows, or no column of labels; expected one of classes, or several of 0 and 1.")
-        for column in ("record", names[0]):
+        for column in ("record", names[0], *table.columns.intersection(["group"])):
             for line in table.index[table[column].isna()]:
                 raise DataError(f"{path}: nothing in column {column!r}, line {line}; fill it or drop the row.")
         for line in table.index[table["record"].duplicated()]:
@@ -52,10 +52,11 @@ class WfdbOptions(OwnOptions):
                 raise DataError(f"{path}: split is {split[line]!r} in line {line}, expected train, val or test.")
             parts = [PARTS[part] for part in split]
         files = table["record"].tolist()
+        groups = table["group"].tolist() if "group" in table.columns else None
         if len(names) == 1:
-            listed = Recordings(folder, files, table[names[0]], parts, "multiclass")
+            listed = Recordings(folder, files, table[names[0]], parts, "multiclass", groups=groups)
         else:
-            listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names))
+            listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names), groups)
 
         def read(record: Path) -> Signal:
             return read_record(inside(record, [folder]), [folder])
