@@ -343,9 +343,9 @@ def spoil(monkeypatch, at, value):
     """The loss of step `at` becomes `value` times itself."""
     original, calls = metrics.loss, []
 
-    def loss(kind, output, target):
+    def loss(kind, output, target, *weights):
         calls.append(1)
-        return original(kind, output, target) * (value if len(calls) == at else 1.0)
+        return original(kind, output, target, *weights) * (value if len(calls) == at else 1.0)
 
     monkeypatch.setattr(metrics, "loss", loss)
 
