@@ -330,7 +330,7 @@ def test_nan_trains_as_a_gap_and_is_predicted(tmp_path, capsys, caplog):
     with caplog.at_level(logging.WARNING, logger="wavessm"):
         run = fit(save(tmp_path / "a", X=X, y=y), tmp_path / "run", steps=40, lr=0.02)
     assert run.model.missing == "gap"
-    assert "% of the samples are NaN: read as missing, --missing gap" in caplog.text
+    assert "% of the samples are NaN: missing, --missing gap" in caplog.text
     assert run.info.missing == pytest.approx(np.isnan(X).mean())
     np.testing.assert_allclose(run.info.scale[0][0], np.nanmean(X), atol=0.1)
     assert evaluate_run(run).scores["accuracy"] > 0.85
@@ -358,3 +358,22 @@ def test_infinity_and_a_channel_of_nan_are_refused(tmp_path):
         load_arrays(save(tmp_path, X=X, y=y))
     with pytest.raises(DataError, match="channel 0 is NaN in all training cases"):
         load_arrays(save(tmp_path, X=np.full_like(X, np.nan), y=y))
+
+
+@pytest.mark.parametrize("missing", ["auto", "gap"])
+def test_state_features_take_weights_and_missing_samples_from_the_command_line(tmp_path, capsys, missing):
+    """As with gradients: wrong labels that weigh nothing, a tenth of the samples missing."""
+    X, y = waves(200)
+    wrong = np.arange(200) % 4 < 2
+    clean = X.copy()
+    X[np.random.default_rng(3).random(X.shape) < 0.1] = np.nan
+    folder = save(tmp_path / "a", X=X, y=np.where(wrong, 1 - y, y), sample_weight=np.where(wrong, 0.0, 3.0),
+                  X_test=clean[:40], y_test=y[:40], X_val=X[:40], y_val=y[:40])  # fmt: skip
+    options = ["--n-features", "500", "--class-weight", "balanced", "--missing", missing]
+    assert main(["train", "arrays", str(folder), *options, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    run = Run.read(tmp_path / "run")
+    assert (run.method, run.model.missing) == ("features", "hold" if missing == "auto" else "gap")
+    assert evaluate_run(run).scores["accuracy"] > 0.95
+    capsys.readouterr()
+    assert main(["predict", str(run.folder), str(folder / "X_val.npy")]) == 0
+    assert np.mean([row["prediction"] == str(label) for row, label in zip(table(capsys.readouterr().out), y)]) > 0.95  # noqa: B905

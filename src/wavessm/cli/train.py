@@ -117,7 +117,7 @@ def _method(task: Task, asked: str, words: list[str]) -> str:
     names = (word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
     given = {name.removeprefix("--").removeprefix("no-").replace("-", "_"): name for name in names}
     training = {"recipe", *vars(TrainConfig())} - {*SHARED_FIELDS, *FEATURE_FIELDS}
-    training |= {*vars(ModelConfig())} - {*DATA_FIELDS, *vars(task.options)}
+    training |= {*vars(ModelConfig())} - {*DATA_FIELDS, *vars(task.options), "missing"}
     gradient = [given[name] for name in given if name in training]
     features = [given[name] for name in given if name in FEATURE_FIELDS]
     if asked == "auto":

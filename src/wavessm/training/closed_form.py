@@ -200,8 +200,8 @@ def without_calendar(data: DataSet, config: TrainConfig) -> DataSet:
     return dataclasses.replace(data, info=dataclasses.replace(data.info, mark_sizes=(), mark_width=0), **parts)
 
 
-def fit_closed(data: DataSet, config: TrainConfig, device: torch.device) -> ClosedForm:
-    """Fit a model to the training split of data on the CPU."""
+def fit_closed(data: DataSet, config: TrainConfig, device: torch.device, missing: str = "hold") -> ClosedForm:
+    """Fit a model to the training split of data on the CPU; `missing` as in `ModelConfig`."""
     if config.method == "linear":
         return _fit_line(data)
     x, y, lengths, _, weights = data.train.take(torch.arange(len(data.train)))
@@ -210,7 +210,9 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device) -> Clos
         raise OptionError("class_weight with several labels needs --method gradient.")
     if balance is not None:
         weights = balance[y] if weights is None else weights * balance[y]
-    bank = FeatureConfig(n_features=config.n_features, stretches=config.stretches)
+    bank = FeatureConfig(
+        n_features=config.n_features, stretches=config.stretches, missing="gap" if missing == "gap" else "hold"
+    )
     return FeatureNet(FeatureModel.fit(x, y, data.info.kind, lengths, weights, bank, config.seed, device))
 
 

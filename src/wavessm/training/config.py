@@ -28,7 +28,7 @@ _CHECKS: dict[str, Check] = {
 _OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
 FEATURE_FIELDS = ("n_features", "stretches")
 """Fields of the method "features"."""
-SHARED_FIELDS = ("method", "device", "seed", "eval_batch_size", "test")
+SHARED_FIELDS = ("method", "device", "seed", "eval_batch_size", "test", "class_weight")
 """Fields of all methods; all others belong to gradient training."""
 _OLD_FIELDS = ("model", "note", "devices", "nodes")
 

@@ -205,10 +205,11 @@ def train(
         raise OptionError(f"method is {config.method!r}, which one process fits; leave torchrun out.")
     chosen, data = prepare(get_task(task).with_options(options), config)
     as_trained(data, config)
+    holds = closed and model.missing == "auto" and data.info.missing > 0  # the default of state features
     model = model_config(task, model, data.info, config.precision)
     if data.info.missing:
-        how = "hold" if closed else model.missing  # of state features, whose own default it is
-        log.warning("%.3g %% of the samples are NaN: read as missing, --missing %s", 100 * data.info.missing, how)
+        model = dataclasses.replace(model, missing="hold") if holds else model
+        log.warning("%.3g %% of the samples are NaN: missing, --missing %s", 100 * data.info.missing, model.missing)
     torch.manual_seed(config.seed)
     network = None if closed else SequenceModel(model)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
@@ -280,7 +281,7 @@ def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
     from wavessm.training.evaluate import evaluate_split
 
     began = time.perf_counter()
-    model = fit_closed(data, run.config, device)
+    model = fit_closed(data, run.config, device, run.model.missing)
     seconds = time.perf_counter() - began
     scores, _ = evaluate_split(model, data.val, data.info, run.config.eval_batch_size)
     content = {"run": run.id, "step": 0, "model": model.state_dict(), "closed": model.describe()}
