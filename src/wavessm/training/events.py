@@ -71,7 +71,7 @@ def _read(run: Run, path: Path) -> Signal:
 def _outputs(run: Run, windows: list[np.ndarray]) -> torch.Tensor:
     """Outputs (windows, classes) of the best model for windows of one length."""
     info, model = run.info, run.load_model()
-    check_values(info, np.concatenate(windows), run.task)
+    check_values(run, np.concatenate(windows), run.task)
     batches = (np.stack(windows[k : k + 256]) for k in range(0, len(windows), 256))
     return torch.cat([model(info.standardise(torch.from_numpy(batch))) for batch in batches]).cpu()
 
