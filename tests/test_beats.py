@@ -102,7 +102,7 @@ def units(window):
     return np.rint(200 * window).astype(int).tobytes()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 7])  # the first draw of 7 has r8, which alone has an S, in another part
 def test_other_records_are_split_as_a_whole_and_every_class_is_in_training(tmp_path, seed):
     for k in range(9):
         write(tmp_path, f"r{k}", symbols="NV" if k < 8 else "NVA")
