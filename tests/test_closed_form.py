@@ -209,6 +209,44 @@ def test_samples_and_constant_add_up_to_the_logit(length):
     assert constant == pytest.approx(float(expected), abs=2e-3 * float(found.abs().sum())), "the same for every signal"
 
 
+@pytest.mark.parametrize("pool", ["share", "wins", "margin", "values"])
+def test_a_sample_gets_what_it_adds_to_the_sum_of_a_feature(pool):
+    """A pool is a mean over time, or its root, so the features of all beginnings of a signal say what a sample added."""
+    model, x = random_head(stretches=False)
+    bank, signal = model.features.bank, x[0, :96]
+    beginnings = model.features(signal.expand(96, -1, -1), torch.arange(1, 97)).double()
+    columns, done = bank.blocks[pool], 0
+    strides = [1] if pool == "values" else [group.stride for group in bank.groups]
+    for k, stride in enumerate(strides):
+        column = columns.start + done + 3
+        done += 0 if pool == "values" else bank.groups[k].bias.numel()
+        mean = beginnings[stride - 1 :: stride, column] ** (2 if pool in ("wins", "margin") else 1)
+        added = torch.diff(mean * torch.arange(1, len(mean) + 1), prepend=torch.zeros(1))
+        model.ridge.coef = torch.zeros_like(model.ridge.coef)
+        model.ridge.coef[column, 1] = 1.0
+        found, _ = sample_contributions(model, signal, 1)
+        assert found.count_nonzero() == found[stride - 1 :: stride].count_nonzero()
+        total = beginnings[-1, column] / model.ridge.scale[column] * model.calibration.slope
+        expected = total * added / added.sum() if added.any() else torch.zeros(len(added))
+        torch.testing.assert_close(found[stride - 1 :: stride], expected.double(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_feature_of_a_stretch_contributes_inside_of_it_what_its_readout_does():
+    model, x = random_head()
+    bank, group = model.features.bank, model.features.bank.groups[0]
+    chunks = -(-(150 // group.stride) // group.positions)
+    for readout in range(12):
+        parts = []
+        for block in ("share", "stretch"):
+            model.ridge.coef = torch.zeros_like(model.ridge.coef)
+            model.ridge.coef[bank.blocks[block].start + readout, 0] = 1.0
+            parts.append(sample_contributions(model, x[0], 0)[0][group.stride - 1 :: group.stride])
+        a, b = group.stretch[:, readout // bank.readouts, readout % bank.readouts].tolist()
+        inside = torch.zeros(len(parts[0]), dtype=torch.bool)
+        inside[int(a * chunks) * group.positions : int(np.ceil(b * chunks)) * group.positions] = True
+        assert torch.equal(parts[1] != 0, inside & (parts[0] != 0)), (a, b)
+
+
 def test_a_change_of_the_end_leaves_the_contributions_of_the_beginning():
     model, x = random_head(stretches=False)
     model.ridge.coef[model.features.bank.blocks["share"].stop :] = 0  # shares: each position counts by itself
