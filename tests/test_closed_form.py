@@ -211,7 +211,7 @@ def test_samples_and_constant_add_up_to_the_logit(length):
 
 @pytest.mark.parametrize("pool", ["share", "wins", "margin", "values"])
 def test_a_sample_gets_what_it_adds_to_the_sum_of_a_feature(pool):
-    """A pool is a mean over time, or its root, so the features of all beginnings of a signal say what a sample added."""
+    """A pool is a mean over time, or its root: features of all beginnings of a signal say what each sample added."""
     model, x = random_head(stretches=False)
     bank, signal = model.features.bank, x[0, :96]
     beginnings = model.features(signal.expand(96, -1, -1), torch.arange(1, 97)).double()
