@@ -141,7 +141,8 @@ def ready(tmp_path_factory):
     assert main(["train", "arrays", str(folder / "arrays"), "--out", str(folder / "a"), "--steps", "3", *SMALL]) == 0
     series = ["train", "csv", str(folder / "series.csv"), "--context", "24", "--horizon", "6", "--steps", "3"]
     assert main([*series, "--out", str(folder / "c"), *SMALL]) == 0
-    assert main(["train", "wav", str(folder / "wav"), "--out", str(folder / "w"), "--steps", "3", *SMALL]) == 0
+    streams = ["--scaling", "global", "--steps", "3", *SMALL]
+    assert main(["train", "wav", str(folder / "wav"), "--out", str(folder / "w"), *streams]) == 0
     return folder
 
 

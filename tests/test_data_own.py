@@ -16,7 +16,7 @@ from miniatures import load_arrays, load_wav_folder, load_wfdb
 from wavessm.data import get_task, read_signal, read_wav
 from wavessm.data.cases import Cases, split
 from wavessm.data.files import align
-from wavessm.errors import DataError, MissingExtraError, UnknownNameError
+from wavessm.errors import DataError, MissingExtraError, OptionError, UnknownNameError
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +277,7 @@ def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
 
 def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
     folder = miniatures.wav_folder(tmp_path, per_class=10)
-    data = load_wav_folder(folder)
+    data = load_wav_folder(folder, scaling="global")
     assert data.info.classes == ("beep", "buzz", "hum")
     assert data.info.sampling_rate == 8000
     clips = {path: soundfile.read(path, dtype="float32")[0] for path in folder.rglob("*.wav")}
@@ -292,6 +292,57 @@ def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
             assert not x[length:].any()
             found.update(match)
     assert found == set(clips)
+
+
+def test_the_loudness_of_a_recording_does_not_matter_to_training_or_prediction(tmp_path):
+    folder = miniatures.wav_folder(tmp_path / "a", per_class=4)
+    rng, gains = np.random.default_rng(0), []
+    for path in sorted(folder.rglob("*.wav")):
+        values, rate = soundfile.read(path, dtype="float32")
+        gains.append(rng.uniform(0.01, 2))
+        other = tmp_path / "b" / path.relative_to(folder)
+        other.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(other, gains[-1] * values + 0.05, rate, subtype="FLOAT")
+    one, two = (load_wav_folder(tmp_path / name) for name in "ab")
+    batch, same = every(one.train), every(two.train)
+    torch.testing.assert_close(batch.x, same.x, atol=2e-4, rtol=0)
+    for x, length in zip(batch.x, batch.lengths, strict=True):
+        assert float(x[:length].mean()) == pytest.approx(0, abs=1e-5)
+        assert float(x[:length].square().mean()) == pytest.approx(1, rel=1e-4)
+    silent = torch.full((1, 50, 1), 0.25)
+    assert float(one.info.standardise(silent).abs().max()) < 1e-2, "silence stays silent"
+    stream = one.info.standardise(silent, stream=True)
+    torch.testing.assert_close(stream, (silent - one.info.scale[0][0]) / one.info.scale[1][0])
+
+
+def test_recordings_are_trimmed_and_cut_in_training_and_for_prediction(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    for k in range(8):
+        quiet, loud = (size * np.sign(rng.standard_normal(100)) for size in (0.001, 0.5))
+        miniatures.write_wav(tmp_path / "ab"[k % 2] / f"{k}.wav", np.concatenate([quiet, loud, quiet[: 10 * k]]))
+    kept = [*range(100, 200)]
+    trimmed = load_wav_folder(tmp_path, trim_silence=40)
+    assert trimmed.info.length == 100, "all but the loud part is 54 dB below its peak"
+    assert load_wav_folder(tmp_path, trim_silence=60).info.length == 270
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        cut = load_wav_folder(tmp_path, trim_silence=40, max_length=0.005)
+    assert cut.info.length == 40
+    assert "recordings longer than 0.005 s are cut there" in caplog.text
+    signal = read_wav(tmp_path / "b" / "7.wav")
+    options = get_task("wav").with_options({"trim_silence": 40.0, "max_length": 0.005})
+    assert np.array_equal(options.shorten(signal).values, signal.values[kept[:40]])
+    assert get_task("wav").options.shorten(signal) == signal
+    with pytest.raises(OptionError, match="trim_silence is -1"):
+        get_task("wav").with_options({"trim_silence": -1.0})
+
+
+def test_batches_of_recordings_are_as_wide_as_their_own_longest(tmp_path):
+    folder = miniatures.wav_folder(tmp_path, per_class=8)
+    miniatures.write_wav(folder / "hum" / "long.wav", 0.1 * np.ones(5000) * (-1) ** np.arange(5000))
+    data = load_wav_folder(folder)
+    assert data.info.length == 5000
+    widths = [data.train.take(torch.tensor([i])).x.shape[1] for i in range(len(data.train))]
+    assert sorted(widths)[-2] <= 200
 
 
 @pytest.mark.parametrize("names", [("train", "validation", "test"), ("Training", "dev", "testing")])

@@ -130,7 +130,7 @@ def test_padded_batches_are_heard_up_to_their_lengths(name, tmp_path):
 
 
 def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
-    with pytest.raises(ws.OptionError, match="lengths go with whole sequences and the heads 'pool'"):
+    with pytest.raises(ws.OptionError, match="lengths go with whole sequences, the heads 'pool'"):
         export_onnx(make("forecast"), tmp_path / "model.onnx", lengths=True)
 
 
@@ -336,3 +336,23 @@ def test_mistakes_in_a_call_leave_no_file(tmp_path):
     with pytest.raises(DataError, match="is a folder"):
         export_torch(model, tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_files_for_recordings_take_any_level_and_streams_that_of_training(tmp_path):
+    torch.manual_seed(0)
+    model = ws.SequenceModel(
+        ws.ModelConfig(d_input=1, d_output=3, d_model=8, d_state=8, n_layers=1, head="pool")
+    ).eval()
+    info = DataInfo("multiclass", 1, 3, 50, ("a", "b", "c"), scale=((0.1,), (0.2,)), scaling="recording")
+    export_onnx(model, tmp_path / "m.onnx", info=info)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    sound = torch.randn(2, 63, 1).clamp(-4, 4) / 8
+    one, two = (session.run(None, {"x": (sound * level).numpy()})[0] for level in (1.0, 32768.0))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+    level = (sound - sound.mean(1, keepdim=True)).square().mean((1, 2), keepdim=True).sqrt()
+    with torch.no_grad():
+        close(one, model((sound - sound.mean(1, keepdim=True)) / level), "by its own level")
+    report = export_onnx(model, tmp_path / "s.onnx", info=info, stream=True)
+    assert report.error < 1e-4
+    with pytest.raises(ws.OptionError, match=r"lengths go with .* scaling 'global'"):
+        export_onnx(model, tmp_path / "l.onnx", info=info, lengths=True)

@@ -76,6 +76,10 @@ def main(arguments: list[str]) -> int:
     compared = "chunks of a stream" if stream else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
           f"over {report.calls} {compared}")  # fmt: skip
+    if run.task == "wav":
+        any_level = run.info.scaling == "recording" and not stream
+        print("its input is float32, " + ("of any level: int16 samples as they are, or [-1, 1]" if any_level else
+              "in [-1, 1]: divide int16 samples by 32768"))  # fmt: skip
     return 0
 
 
@@ -86,7 +90,10 @@ def _card(run: Run) -> Card:
     info, result = run.info, run.folder / "result.json"
     content = json.loads(result.read_text()) if result.is_file() else {}
     names = f"Classes: {', '.join(info.classes)}." if info.classes else ""
-    scaled = f"Scale it first: (x − {list(info.scale[0])}) / {list(info.scale[1])}." if info.scale else ""
+    if info.scaling == "recording":
+        scaled = "Scale each recording first: subtract its mean, divide by its RMS."
+    else:
+        scaled = f"Scale it first: (x − {list(info.scale[0])}) / {list(info.scale[1])}." if info.scale else ""
     return Card(
         task=f"{info.kind}: `{run.task}`. {names}".strip(),
         data=f"`{run.task}`, {info.d_input} channel(s), {info.length} samples; recipe `{run.recipe_name}`.",

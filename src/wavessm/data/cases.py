@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,12 @@ def make_set(name: str, cases: Cases) -> DataSet:
     info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes, scale=scale,
                     target_scale=target_scale, missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
     y, lengths = torch.from_numpy(targets), torch.from_numpy(cases.lengths)
-    scaled = dataclasses.replace(cases, values=info.standardise(torch.from_numpy(cases.values)).numpy())
+    x = torch.from_numpy(cases.values)
+    if info.scaling == "recording":
+        x = torch.cat([info.standardise(one) for one in x.split(cases.lengths.tolist())])
+    else:
+        x = info.standardise(x)
+    scaled = dataclasses.replace(cases, values=x.numpy())
 
     def part(rows: np.ndarray) -> Arrays | Ragged:
         x, own = torch.from_numpy(scaled.samples(rows)), lengths[rows]
@@ -322,15 +327,23 @@ class Recordings(NamedTuple):
 
 
 def load_recordings(
-    name: str, listed: Recordings, files: list[Path], read: Callable[[Path], Signal], skip_bad: bool
+    name: str,
+    listed: Recordings,
+    files: list[Path],
+    read: Callable[[Path], Signal],
+    skip_bad: bool,
+    options: Mapping[str, Any] | None = None,
+    scaling: str = "global",
 ) -> DataSet:
     """Read recordings once, cache them and make a set of them.
 
-    `files` are all that `read` opens. What cannot be read raises `DataError`; with `skip_bad` it is left out and listed
-    in `info.skipped`.
+    `files` are all that `read` opens, `options` what it depends on besides. What cannot be read raises `DataError`;
+    with `skip_bad` it is left out and listed in `info.skipped`.
     """
     folder = listed.folder
-    prepared = cached(name, folder, files, {"names": listed.files, "flat": True}, lambda: _read_all(listed, read))
+    prepared = cached(
+        name, folder, files, {"names": listed.files, "flat": True, **(options or {})}, lambda: _read_all(listed, read)
+    )
     skipped = prepared.bad_files(skip_bad, str(folder))
     good = np.array([file not in skipped for file in listed.files])
     names = np.array(listed.files)[good]
@@ -344,7 +357,11 @@ def load_recordings(
         str(folder),
         listed.kind,
         listed.classes,
-        {"skipped": skipped, **{name: tuples(value) for name, value in prepared.notes["about"].items()}},
+        {
+            "skipped": skipped,
+            "scaling": scaling,
+            **{name: tuples(value) for name, value in prepared.notes["about"].items()},
+        },
         None if listed.groups is None else np.array(listed.groups)[good],
     )
     return make_set(name, cases)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 """Means and standard deviations."""
+SILENCE = 1e-5
+"""RMS below which a recording is not made as loud as the others, of full scale 1: a third of a step of 16 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +47,18 @@ class DataInfo:
     symbols: tuple[str, ...] = ()  # what the numbers of a token sequence stand for; d_input is then 1
     step_scale: Scale | None = None  # of every step, for one channel
     missing: float = 0.0  # share of samples that are NaN
+    scaling: str = "global"  # or "recording": each without its mean, divided by its RMS; `scale` is then for streams
     parts: tuple[str, ...] = ()  # of the test split: the same number of cases each, one after another, scored apart
 
-    def standardise(self, x: Tensor) -> Tensor:
-        """Scale raw values (…, channels) as x in a batch is."""
+    def standardise(self, x: Tensor, stream: bool = False) -> Tensor:
+        """Scale raw values (…, length, channels) as x in a batch is.
+
+        With scaling "recording" x is one recording, or several of one length. The level of a stream is known at its end
+        only: a `stream` is scaled as all training recordings together.
+        """
+        if self.scaling == "recording" and not stream:
+            x = x - x.mean(-2, keepdim=True)
+            return x / x.square().mean((-2, -1), keepdim=True).sqrt().clamp(min=SILENCE)
         if self.step_scale is not None:
             mean, std = (x.new_tensor(values[: x.shape[-2]])[:, None] for values in self.step_scale)
             return (x[..., : len(mean), :] - mean) / std
@@ -89,6 +99,8 @@ class DataInfo:
                 raise OptionError(f"DataInfo: {name} is {names!r}, expected {count or 'some'} names, or none.")
             if count and len(names) not in (0, count):
                 raise OptionError(f"DataInfo: {name} is {names!r}, expected {count} names, or none.")
+        if info.scaling not in ("global", "recording"):
+            raise OptionError(f"DataInfo: scaling is {info.scaling!r}, expected 'global' or 'recording'.")
         for name in ("scale", "target_scale", "step_scale"):
             if not _is_scale(getattr(info, name)):
                 raise OptionError(f"DataInfo: {name} is not a row of means and one of positive standard deviations.")

@@ -20,6 +20,7 @@ from wavessm.errors import DataError, OptionError, unknown_name
 from wavessm.nn.config import check_fields
 
 if TYPE_CHECKING:
+    from wavessm.data.files import Signal
     from wavessm.data.info import DataSet
 
 ROOT_VARIABLE = "WAVESSM_DATA"
@@ -45,6 +46,8 @@ class DataOptions:
     """
 
     checks: ClassVar[dict[str, Any]] = {}
+    earlier: ClassVar[dict[str, Any]] = {}
+    """Values that options had before there were such options, for run folders of that time."""
 
     def __post_init__(self) -> None:
         check_fields(self, self.checks)
@@ -93,6 +96,10 @@ class OwnOptions(DataOptions):
     def files(self) -> list[Path]:
         """Return the files that are read."""
         raise NotImplementedError
+
+    def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
+        """Return a recording as training has it: the whole of it, unless options cut it."""
+        return signal
 
     def place(self) -> Path:
         """Return the folder or file of the data, the first option."""

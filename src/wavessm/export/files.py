@@ -78,8 +78,9 @@ def export_onnx(
     scan = Scan(check_int(chunk, "chunk", minimum=1), check_positive(rate, "rate"), stream)
     if model.config.head == "pair":
         raise OptionError("export: head='pair' has no ONNX form here; use torch-export.")
-    if lengths and (stream or model.config.head == "forecast"):
-        raise OptionError("export: lengths go with whole sequences and the heads 'pool', 'last' and 'sequence'.")
+    if lengths and (stream or model.config.head == "forecast" or data.scaling == "recording"):
+        raise OptionError("export: lengths go with whole sequences, the heads 'pool', 'last' and 'sequence', and "
+                          "scaling 'global'; leave them out.")  # fmt: skip
     if stream:
         model._check_streams("export")
         if data.step_scale is not None:
@@ -231,7 +232,7 @@ def _stream_errors(session: Any, model: SequenceModel, info: DataInfo, scan: Sca
     for number in range(40):
         x, marks = _example(model, info, 2, scan.chunk * (1 + number % 3), seed=number)
         with torch.no_grad():
-            wanted, state = model.stream(info.standardise(x), state, rate=scan.rate, marks=marks)
+            wanted, state = model.stream(info.standardise(x, stream=True), state, rate=scan.rate, marks=marks)
         got, *after = session.run(None, _feed(x=x, marks=marks) | carried)
         errors.append(_distance(got, info.restore(wanted)))
         carried = dict(zip(carried, after, strict=True))

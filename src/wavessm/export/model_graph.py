@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wavessm.data.source import DataInfo
+from wavessm.data.info import SILENCE, DataInfo
 from wavessm.export.graph import Graph, Values
 from wavessm.nn.backbones import ResidualBlock, Stack
 from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder
@@ -45,7 +45,7 @@ def model_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool 
     """
     g, config, inputs = Graph(), model.config, _inputs(model)
     states = state_inputs(model) if scan.stream else {}
-    x, marks = _scale_input(g, info), "marks" if "marks" in inputs else None
+    x, marks = _scale_input(g, info, scan.stream), "marks" if "marks" in inputs else None
     if config.head == "forecast":
         y, after = _forecast(g, x, marks, model, scan, list(states))
     else:
@@ -167,9 +167,13 @@ def _stack(
     return (h if stack.norm is None else g.norm(h, stack.norm)), after
 
 
-def _scale_input(g: Graph, info: DataInfo) -> str:
+def _scale_input(g: Graph, info: DataInfo, stream: bool) -> str:
     """The input as `DataInfo.standardise` gives it."""
     x = "x"
+    if info.scaling == "recording" and not stream:
+        x = g.add("Sub", x, g.add("ReduceMean", x, axes=[1], keepdims=1))
+        power = g.add("ReduceMean", g.add("Mul", x, x), axes=[1, 2], keepdims=1)
+        return g.add("Div", x, g.add("Max", g.add("Sqrt", power), g.constant(SILENCE)))
     if info.step_scale is not None:
         x = g.slice(x, 0, len(info.step_scale[0]), axis=1)
         constants = [g.constant(np.array(values)[:, None]) for values in info.step_scale]

@@ -68,7 +68,7 @@ class TrainConfig:
     batch_size: int = 32
     """Cases per step."""
     buckets: int = 1
-    """Number of widths that batches of tokens are sorted into, to reduce padding; 1 mixes all lengths."""
+    """Number of widths that cases of unequal length are sorted into, to reduce padding; 1 mixes all lengths."""
     crop: float = 0.0
     """Train on random crops of this many seconds; 0 uses whole recordings. Validation and test use whole ones."""
     epochs: float = 10

@@ -21,6 +21,7 @@ from torch import Tensor
 from wavessm.data.files import Signal, align, read_npy, read_signal, to_float32
 from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
+from wavessm.data.task import OwnOptions
 from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
 from wavessm.errors import DataError, OptionError
 from wavessm.training.record import pyplot, save_figure
@@ -77,6 +78,8 @@ def output_names(info: DataInfo) -> list[str]:
 def _recordings(run: Run, model: Any, path: Path) -> list[Row]:
     info, rows, thresholds = run.info, [], read_thresholds(run)
     for case, signal in enumerate(_read_signals(path)):
+        if isinstance(run.options, OwnOptions):
+            signal = run.options.shorten(signal, info.sampling_rate)
         values = check_values(run, align(signal, info.channels, info.units, path), str(path))
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained else 1.0

@@ -107,7 +107,7 @@ class Run:
             run = cls(
                 folder,
                 content["task"],
-                get_task(content["task"]).with_options(content["data"]),
+                (task := get_task(content["task"])).with_options(task.options.earlier | content["data"]),
                 content["recipe_name"],
                 ModelConfig.from_dict(content["model"]),
                 TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),

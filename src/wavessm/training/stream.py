@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import logging
 import math
 import os
 import struct
@@ -29,6 +30,7 @@ from wavessm.training.predict import Row, check_dates, check_values, decode, for
 from wavessm.training.run import Run
 from wavessm.training.scores import read_thresholds
 
+log = logging.getLogger("wavessm.training")
 POLL_SECONDS = 0.1
 _EXPECTED = "expected fields separated by commas or blanks, decimals with a point"
 _PCM = {(1, 8): ("u1", 128, 2**7), (1, 16): ("<i2", 0, 2**15), (1, 32): ("<i4", 0, 2**31), (3, 32): ("<f4", 0, 1),
@@ -72,8 +74,11 @@ def predict_stream(
 def _decisions(run: Run, chunks: Chunks, rate: float) -> Iterator[list[Row]]:
     model: Any = sampled(run.load_model(), rate)
     state, samples, thresholds = model.initial_state(1), 0, read_thresholds(run)
+    if run.info.scaling == "recording":
+        log.warning("a stream is scaled by the level of all training recordings, not by its own, which is known at its "
+                    "end; record at a like level, or train with --scaling global.")  # fmt: skip
     for values, _ in chunks:
-        x = run.info.standardise(check_values(run, values, f"stream, from sample {samples}"))
+        x = run.info.standardise(check_values(run, values, f"stream, from sample {samples}"), stream=True)
         output, state = model.stream(x[None], state, rate=rate)
         samples += len(values)
         yield [{"samples": samples, **decode(run.info, output[0], thresholds)}]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from wavessm.data.cases import PARTS, Recordings, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import read_wav
+from wavessm.data.files import Signal, read_wav
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, read_table
 from wavessm.data.task import OwnOptions, Task
 from wavessm.errors import DataError
+
+log = logging.getLogger("wavessm.data")
 
 
 @dataclass(frozen=True)
@@ -20,12 +26,25 @@ class WavOptions(OwnOptions):
 
     Files may differ in length (batches carry the true ones), not in sampling rate or channels. groups.csv in the
     folder, with columns file (path below the folder) and group, keeps all files of a group in one part.
+    Prediction scales and shortens files as training does.
     """
 
     folder: str = ""
     """Folder with one folder of WAV files for each class."""
     skip_bad: bool = False
     """Leave out files that cannot be read, and list them."""
+    scaling: Literal["recording", "global"] = "recording"
+    """Take the mean from each recording and divide it by its own RMS, so that loudness does not matter; or scale all by
+    the mean and deviation of the training files. Streams are always scaled by those."""
+    max_length: float = 0.0
+    """Seconds after which recordings are cut; 0 keeps them whole."""
+    trim_silence: float = 0.0
+    """Remove start and end of a recording, as far as they are this many dB below its peak; 0 keeps them."""
+
+    checks: ClassVar[dict[str, Any]] = {
+        name: (lambda value: value >= 0, "at least 0") for name in ("max_length", "trim_silence")
+    }
+    earlier: ClassVar[dict[str, Any]] = {"scaling": "global"}
 
     def load(self, seed: int) -> DataSet:
         folder = self.place()
@@ -41,7 +60,24 @@ class WavOptions(OwnOptions):
         if not files:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
         listed = Recordings(folder, files, labels, parts, "multiclass", groups=self._groups(files))
-        return load_recordings("wav", listed, [folder / file for file in files], read_wav, self.skip_bad)
+        cut = {"max_length": self.max_length, "trim_silence": self.trim_silence}
+        data = load_recordings(
+            "wav", listed, [folder / file for file in files], lambda path: self.shorten(read_wav(path)), self.skip_bad,
+            cut if any(cut.values()) else None, self.scaling,
+        )  # fmt: skip
+        if self.max_length and data.info.length == round(self.max_length * (data.info.sampling_rate or 0)):
+            log.warning("%s: recordings longer than %g s are cut there (max_length).", folder, self.max_length)
+        return data
+
+    def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
+        values = signal.values
+        if self.trim_silence:
+            loud = np.abs(values).max(axis=1)
+            heights = np.flatnonzero(loud >= loud.max() * 10 ** (-self.trim_silence / 20))
+            values = values[heights[0] : heights[-1] + 1]
+        if self.max_length:
+            values = values[: max(1, round(self.max_length * (signal.sampling_rate or sampling_rate or 0)))]
+        return signal._replace(values=values)
 
     def _groups(self, files: list[str]) -> list[str] | None:
         """The group of each file, from groups.csv; None without it."""
@@ -65,4 +101,5 @@ class WavOptions(OwnOptions):
         return [path for path in found if not any(part[0] == "." for part in path.relative_to(self.place()).parts)]
 
 
-TASKS = (Task("wav", WavOptions(), RECIPES, "folder", closed_form="features"),)
+_RECIPES = {name: recipe.change(recipe.note, buckets=4) for name, recipe in RECIPES.items()}
+TASKS = (Task("wav", WavOptions(), _RECIPES, "folder", closed_form="features"),)
