@@ -377,3 +377,40 @@ def test_state_features_take_weights_and_missing_samples_from_the_command_line(t
     capsys.readouterr()
     assert main(["predict", str(run.folder), str(folder / "X_val.npy")]) == 0
     assert np.mean([row["prediction"] == str(label) for row, label in zip(table(capsys.readouterr().out), y)]) > 0.95  # noqa: B905
+
+
+# --- estimators
+
+
+def test_early_stopping_of_the_classifier_sets_whole_groups_aside(monkeypatch):
+    from wavessm.estimators import classifier
+
+    X, y = waves(60)
+    groups, drawn = np.repeat(np.arange(12), 5), []
+
+    def spy(*arguments):
+        drawn.append(split_groups(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(classifier, "split_groups", spy)
+    model = classifier.WaveSSMClassifier(early_stopping=True, max_epochs=1, d_model=8, random_state=0)
+    model.fit(X[..., 0], y, groups=groups)
+    kept, held = drawn[0]
+    assert not np.intersect1d(groups[kept], groups[held]).size
+    assert len(held) in (5, 10)
+    with pytest.raises(ValueError, match=r"groups has shape \(3,\), expected \(60,\)"):
+        model.fit(X[..., 0], y, groups=groups[:3])
+    with pytest.raises(OptionError, match="groups are for early_stopping=True"):
+        classifier.WaveSSMClassifier().fit(X[..., 0], y, groups=groups)
+
+
+def test_class_weight_balanced_finds_rare_cases_more_often():
+    from wavessm.estimators import WaveSSMClassifier
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 50))
+    y = (np.arange(300) % 10 == 0).astype(int)
+    X[y == 1] += 0.25
+    found = {w: WaveSSMClassifier(class_weight=w, random_state=0).fit(X[:200], y[:200]).predict(X[200:]).mean()
+             for w in (None, "balanced")}  # fmt: skip
+    assert found["balanced"] > found[None]

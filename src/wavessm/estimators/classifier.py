@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.errors import DataError, NotFiniteError, OptionError, check_positive
+from wavessm.data.cases import split_groups
+from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError, check_positive
 from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
 from wavessm.estimators.features import (
     FeatureMethods,
@@ -112,7 +113,9 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         tags.target_tags.multi_output = False
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None) -> WaveSSMClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, groups: Any = None
+    ) -> WaveSSMClassifier:
         """Fit labelled signals.
 
         Args:
@@ -120,6 +123,7 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
             y: Labels (cases,), or zeros and ones (cases, labels).
             sample_weight: Weights (cases,), not negative.
             lengths: (cases,) true lengths of a padded array; None: all of it.
+            groups: (cases,) person, machine or room of each case: early stopping sets whole groups aside.
 
         Returns:
             The estimator itself.
@@ -128,7 +132,7 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         self.method_ = choose_method(self)
         signals = read_cases(self, X, lengths, reset)
         targets = read_targets(self, y, len(signals.values), reset)
-        weights = case_weights(sample_weight, len(targets))
+        weights, groups = case_weights(sample_weight, len(targets)), self._read_groups(groups, len(targets))
         if self.method_ == "features":
             self._measure(signals)
             self.length_ = signals.typical_length()
@@ -137,7 +141,7 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
                 signals, targets, kind, self._case_weights(targets, weights)
             )
             return self
-        self.fitted_ = self._fit_gradient(signals.without_gaps(), targets, weights)
+        self.fitted_ = self._fit_gradient(signals.without_gaps(), targets, weights, groups)
         return self
 
     @available_if(uses_features)
@@ -186,11 +190,25 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
             raise OptionError("class_weight with several labels needs method='gradient'; or give sample_weight.")
         return by_class[targets] if weights is None else by_class[targets] * weights
 
-    def _fit_gradient(self, signals: Signals, targets: Tensor, case_weight: Tensor | None) -> TrainedModel:
+    def _read_groups(self, groups: Any, cases: int) -> np.ndarray | None:
+        """Groups (cases,), refused where no validation part is set aside: they would have no effect."""
+        if groups is None:
+            return None
+        if self.method_ == "features" or not self.early_stopping:
+            raise OptionError("groups are for early_stopping=True of gradient training; else leave them out, and use "
+                              "GroupKFold of scikit-learn around the estimator.")  # fmt: skip
+        found = np.asarray(groups)
+        if found.shape != (cases,):
+            raise ShapeError(f"groups has shape {found.shape}, expected ({cases},), one per case of X.")
+        return found
+
+    def _fit_gradient(
+        self, signals: Signals, targets: Tensor, case_weight: Tensor | None, groups: np.ndarray | None
+    ) -> TrainedModel:
         """Train a model; `model_`, `mean_`, `scale_`, `choices_` and `history_` tell about it."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        kept, held = self._split(targets, random)
+        kept, held = self._split(targets, random, groups)
         self.length_ = signals.typical_length()
         config = self._model_config(
             model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=len(self.classes_),
@@ -219,14 +237,21 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         self._fit_model(source, validation, loss, config, self._train_config(len(kept), seed))
         return TrainedModel(self.model_, scale)
 
-    def _split(self, targets: Tensor, random: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
-        """Numbers of the cases to train on and of those set aside."""
+    def _split(
+        self, targets: Tensor, random: np.random.RandomState, groups: np.ndarray | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Numbers of the cases to train on and of those set aside, no group in both."""
         cases, fraction = len(targets), check_number(self.validation_fraction, "validation_fraction", 1)
         if self.early_stopping not in (True, False):
             raise OptionError(f"early_stopping is {self.early_stopping!r}, expected True or False.")
         count = max(1, round(fraction * cases))
         if not self.early_stopping or not fraction or count >= cases:
             return torch.arange(cases), None
+        if groups is not None:
+            keys = targets.numpy() if targets.dim() == 1 else np.unique(targets.numpy(), axis=0, return_inverse=True)[1]
+            rng = np.random.default_rng(random.randint(2**31 - 1))
+            kept, held = split_groups(keys, groups, [fraction], rng, "fit")
+            return torch.from_numpy(kept), torch.from_numpy(held)
         counts = np.bincount(targets.numpy()) if targets.dim() == 1 else np.zeros(1)
         stratify = targets.numpy() if counts.min() >= 2 and count >= len(counts) <= cases - count else None
         kept, held = train_test_split(np.arange(cases), test_size=count, random_state=random, stratify=stratify)
