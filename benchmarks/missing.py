@@ -11,13 +11,15 @@ test cases alike, with one seed. Methods:
     zero           zeros in the gaps, then WaveSSMClassifier
     MiniRocket     straight lines over the gaps, then aeon's MiniRocketClassifier, which takes no NaN
 
-aeon is not a dependency of wavessm: install it beside it. Writes missing.csv, a row per fit.
+aeon is not a dependency of wavessm: install it beside it. Writes missing.csv, a row per fit, and
+README.md with the means over the problems.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -105,27 +107,30 @@ def main() -> None:
                              "seed": given.seed})  # fmt: skip
                 print({key: rows[-1][key] for key in ("problem", "pattern", "share", "method", "accuracy")}, flush=True)
     write_csv(given.out / "missing.csv", rows)
-    about = (
-        f"Mean accuracy over {len(given.problems)} problems ({', '.join(given.problems)}), published splits; each in "
-    )
-    words = [ABOUT, table(rows), f"{about}`missing.csv`.", f"Made by {provenance('python benchmarks/missing.py')}."]
+    aeon = f"aeon {metadata.version('aeon')}" if importlib.util.find_spec("aeon") else "without aeon"
+    about = f"Mean accuracy over {len(given.problems)} problems ({', '.join(given.problems)}), published splits, seed "
+    about += f"{given.seed}, {aeon}; every fit is in `missing.csv`."
+    words = [ABOUT, table(means(rows)), about, f"Made by {provenance('python benchmarks/missing.py')}."]
     (given.out / "README.md").write_text("\n\n".join(words) + "\n")
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Mean accuracy over the problems, a line for each pattern and share."""
-    names = list(dict.fromkeys(row["method"] for row in rows))
-    lines = ["| taken away | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean accuracy over the problems, a row for each pattern and share."""
+    made = []
     for pattern, share in dict.fromkeys((row["pattern"], row["share"]) for row in rows):
         own = [row for row in rows if (row["pattern"], row["share"]) == (pattern, share)]
-        means = [np.mean([row["accuracy"] for row in own if row["method"] == name]) for name in names]
-        what = (
-            "nothing"
-            if pattern == "none"
-            else f"{100 * share:.0f} %, {'at random' if pattern == 'random' else pattern}"
-        )
-        lines.append(f"| {what} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
-    return "\n".join(lines)
+        where = "at random" if pattern == "random" else "in blocks"
+        what = "nothing" if pattern == "none" else f"{100 * share:.0f} %, {where}"
+        names = dict.fromkeys(row["method"] for row in rows)
+        scores = {name: f"{np.mean([r['accuracy'] for r in own if r['method'] == name]):.3f}" for name in names}
+        made.append({"taken away": what, **scores})
+    return made
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows of `means` in Markdown."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
