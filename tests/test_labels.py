@@ -7,12 +7,13 @@ import logging
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 import torch
 from sklearn import metrics as sk
 
-from miniatures import load_arrays, load_wav_folder
+from miniatures import load_arrays, load_wav_folder, load_wfdb, wfdb_folder
 from wavessm.cli import main
 from wavessm.data.cases import split_groups
 from wavessm.errors import DataError, OptionError
@@ -126,6 +127,18 @@ def test_a_folder_of_recordings_reads_groups_csv(tmp_path):
     (tmp_path / "groups.csv").write_text("\n".join(lines[:-1]))
     with pytest.raises(DataError, match=r"groups\.csv: no group for no/19\.wav"):
         load_wav_folder(tmp_path)
+
+
+def test_a_column_group_of_the_labels_keeps_a_patient_in_one_part(tmp_path):
+    folder = wfdb_folder(tmp_path / "ecg")
+    labels = pd.read_csv(folder / "labels.csv")
+    labels["group"] = [f"p{i // 3}" for i in range(len(labels))]
+    labels.to_csv(folder / "labels.csv", index=False)
+    data = load_wfdb(folder)
+    found = [set(part.groups) for part in (data.train, data.val, data.test)]
+    assert all(found)
+    assert sum(map(len, found)) == len(set.union(*found)) == 10
+    assert data.info.classes == ("normal", "paced"), "the column is no label"
 
 
 # --- weights
