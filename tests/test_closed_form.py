@@ -14,9 +14,12 @@ import torch
 import miniatures
 from wavessm.cli import main
 from wavessm.cli.train import read
+from wavessm.data import DataInfo
+from wavessm.export import export_closed
 from wavessm.features import FeatureConfig, FeatureModel
 from wavessm.inspection import feature_groups, feature_shares, sample_contributions
 from wavessm.training import Run, RunError, evaluate_run, predict_files, predict_stream, read_rows
+from wavessm.training.closed_form import FeatureNet
 
 FAST = ["--n-features", "600"]
 
@@ -68,8 +71,11 @@ evaluate {0}/a --rate 2 => sampling rate of training
 evaluate {0}/a --checkpoint last => no such checkpoint
 predict {0}/a - => cannot stream; train one with --no-stretches
 inspect {0}/c => fitted by method linear, which has no layers
-export {0}/a --format torch-export => method features
-export {0}/c --format pretrained => method linear
+export {0}/a --format torch-export => method features, which has no form torch-export
+export {0}/c --format pretrained => method linear, which has no form
+export {0}/c --format step-onnx => a linear forecast reads its context
+export {0}/a --format step-onnx => cannot stream; train one with --no-stretches
+export {0}/a --rate 2 => go with gradient training
 """
 
 
@@ -282,3 +288,61 @@ def test_inspect_writes_figures_and_tables(folder, capsys):
     np.save(signals, np.load(folder / "arrays/X.npy")[:3])
     assert main(["inspect", str(folder / "a"), "--signals", str(signals), "--out", str(folder / "other")]) == 0
     assert Path(folder / "other/samples.csv").exists()
+
+
+# -- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def session_of(path):
+    return pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_an_exported_forecast_answers_as_predict_does(folder):
+    assert main(["export", str(folder / "c"), "--out", str(folder / "c.onnx")]) == 0
+    run = Run.read(folder / "c")
+    table = list(csv.DictReader(io.StringIO((folder / "series.csv").read_text())))[-run.info.length :]
+    x = np.array([[[float(row[name]) for name in run.info.channels] for row in table]], np.float32)
+    (y,) = session_of(folder / "c.onnx").run(None, {"x": x})
+    ahead = predict_files(run, [folder / "series.csv"])
+    np.testing.assert_allclose(y[0], [[row["load"], row["wind"]] for row in ahead], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["a", "s"])
+def test_exported_features_answer_as_predict_does(folder, name):
+    assert main(["export", str(folder / name), "--out", str(folder / f"{name}.onnx")]) == 0
+    X = np.load(folder / "arrays/X.npy")[:12]
+    np.save(folder / "twelve.npy", X)
+    (logits,) = session_of(folder / f"{name}.onnx").run(None, {"x": X})
+    found = torch.from_numpy(logits).softmax(1).numpy()
+    rows = predict_files(Run.read(folder / name), [folder / "twelve.npy"])
+    wanted = np.array([[row[label] for label in "012"] for row in rows])
+    assert np.median(np.abs(found - wanted)) < 1e-5
+    np.testing.assert_allclose(found, wanted, atol=0.02)
+
+
+def test_an_exported_stream_answers_as_the_stream_of_a_run(folder):
+    assert main(["export", str(folder / "s"), "--format", "step-onnx", "--out", str(folder / "step.onnx")]) == 0
+    session, run = session_of(folder / "step.onnx"), Run.read(folder / "s")
+    chunk = json.loads(session.get_modelmeta().custom_metadata_map["chunk"])
+    x = np.tile(np.load(folder / "arrays/X.npy")[0], (4, 1))[: 4 * chunk]
+    lines = [",".join(f"{value:.9g}" for value in sample) + "\n" for sample in x]
+    rows = [row for group in predict_stream(run, lines, chunk) for row in group]
+    state = {one.name: np.zeros([1, *one.shape[1:]], np.float32) for one in session.get_inputs() if one.name != "x"}
+    for part, row in zip(x.reshape(-1, chunk, 2), rows, strict=True):
+        logits, *after = session.run(None, {"x": part[None], **state})
+        state = dict(zip(state, after, strict=True))
+        found = torch.from_numpy(logits)[0].softmax(0).tolist()
+        assert found == pytest.approx([row[label] for label in "012"], abs=0.02), row["samples"]
+
+
+def test_every_pool_stretch_and_value_has_its_onnx_form(tmp_path):
+    model, x = random_head()
+    net = FeatureNet(model)
+    info = DataInfo("multiclass", 2, 3, 150, classes=("a", "b", "c"))
+    model.ridge.coef /= 100
+    report = export_closed(net, tmp_path / "all.onnx", info)
+    assert report.error < 0.05
+    for length in (150, 143, 37, 5):
+        (y,) = session_of(tmp_path / "all.onnx").run(None, {"x": x[:, :length].numpy()})
+        wanted = net(x[:, :length]).numpy()
+        assert np.median(np.abs(y - wanted)) < 1e-3 * np.abs(wanted).max(), length

@@ -51,7 +51,7 @@ class ExportOptions:
 def main(arguments: list[str]) -> int:
     """Run `wavessm export`; returns the exit status."""
     given = parse(ExportOptions, arguments, "wavessm export")
-    from wavessm.export import export_onnx, export_torch
+    from wavessm.export import export_closed, export_onnx, export_torch
     from wavessm.nn.pretrained import save_model
     from wavessm.training import Run
 
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
             raise OptionError(f"{option} goes with --format {' or '.join(formats)}, got {given.format}; leave it out.")
     run = Run.read(given.run)
     if run.method != "gradient":
-        raise OptionError(f"{given.run} was fitted by method {run.method}, which has no exported form yet; predict it.")
+        _check_closed(given, run.method)
     model = run.load_model(given.checkpoint)
     out = given.out or given.run / f"model.{_SUFFIX[given.format]}"
     if given.format == "pretrained":
@@ -71,6 +71,8 @@ def main(arguments: list[str]) -> int:
     stream, notes = given.format == "step-onnx", {"task": run.task}
     if given.format == "torch-export":
         report = export_torch(model, out, given.max_length, given.rate, run.info)
+    elif run.method != "gradient":
+        report = export_closed(model, out, run.info, notes, stream)
     else:
         report = export_onnx(model, out, given.rate, given.chunk, run.info, notes, given.lengths, stream)
     compared = "chunks of a stream" if stream else "batches"
@@ -81,6 +83,14 @@ def main(arguments: list[str]) -> int:
         print("its input is float32, " + ("of any level: int16 samples as they are, or [-1, 1]" if any_level else
               "in [-1, 1]: divide int16 samples by 32768"))  # fmt: skip
     return 0
+
+
+def _check_closed(given: ExportOptions, method: str) -> None:
+    """Refuse what a model that was fitted in closed form cannot be written as."""
+    if given.format not in ("onnx", "step-onnx"):
+        raise OptionError(f"{given.run} was fitted by method {method}, which has no form {given.format}; use onnx.")
+    if (given.rate, given.chunk, given.lengths) != (1.0, 64, False):
+        raise OptionError(f"--rate, --chunk and --lengths go with gradient training, the method is {method}.")
 
 
 def _card(run: Run) -> Card:

@@ -2,6 +2,7 @@
 
     export_onnx(model, path)                x (batch, length, d_input) → y; batch and length are free
     export_onnx(model, path, stream=True)   x and a state → y and the next state, for chunks of a stream
+    export_closed(model, path, info)        models that were fitted in closed form, whole signals or streams
     export_torch(model, path)               a program for torch.export.load, free in batch and in length up to a largest
 
 With the `DataInfo` of a run, files take raw numbers and return the units of the data. Each file is compared with what
@@ -25,17 +26,21 @@ from torch import Tensor, nn
 
 from wavessm.data.source import DataInfo
 from wavessm.errors import DataError, OptionError, check_int, check_positive, import_extra
+from wavessm.export.feature_graph import chunk_of, feature_graph, line_graph
 from wavessm.export.model_graph import Scan, model_graph, state_inputs
 from wavessm.nn.backbones import Stack
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import SampledLayer
 from wavessm.ops.convolution import convolve
+from wavessm.training.closed_form import ClosedForm, FeatureNet, LineModel
 
 OPSET, IR_VERSION = 17, 8
 CHUNK = 64
 TOLERANCE = 1e-4
 """Largest difference from PyTorch, relative to the largest output, that a written file may show."""
+FLIPPED = 0.05
+"""The same where outputs are counted above a level, as in state features."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,19 @@ def export_onnx(
         "model": model.config.to_dict(), "chunk": scan.chunk, "rate": scan.rate,
         **({} if info is None else {"info": info.to_dict()}), **(notes or {}),
     }  # fmt: skip
-    onnx, graph = import_extra("onnx", "ONNX files", "export"), model_graph(model, data, scan, lengths)
+    content, session = _session(model_graph(model, data, scan, lengths), described)
+
+    def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
+        return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
+
+    if stream:
+        return _write(content, path, _stream_errors(session, model, data, scan))
+    return _write(content, path, _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
+
+
+def _session(graph: Any, described: dict[str, Any]) -> tuple[bytes, Any]:
+    """The content of a file with a graph and its description, checked, and a session that runs it."""
+    onnx = import_extra("onnx", "ONNX files", "export")
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="wavessm")
     onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in described.items()})
@@ -99,14 +116,54 @@ def export_onnx(
     runtime = import_extra("onnxruntime", "checked ONNX files", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
-    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return content, runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
-    def run(x: Tensor, marks: Tensor | None, ends: Tensor | None) -> np.ndarray:
-        return session.run(["y"], _feed(x=x, marks=marks, lengths=ends))[0]
 
-    if stream:
-        return _write(content, path, _stream_errors(session, model, data, scan))
-    return _write(content, path, _errors(run, model, data, rate, ((1, 1), (2, 63), (3, 64), (1, 1000)), lengths))
+def export_closed(
+    model: ClosedForm, path: str | Path, info: DataInfo, notes: dict[str, Any] | None = None, stream: bool = False
+) -> ExportReport:
+    """Write a model that was fitted in closed form as an ONNX file, checked as `export_onnx` does.
+
+    State features count outputs above a level, so one that lies on its level may fall to the other side in other
+    arithmetic: half of the checked outputs must agree within `TOLERANCE`, all of them within `FLIPPED`.
+
+    Args:
+        model: The model of a run of method "features" or "linear".
+        path: File to write.
+        info: What is known about the data; the file takes raw numbers.
+        notes: JSON values for the file's metadata.
+        stream: For state features without stretches: take the states of `stream_inputs`, all zero at the start, and
+            return them as next_…; chunks are multiples of the "chunk" of the metadata.
+    """
+    if Path(path).is_dir():
+        raise DataError(f"{path}: is a folder; give the name of a file.")
+    model = copy.deepcopy(model).to("cpu")
+    linear = isinstance(model, LineModel)
+    if linear and stream:
+        raise OptionError("export: a linear forecast reads its context, which has no stream; use --format onnx.")
+    chunk = 1 if isinstance(model, LineModel) or not stream else chunk_of(model)
+    state = model.initial_state(2) if isinstance(model, FeatureNet) and stream else None
+    graph = line_graph(model, info) if isinstance(model, LineModel) else feature_graph(model, info, stream)
+    described = {
+        "format": "wavessm-step-onnx" if stream else "wavessm-onnx", "wavessm": metadata.version("wavessm"),
+        "method": "linear" if linear else "features", "chunk": chunk, "info": info.to_dict(), **(notes or {}),
+    }  # fmt: skip
+    content, session = _session(graph, described)
+    carried = {} if state is None else {node.name: np.zeros([2, *node.shape[1:]], np.float32)
+                                        for node in session.get_inputs() if node.name != "x"}  # fmt: skip
+    mean, std = map(torch.tensor, info.scale or ((0.0,), (1.0,)))
+    errors = []
+    for k, steps in enumerate((1, 2, 1, 3, 1) if stream else (1, 2, 63, 64, 257, info.length, info.length)):
+        shape = 2, info.length if linear else chunk * steps, info.d_input
+        x = torch.randn(*shape, generator=torch.Generator().manual_seed(k)) * std + mean
+        got, *after = session.run(None, _feed(x=x) | carried)
+        carried = dict(zip(carried, after, strict=True))
+        with torch.no_grad():
+            wanted = model(info.standardise(x)) if state is None else state.step(info.standardise(x))
+        errors.append(_distance(got, info.restore(wanted)))
+    if not np.median(errors) <= TOLERANCE:
+        raise DataError(f"{path}: differs from PyTorch by {np.median(errors):.2g}; not written.")
+    return _write(content, path, errors, FLIPPED)
 
 
 def export_torch(
@@ -196,10 +253,11 @@ def _prepared(model: SequenceModel, path: str | Path, info: DataInfo | None) -> 
     return copy.deepcopy(model).cpu().float().eval(), info
 
 
-def _write(content: bytes, path: str | Path, errors: list[float]) -> ExportReport:
-    """Write a file if it agrees with the model."""
-    if not max(errors) <= TOLERANCE:
-        raise DataError(f"{path}: differs from PyTorch by {max(errors):.2g}, more than {TOLERANCE}; not written.")
+def _write(content: bytes, path: str | Path, errors: list[float], tolerance: float | None = None) -> ExportReport:
+    """Write a file if it agrees with the model, by default within `TOLERANCE`."""
+    tolerance = tolerance or TOLERANCE
+    if not max(errors) <= tolerance:
+        raise DataError(f"{path}: differs from PyTorch by {max(errors):.2g}, more than {tolerance}; not written.")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

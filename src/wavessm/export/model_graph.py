@@ -45,7 +45,7 @@ def model_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool 
     """
     g, config, inputs = Graph(), model.config, _inputs(model)
     states = state_inputs(model) if scan.stream else {}
-    x, marks = _scale_input(g, info, scan.stream), "marks" if "marks" in inputs else None
+    x, marks = scale_input(g, info, scan.stream), "marks" if "marks" in inputs else None
     if config.head == "forecast":
         y, after = _forecast(g, x, marks, model, scan, list(states))
     else:
@@ -55,9 +55,7 @@ def model_graph(model: SequenceModel, info: DataInfo, scan: Scan, lengths: bool 
         h, after = _stack(g, h, cast(Stack, model.backbone), scan, list(states), valid)
         y, pooled = _head(g, h, model, valid, scan.stream)
         after += pooled
-    if info.target_scale is not None:  # the units of the data, as `DataInfo.restore` gives them
-        mean, std = map(g.constant, info.target_scale)
-        y = g.add("Add", g.add("Mul", y, std), mean)
+    y = restore_output(g, y, info)
     inputs |= {"lengths": (np.int64, ["batch"])} if lengths else states
     steps: dict[str, list] = {"sequence": ["length"], "forecast": [config.horizon]}
     outputs: Values = {"y": (np.float32, ["batch", *steps.get(config.head, []), config.d_output])}
@@ -167,7 +165,7 @@ def _stack(
     return (h if stack.norm is None else g.norm(h, stack.norm)), after
 
 
-def _scale_input(g: Graph, info: DataInfo, stream: bool) -> str:
+def scale_input(g: Graph, info: DataInfo, stream: bool) -> str:
     """The input as `DataInfo.standardise` gives it."""
     x = "x"
     if info.scaling == "recording" and not stream:
@@ -183,6 +181,14 @@ def _scale_input(g: Graph, info: DataInfo, stream: bool) -> str:
     else:
         return x
     return g.add("Div", g.add("Sub", x, mean), std)
+
+
+def restore_output(g: Graph, y: str, info: DataInfo) -> str:
+    """The output in the units of the data, as `DataInfo.restore` gives it."""
+    if info.target_scale is None:
+        return y
+    mean, std = map(g.constant, info.target_scale)
+    return g.add("Add", g.add("Mul", y, std), mean)
 
 
 def _encode(g: Graph, x: str, marks: str | None, encoder: nn.Module, row: int | None) -> str:
