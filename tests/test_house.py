@@ -35,7 +35,7 @@ WORDS = re.compile(
 """Words of STYLE section 8 that are recognised by themselves."""
 
 ALLOWED: dict[str, dict[str, int]] = {
-    "package size": {"src": 6250},
+    "package size": {"src": 6500},
     "words": {"cli": 1, "training": 1},  # slow_down, the old name of an option and of a field in files that still load
 }
 """{rule: {room: number of violations that are still there}}"""
