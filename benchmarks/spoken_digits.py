@@ -3,8 +3,8 @@
     python benchmarks/spoken_digits.py FOLDER --takes 10 --out results/speech/digits.csv
 
 FOLDER holds LABEL_SPEAKER_N.wav, as the free spoken digit data do (github.com/Jakobovski/free-spoken-digit-dataset,
-folder recordings, CC BY-SA 4.0: six speakers, 8 kHz). Each speaker is left out once; nothing is chosen on the speaker
-that is left out. Every recording is divided by its RMS, except in the row "as recorded". "log energies" is a trial of
+folder recordings, CC BY-SA 4.0: six speakers, 8 kHz). Each speaker is left out once; penalties and blocks are chosen on
+the others. Every recording is divided by its RMS, except in the row "as recorded". "log energies" is a trial of
 DESIGN's pool for sound: log mean squares of 96 Morlet readouts over 1, 4 and 8 equal stretches, and the same ridge.
 """
 
