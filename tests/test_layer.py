@@ -385,6 +385,7 @@ BAD = {
     "legs diagonal": (lambda: ws.WaveSSM(2, 64, family="legs", structure="diagonal"), ws.ConditionError, "to_dplr"),
     "s4d dplr": (lambda: ws.WaveSSM(2, 8, family="s4d-lin", structure="dplr"), ws.OptionError, "diagonal modes"),
     "n_ssm": (lambda: ws.WaveSSM(4, 8, n_ssm=3), ws.OptionError, "divisor of d_model"),
+    "large d_state": (lambda: ws.WaveSSM(4, 100_000), ws.OptionError, "at most 4,096"),
     "dt": (lambda: ws.WaveSSM(4, 8, dt_min=1.0), ws.OptionError, "dt_min"),
     "endless dt": (lambda: ws.WaveSSM(4, 8, dt_max=float("inf")), ws.OptionError, "dt_max is inf"),
     "backend": (lambda: ws.WaveSSM(4, 8, backend="cuda"), ws.UnknownNameError, "backend"),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
+from wavessm.nn.config import MAX_STATE
 from wavessm.nn.initial import initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
 from wavessm.ops.irregular import gaps, run_irregular
@@ -85,6 +86,8 @@ class WaveSSM(nn.Module):
         if precision != "fp32" and backend in ("torch", "reference"):
             raise OptionError(f"WaveSSM: precision goes with the triton kernels, the backend is {backend!r}.")
         d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", 1), check_int(n_ssm, "WaveSSM: n_ssm", 1)
+        if check_int(d_state, "WaveSSM: d_state", 1) > MAX_STATE:
+            raise OptionError(f"WaveSSM: d_state is {d_state}, expected at most {MAX_STATE:,}.")
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         dt_min, dt_max = check_positive(dt_min, "WaveSSM: dt_min"), check_positive(dt_max, "WaveSSM: dt_max")
