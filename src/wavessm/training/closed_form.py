@@ -181,10 +181,11 @@ def prepare(options: Any, config: TrainConfig) -> tuple[Any, DataSet]:
         context = context_for(data.info.horizon, season_steps(data.info.step), rows)
         options = dataclasses.replace(options, context=context)
         data = options.load(config.seed)
-    signals = data.info.kind != "forecast" and not data.info.symbols and data.train.take(torch.arange(1)).y.dim() < 3
-    if config.method == "features" and not signals:
-        what = "tokens" if data.info.symbols else f"a {data.info.kind}"
-        raise OptionError(f"method is 'features', which classifies signals or gives a number for each; this is {what}.")
+    if config.method == "features":  # no case is taken for others: a source that draws would start elsewhere
+        signals = data.info.kind != "forecast" and not data.info.symbols
+        if not signals or data.train.take(torch.arange(1)).y.dim() > 2:
+            what = "tokens" if data.info.symbols else f"a {data.info.kind}"
+            raise OptionError(f"method is 'features', which classifies signals or gives numbers; this is {what}.")
     if config.method == "linear" and not isinstance(data.train, Windows):
         raise OptionError(f"method is 'linear', which forecasts tables; this is a {data.info.kind}.")
     return options, without_calendar(data, config)
