@@ -68,7 +68,7 @@ def test_every_command_of_the_newcomers_path_runs(tmp_path, monkeypatch, capsys)
         said[line] = capsys.readouterr().out
     verbs = {shlex.split(line)[1] for line in commands}
     assert {"train", "evaluate", "predict"} <= verbs
-    assert (tmp_path / "runs/mine/curves.png").exists()
+    assert (tmp_path / "runs/mine/inspect/contributions.png").exists()
     evaluated = said["wavessm evaluate runs/mine"]
     accuracy, low, high = (float(value) for value in re.findall(r"0\.\d+|1\.0+", evaluated)[:3])
     assert low <= accuracy <= high

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import expit
 
 from wavessm.data.info import DataInfo
 from wavessm.training import metrics
@@ -95,7 +96,7 @@ def best_thresholds(table: np.ndarray) -> np.ndarray:
     """
     scores, labels = np.split(table, 2, axis=1)
     chosen = np.full(scores.shape[1], 0.5)
-    for at, (score, label) in enumerate(zip(sigmoid(scores).T, labels.T > 0.5, strict=True)):
+    for at, (score, label) in enumerate(zip(expit(scores).T, labels.T > 0.5, strict=True)):
         if label.any():
             hits, predicted, levels = _ranked(score, label)
             f1 = 2 * hits / (predicted + label.sum())
@@ -103,13 +104,6 @@ def best_thresholds(table: np.ndarray) -> np.ndarray:
             best = middle[f1 >= f1.max() - 1e-12]
             chosen[at] = best[np.abs(best - 0.5).argmin()]
     return chosen
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits."""
-    from scipy.special import expit
-
-    return expit(logits)
 
 
 def read_thresholds(run: Run) -> list[float] | None:
@@ -131,7 +125,7 @@ def read_thresholds(run: Run) -> list[float] | None:
 
 def label_table(outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray) -> dict[str, np.ndarray]:
     """Cases, precision, recall and F1 of each label (labels,); NaN for a label without a case."""
-    predicted, true = sigmoid(outputs) >= thresholds, targets > 0.5
+    predicted, true = expit(outputs) >= thresholds, targets > 0.5
     hits, found, cases = (part.sum(axis=0).astype(float) for part in (predicted & true, predicted, true))
     table = {"precision": hits / np.maximum(found, 1), "recall": hits / np.maximum(cases, 1),
              "f1": 2 * hits / np.maximum(found + cases, 1)}  # fmt: skip
