@@ -11,7 +11,7 @@ setup: .venv/.ready ## a ready virtual environment in .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable lab
 	touch $@
 
-demo: setup ## a wavelet and a polynomial state space learn side by side; five minutes, report in runs/demo
+demo: setup ## a wavelet and a polynomial state space learn side by side; five minutes, figure in runs/demo
 	$(BIN)/wavessm demo --out runs/demo
 
 test: setup ## every test, doctest and documentation snippet

@@ -29,6 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row
+from forecast import ridge_lines, score_line
 from wavessm import SequenceModel
 from wavessm.data import DataSet, Ragged, Source, baseline_scores, load
 from wavessm.data.datasets.forecast import SETS, ForecastOptions
@@ -70,11 +71,14 @@ def forecasts(root: str, variables: list[str]) -> list[Row]:
     for options in pairs(variables):
         began = time.perf_counter()
         data = load("forecast", root, **options)
-        scores = baseline_scores(data)
+        scores: dict[str, tuple[float, float]] = dict(baseline_scores(data))
+        ((_, line),) = ridge_lines(data, (data.info.length,), (1e-4, 1e-2, 0.1, 1.0))
+        scores["linear"] = score_line(line, data.train.series.double().numpy(), data.test)
         seconds = time.perf_counter() - began
         for model, score in scores.items():
-            rows += [row("forecast", options, model, m, getattr(score, m), seconds) for m in ("mse", "mae")]
-        print(*options.values(), {name: round(score.mse, 4) for name, score in scores.items()}, flush=True)
+            pair = zip(("mse", "mae"), score, strict=True)
+            rows += [row("forecast", options, model, metric, value, seconds) for metric, value in pair]
+        print(*options.values(), {name: round(score[0], 4) for name, score in scores.items()}, flush=True)
     return rows
 
 

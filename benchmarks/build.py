@@ -14,14 +14,14 @@ import torch
 import wavessm as ws
 from common import arguments, best_of, report
 from wavessm import operators
-from wavessm.frames.family import _build, pywavelet
+from wavessm.frames.family import _build, _dpss, _panels, _pywavelet
 from wavessm.frames.quadrature import lobatto
 from wavessm.frames.tiling import _measure
 
 
 def forget() -> None:
     """Empty every cache a build could profit from."""
-    for cached in (_build, operators._of_frame, _measure, lobatto, pywavelet):
+    for cached in (_build, operators._of_frame, _measure, lobatto, _dpss, _panels, _pywavelet):
         cached.cache_clear()
 
 

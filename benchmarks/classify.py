@@ -242,7 +242,7 @@ def ablate(problems: dict[str, Path], given: argparse.Namespace) -> None:
                 start = time.process_time()
                 model = FeatureModel.fit(x, torch.from_numpy(y), "multiclass", lengths, config=config, seed=repeat)
                 seconds = time.process_time() - start
-                found = classes[model.logits(new, new_lengths).argmax(1).numpy()]
+                found = classes[model(new, new_lengths).argmax(1).numpy()]
                 row = {"problem": problem, "change": name, "repeat": repeat, "cases": len(y)}
                 scores = {"accuracy": round((found == rest[1]).mean(), 5), "fit_cpu_seconds": round(seconds, 3)}
                 rows.append(row | scores)

@@ -39,7 +39,7 @@ from wavessm.data import baselines
 from wavessm.data.datasets.forecast import SETS, ForecastOptions, find_series
 from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.features.line import PENALTIES, Features, Line, Moments, Part, RidgePath
+from wavessm.features.line import PENALTIES, Features, Line, Moments, Part, ridge_maps
 from wavessm.frames import make_frame
 
 HORIZONS = (96, 192, 336, 720)
@@ -128,7 +128,9 @@ def ends_of(data: DataSet) -> tuple[int, int]:
     return tuple(int(part.starts[-1]) + part.context + part.horizon for part in (train, val))
 
 
-def ridge_lines(data: DataSet, contexts: tuple[int, ...]) -> list[tuple[float, Line]]:
+def ridge_lines(
+    data: DataSet, contexts: tuple[int, ...], penalties: tuple[float, ...] = PENALTIES
+) -> list[tuple[float, Line]]:
     """Plain ridge regression, one map for all columns, at each context: least validation error, and the map."""
     values, horizon = data.train.series.double().numpy(), data.train.horizon
     first, end = ends_of(data)
@@ -137,9 +139,9 @@ def ridge_lines(data: DataSet, contexts: tuple[int, ...]) -> list[tuple[float, L
         features = Features(context, ())
         spans = ((context, first), (first, end))
         fit, held = (Moments.of([Part(values, None, *span)], features, horizon) for span in spans)
-        path = RidgePath(fit, np.ones(context))
-        errors = [float(held.error(path.map(penalty)).mean()) for penalty in PENALTIES]
-        found.append((min(errors), Line(features, path.map(PENALTIES[int(np.argmin(errors))]), ())))
+        maps = ridge_maps(fit, np.ones(context), penalties)
+        errors = [float(held.error(W).mean()) for W in maps]
+        found.append((min(errors), Line(features, maps[int(np.argmin(errors))], ())))
     return found
 
 
@@ -278,8 +280,8 @@ def study_rows(root: str, name: str, horizon: int) -> list[Row]:
     def least(E: np.ndarray) -> tuple[float, np.ndarray]:
         """The smallest validation error of ridge maps of the features Eᵀ r, and its map of r."""
         seen, target = replace(fit, G=E.T @ fit.G @ E, R=E.T @ fit.R), replace(held, G=E.T @ held.G @ E, R=E.T @ held.R)
-        path = RidgePath(seen, np.ones(E.shape[1]))
-        found = [(float(target.error(path.map(p)).mean()), E @ path.map(p)) for p in PENALTIES]
+        maps = ridge_maps(seen, np.ones(E.shape[1]), PENALTIES)
+        found = [(float(target.error(W).mean()), E @ W) for W in maps]
         return min(found, key=lambda one: one[0])
 
     raw, W = least(np.eye(context))

@@ -17,8 +17,8 @@ import torch
 from common import arguments, find_device, machine, mean_ms, report
 from peers import s4_step
 from wavessm import ModelConfig
+from wavessm.cli.bench import synthetic_step
 from wavessm.training import TrainConfig
-from wavessm.training.dry_run import synthetic_step
 
 
 def our_step(family: str, precision: str, graphs: bool, size: dict[str, int], device: torch.device) -> Callable:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from common import SHAPES, Row, kernel_ms, machine, median_ms, report
 from wavessm.ops import Engine, Modes, run_layer
-from wavessm.ops.convolution import convolve
+from wavessm.ops.convolution import convolve, kernel
 from wavessm.ops.modes import sample
-from wavessm.ops.tables import diagonal_kernel
 from wavessm.training.record import write_csv
 
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2}
@@ -75,7 +74,7 @@ def measure(task: str, precision: str, device: torch.device) -> Row:
         torch.autograd.grad(run_layer(u, modes, D, engine=engine)[0], leaves, seed)
 
     def by_fft() -> None:
-        torch.autograd.grad(convolve(u, diagonal_kernel(sample(modes, 1.0), shape[-1])), leaves[:-1], seed)
+        torch.autograd.grad(convolve(u, kernel(sample(modes, 1.0), shape[-1])), leaves[:-1], seed)
 
     out = torch.empty_like(u)
     return {

@@ -241,18 +241,15 @@ def aan(folder: Path, pairs: int = 16, seed: int = 0) -> Path:
     return folder.parent
 
 
-def cifar(folder: Path, per_batch: int = 12, version: str = "py", seed: int = 0) -> Path:
-    """CIFAR-10's five training files and its test file, Python or binary version: the class is the brightness."""
-    place, rng = Path(folder) / f"cifar-10-batches-{version}", np.random.default_rng(seed)
+def cifar(folder: Path, per_batch: int = 12, seed: int = 0) -> Path:
+    """CIFAR-10's five training files and its test file: the class is the brightness."""
+    place, rng = Path(folder) / "cifar-10-batches-py", np.random.default_rng(seed)
     place.mkdir(parents=True, exist_ok=True)
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
         labels = np.arange(per_batch) % 10
         pixels = (20 * labels[:, None] + rng.integers(0, 60, (per_batch, 3072))).astype(np.uint8)
-        if version == "py":
-            batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
-            (place / name).write_bytes(pickle.dumps(batch, protocol=2))
-        else:
-            (place / f"{name}.bin").write_bytes(np.column_stack([labels.astype(np.uint8), pixels]).tobytes())
+        batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
+        (place / name).write_bytes(pickle.dumps(batch, protocol=2))
     return Path(folder)
 
 

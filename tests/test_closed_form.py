@@ -15,11 +15,10 @@ import miniatures
 from wavessm.cli import main
 from wavessm.cli.train import read
 from wavessm.data import DataInfo
-from wavessm.export import export_closed
+from wavessm.export import export_onnx
 from wavessm.features import FeatureConfig, FeatureModel
 from wavessm.inspection import feature_groups, feature_shares, sample_contributions
 from wavessm.training import Run, RunError, evaluate_run, predict_files, predict_stream, read_rows
-from wavessm.training.closed_form import FeatureNet
 
 FAST = ["--n-features", "600"]
 
@@ -69,13 +68,12 @@ train csv {0}/series.csv --n-features 9 --method linear => --n-features is an op
 train arrays {0}/arrays --n-features 0 => n_features is 0
 evaluate {0}/a --rate 2 => sampling rate of training
 evaluate {0}/a --checkpoint last => no such checkpoint
-predict {0}/a - => cannot stream; train one with --no-stretches
+predict {0}/a - => cannot stream; fit it with stretches=False (--no-stretches)
 inspect {0}/c => fitted by method linear, which has no layers
-export {0}/a --format torch-export => method features, which has no form torch-export
 export {0}/c --format pretrained => method linear, which has no form
 export {0}/c --format step-onnx => a linear forecast reads its context
-export {0}/a --format step-onnx => cannot stream; train one with --no-stretches
-export {0}/a --rate 2 => go with gradient training
+export {0}/a --format step-onnx => cannot stream; fit it with stretches=False (--no-stretches)
+export {0}/a --rate 2 => rate and chunk go with gradient training
 """
 
 
@@ -109,7 +107,7 @@ def test_a_loaded_model_is_the_fitted_one(folder):
     data = run.load_data()
     train, test = (part.take(torch.arange(len(part))) for part in (data.train, data.test))
     fitted = FeatureModel.fit(train.x, train.y, "multiclass", config=FeatureConfig(n_features=600), seed=0)
-    torch.testing.assert_close(run.load_model()(test.x), fitted.logits(test.x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run.load_model()(test.x), fitted(test.x), rtol=1e-4, atol=1e-4)
     assert evaluate_run(run, "train").scores["accuracy"] == 1.0
 
 
@@ -138,6 +136,12 @@ def test_a_stream_ends_where_the_whole_signal_does(folder):
         assert len(rows) == -(-len(lines) // chunk)
         for name in ("0", "1", "2"):
             assert rows[-1][name] == pytest.approx(whole[name], abs=1e-5), chunk
+    X[0, 3:9, 1], X[0, 5] = np.nan, np.nan
+    np.save(folder / "one.npy", X[:1])
+    (whole,) = predict_files(run, [folder / "one.npy"])
+    lines = [",".join("" if np.isnan(value) else f"{value:.9g}" for value in sample) + "\n" for sample in X[0]]
+    *_, (row,) = predict_stream(run, lines, 7)
+    assert row["0"] == pytest.approx(whole["0"], abs=1e-5), "nothing between two commas is a missing sample"
 
 
 def test_a_linear_forecast_is_better_than_its_baselines_and_predicts_files_and_streams(folder, capsys):
@@ -178,7 +182,6 @@ def test_resume_fits_again_and_damage_is_one_line(folder, tmp_path):
     for change, expected in (
         (lambda c: c["model"].pop("ridge.coef"), "do not fit the model"),
         (lambda c: c["model"].update({"ridge.coef": torch.zeros(3)}), "do not fit the model"),
-        (lambda c: c["model"]["ridge.coef"].fill_(torch.nan), "holds NaN"),
         (lambda c: c.pop("closed"), "does not hold a model of method features"),
         (lambda c: c["closed"]["bank"].update(readouts="many"), "does not hold a model of method features"),
     ):
@@ -207,10 +210,8 @@ def random_head(stretches=True):
 def test_samples_and_constant_add_up_to_the_logit(length):
     model, x = random_head()
     found, constant = sample_contributions(model, x[0, :length], 1)
-    ridge, slope = model.ridge, model.calibration.slope
-    expected = model.calibration.offset[1] + slope * (
-        ridge.intercept[1] - (ridge.mean / ridge.scale * ridge.coef[:, 1]).sum()
-    )
+    ridge = model.ridge
+    expected = ridge.intercept[1] - (ridge.mean / ridge.scale * ridge.coef[:, 1]).sum()
     assert len(found) == length
     assert constant == pytest.approx(float(expected), abs=2e-3 * float(found.abs().sum())), "the same for every signal"
 
@@ -232,7 +233,7 @@ def test_a_sample_gets_what_it_adds_to_the_sum_of_a_feature(pool):
         model.ridge.coef[column, 1] = 1.0
         found, _ = sample_contributions(model, signal, 1)
         assert found.count_nonzero() == found[stride - 1 :: stride].count_nonzero()
-        total = beginnings[-1, column] / model.ridge.scale[column] * model.calibration.slope
+        total = beginnings[-1, column] / model.ridge.scale[column]
         expected = total * added / added.sum() if added.any() else torch.zeros(len(added))
         torch.testing.assert_close(found[stride - 1 :: stride], expected.double(), rtol=1e-3, atol=1e-5)
 
@@ -337,12 +338,11 @@ def test_an_exported_stream_answers_as_the_stream_of_a_run(folder):
 
 def test_every_pool_stretch_and_value_has_its_onnx_form(tmp_path):
     model, x = random_head()
-    net = FeatureNet(model)
     info = DataInfo("multiclass", 2, 3, 150, classes=("a", "b", "c"))
     model.ridge.coef /= 100
-    report = export_closed(net, tmp_path / "all.onnx", info)
+    report = export_onnx(model, tmp_path / "all.onnx", info=info)
     assert report.error < 0.05
     for length in (150, 143, 37, 5):
         (y,) = session_of(tmp_path / "all.onnx").run(None, {"x": x[:, :length].numpy()})
-        wanted = net(x[:, :length]).numpy()
+        wanted = model(x[:, :length]).numpy()
         assert np.median(np.abs(y - wanted)) < 1e-3 * np.abs(wanted).max(), length

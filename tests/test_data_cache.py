@@ -1,6 +1,5 @@
-"""The cache is used where it is sound, and never trusted where it is not; the catalogue finds what is wrong."""
+"""The cache is used where it is whole and up to date; the catalogue finds what is wrong."""
 
-import hashlib
 import logging
 import os
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 import miniatures
-from miniatures import load_forecast, load_ptbxl, load_wav_folder
+from miniatures import load_forecast, load_ptbxl
 from wavessm.data import check_set, list_sets
 from wavessm.data.cache import Prepared, cached, fingerprint
 from wavessm.errors import UnknownNameError
@@ -70,17 +69,14 @@ def test_writing_to_cached_arrays_does_not_reach_the_disk(tmp_path):
     assert build.calls == 1
 
 
-@pytest.mark.parametrize("kind", ["byte", "cut", "empty", "gone", "text", "key"])
+@pytest.mark.parametrize("kind", ["cut", "empty", "gone", "text"])
 def test_a_damaged_cache_is_built_again_with_a_log_line(tmp_path, caplog, kind):
     build = Builder()
     entry(tmp_path, build, rate=1)
     (place,) = (tmp_path / ".wavessm-cache").iterdir()
     path = place / "wide.npy"
     data = bytearray(path.read_bytes())
-    if kind == "byte":
-        data[data.index(np.arange(100, 120, dtype=np.int16).tobytes())] ^= 1
-        path.write_bytes(data)
-    elif kind == "cut":
+    if kind == "cut":
         path.write_bytes(data[:-64])
     elif kind == "empty":
         path.write_bytes(b"")
@@ -88,9 +84,6 @@ def test_a_damaged_cache_is_built_again_with_a_log_line(tmp_path, caplog, kind):
         path.unlink()
     elif kind == "text":
         (place / "notes.json").write_text("something else altogether")
-    elif kind == "key":  # sound, but of another key: as if two hashes met
-        notes = place / "notes.json"
-        notes.write_text(notes.read_text().replace("rate", "date"))
     with caplog.at_level(logging.WARNING, "wavessm.data"):
         same(entry(tmp_path, build, rate=1), build)
     assert build.calls == 2
@@ -121,29 +114,28 @@ def test_fingerprints_follow_names_sizes_and_times(tmp_path):
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "a"
     file.write_text("12")
-    start = fingerprint([tmp_path], tmp_path)
-    assert fingerprint([tmp_path], tmp_path) == start
+    start = fingerprint([tmp_path])
+    assert fingerprint([tmp_path]) == start
     (tmp_path / ".hidden").write_text("caches do not count")
-    assert fingerprint([tmp_path], tmp_path) == start
+    assert fingerprint([tmp_path]) == start
     time = file.stat().st_mtime_ns
     os.utime(file, ns=(time, time + 1))
-    touched = fingerprint([tmp_path], tmp_path)
+    touched = fingerprint([tmp_path])
     file.write_text("123")
     os.utime(file, ns=(time, time))
-    grown = fingerprint([tmp_path], tmp_path)
+    grown = fingerprint([tmp_path])
     file.rename(tmp_path / "sub" / "b")
-    assert len({start, touched, grown, fingerprint([tmp_path], tmp_path)}) == 4
+    assert len({start, touched, grown, fingerprint([tmp_path])}) == 4
 
 
-def test_fingerprints_tell_sets_apart_that_differ_in_content_only_and_let_them_move(tmp_path):
+def test_sets_that_differ_in_content_only_have_caches_of_their_own(tmp_path):
     prints = []
-    for name, content in (("one", "12"), ("two", "34"), ("three", "12")):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "a").write_text(content)
-        os.utime(folder / "a", ns=(0, 0))
-        prints.append(fingerprint([folder], folder))
-    assert prints[0] == prints[2] != prints[1]
+    for name, content in (("one", "12"), ("two", "34")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text(content)
+        os.utime(tmp_path / name / "a", ns=(0, 0))
+        prints.append(fingerprint([tmp_path / name]))
+    assert prints[0] != prints[1]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -175,21 +167,6 @@ def test_loaders_use_the_cache_and_see_changed_files(tmp_path, monkeypatch, else
     assert float(changed.train.take(torch.tensor([0])).x[0, 0, 0]) == pytest.approx((0.05 - mean) / std, rel=1e-4)
 
 
-def test_a_corrupt_cache_of_sound_is_not_trusted(tmp_path, monkeypatch, caplog):
-    monkeypatch.delenv("WAVESSM_CACHE", raising=False)
-    folder = miniatures.wav_folder(tmp_path)
-    first = load_wav_folder(folder)
-    (path,) = (folder / ".wavessm-cache").glob("*/values.npy")
-    data = bytearray(path.read_bytes())
-    data[-500] ^= 0x40
-    path.write_bytes(data)
-    with caplog.at_level(logging.WARNING, "wavessm.data"):
-        again = load_wav_folder(folder)
-    assert "does not match its checksum" in caplog.text
-    everything = torch.arange(len(first.train))
-    assert again.train.take(everything).x.equal(first.train.take(everything).x)
-
-
 # --- catalogue
 
 
@@ -201,16 +178,14 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_list_says_what_is_there_its_licence_and_where_to_get_it(root):
-    rows = {row.name: row for row in list_sets(root)}
-    assert list(rows)[:7] == ["ptbxl", "ptbxl-500", "ETTh1", "ETTh2", "ETTm1", "WTH", "ECL"]
-    assert list(rows)[7:] == ["speech", "speech-30", "listops", "text", "retrieval", "image", "pathfinder", "pathx"]
-    assert [name for name, row in rows.items() if row.present] == ["ptbxl", "WTH"]
-    assert rows["WTH"].size == (root / "forecasting" / "WTH.csv").stat().st_size
+def test_the_list_says_what_is_there_and_its_size(root):
+    sizes = list_sets(root)
+    assert list(sizes)[:7] == ["ptbxl", "ptbxl-500", "ETTh1", "ETTh2", "ETTm1", "WTH", "ECL"]
+    assert list(sizes)[7:] == ["speech", "speech-30", "listops", "text", "retrieval", "image", "pathfinder", "pathx"]
+    assert [name for name, size in sizes.items() if size is not None] == ["ptbxl", "WTH"]
+    assert sizes["WTH"] == (root / "forecasting" / "WTH.csv").stat().st_size
     records = sum(path.stat().st_size for path in (root / "ptbxl" / "records100").rglob("*") if path.is_file())
-    assert rows["ptbxl"].size >= records
-    assert rows["ETTh1"].size == 0
-    assert all(row.published.startswith("https://") and row.licence for row in rows.values())
+    assert sizes["ptbxl"] >= records
 
 
 def problems(root, name):
@@ -218,9 +193,9 @@ def problems(root, name):
 
 
 def test_checks_compare_with_the_published_counts(root):
-    assert problems(root, "WTH") == ["rows: 2000, expected 35064"]
-    assert problems(root, "ptbxl") == ["60 records listed, expected 21,799 or 21,837"]
-    assert any("60 records at 100 Hz" in text for level, text in check_set(root, "ptbxl") if level == "ok")
+    cases = "training, validation and test cases"
+    assert problems(root, "WTH") == [f"{cases}: (657, 177, 377), expected (23801, 3485, 6989)"]
+    assert problems(root, "ptbxl") == [f"{cases}: (48, 6, 6), expected (17418, 2183, 2198)"]
     (missing,) = problems(root, "ETTh1")
     assert "published at" in missing
     (missing,) = problems(root, "ptbxl-500")
@@ -229,26 +204,20 @@ def test_checks_compare_with_the_published_counts(root):
         check_set(root, "ptbx")
 
 
-def test_checks_find_damaged_records_changed_files_and_bad_rows(root):
+def test_checks_find_damaged_records_and_bad_rows(root):
     names = pd.read_csv(root / "ptbxl" / "ptbxl_database.csv")["filename_lr"]
-    sums = root / "ptbxl" / "SHA256SUMS.txt"
-    files = [root / "ptbxl" / f"{name}{suffix}" for name in names for suffix in (".hea", ".dat")]
-    sums.write_text(
-        "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()} {p.relative_to(root / 'ptbxl')}\n" for p in files)
-    )
-    assert any("SHA-256 of 120 files" in finding.text for finding in check_set(root, "ptbxl"))
-    head = root / "ptbxl" / f"{names[8]}.hea"
-    head.write_text(head.read_text() + "# a comment, so that only the hash can tell\n")
     (root / "ptbxl" / f"{names[4]}.dat").write_bytes(b"123")
     found = problems(root, "ptbxl")
-    assert any("truncated, 3 bytes" in text and names[4] in text for text in found)
-    assert f"{names[8]}.hea: SHA-256 differs from SHA256SUMS.txt" in found
+    assert f"{names[4]} cannot be read" in found
     path = root / "forecasting" / "WTH.csv"
     table = pd.read_csv(path)
     table.loc[4, "Visibility"] = np.nan
     table.to_csv(path, index=False)
+    assert len(problems(root, "WTH")) == 1, "the target alone is read"
+    table.loc[4, "WetBulbCelsius"] = np.nan
+    table.to_csv(path, index=False)
     (found,) = problems(root, "WTH")
-    assert "NaN in column 'Visibility', line 6" in found
+    assert "NaN in column 'WetBulbCelsius', line 6" in found
 
 
 def test_known_checksums_are_compared(root):

@@ -133,7 +133,7 @@ def test_every_class_keeps_a_training_case_at_any_size(kind):
         classes[classes == 3] = np.where(np.arange((classes == 3).sum()) == 0, 3, 0)  # one case of class 3
         targets = {"multiclass": classes, "multilabel": np.eye(4)[classes], "regression": classes * 1.0}[kind]
         part = np.full(cases, "")
-        rows = split(Cases(np.zeros((cases, 1, 1)), np.ones(cases), targets, part, str, "x", kind))
+        rows = split(Cases([str(i) for i in range(cases)], targets, part, "x", kind))
         together = np.concatenate(list(rows.values()))
         assert sorted(together) == list(range(cases))
         assert len(rows["val"]) == len(rows["test"]) == round(0.15 * cases)
@@ -277,7 +277,7 @@ def test_truncated_and_foreign_array_files_are_named(tmp_path, caplog):
 
 def test_wav_folders_give_every_clip_with_its_class_and_length(tmp_path):
     folder = miniatures.wav_folder(tmp_path, per_class=10)
-    data = load_wav_folder(folder, scaling="global")
+    data = load_wav_folder(folder, scaling="global", front_end="none")
     assert data.info.classes == ("beep", "buzz", "hum")
     assert data.info.sampling_rate == 8000
     clips = {path: soundfile.read(path, dtype="float32")[0] for path in folder.rglob("*.wav")}
@@ -303,7 +303,7 @@ def test_the_loudness_of_a_recording_does_not_matter_to_training_or_prediction(t
         other = tmp_path / "b" / path.relative_to(folder)
         other.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(other, gains[-1] * values + 0.05, rate, subtype="FLOAT")
-    one, two = (load_wav_folder(tmp_path / name) for name in "ab")
+    one, two = (load_wav_folder(tmp_path / name, front_end="none") for name in "ab")
     batch, same = every(one.train), every(two.train)
     torch.testing.assert_close(batch.x, same.x, atol=2e-4, rtol=0)
     for x, length in zip(batch.x, batch.lengths, strict=True):
@@ -573,23 +573,16 @@ def test_a_table_names_no_record_outside_its_folder(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
-def test_signals_may_lie_anywhere_in_the_folder_of_the_set_and_nowhere_else(tmp_path):
+@pytest.mark.parametrize("link", [False, True])
+def test_a_header_names_no_signal_file_elsewhere(tmp_path, link):
     folder = miniatures.wfdb_folder(tmp_path / "records")
     header, signal = folder / "rec003.hea", folder / "rec003.dat"
-    (folder / "signals").mkdir()
-    (folder / "heads").mkdir()
-    signal.rename(folder / "signals" / "three.dat")
-    text = header.read_text().replace("rec003.dat", "../signals/three.dat")
-    header.unlink()
-    (folder / "heads" / "rec003.hea").write_text(text)
-    (folder / "labels.csv").write_text((folder / "labels.csv").read_text().replace("rec003", "heads/rec003"))
-    data = load_wfdb(folder)
-    assert not data.info.skipped
-    with pytest.raises(DataError, match=r"three\.dat: outside of the folders"):
-        read_signal(folder / "heads" / "rec003.hea")
-    (folder / "heads" / "rec003.hea").write_text(text.replace("../signals", str(tmp_path)))
-    (folder / "signals" / "three.dat").rename(tmp_path / "three.dat")
-    with pytest.raises(DataError, match=r"three\.dat: outside of the folders"):
+    signal.rename(tmp_path / "three.dat")
+    if link:
+        signal.symlink_to(tmp_path / "three.dat")
+    else:
+        header.write_text(header.read_text().replace("rec003.dat", "../three.dat"))
+    with pytest.raises(DataError, match=r"(three|rec003)\.dat: outside of the folders"):
         load_wfdb(folder)
 
 
@@ -630,6 +623,7 @@ def test_the_same_signal_in_other_units_is_the_same_input(tmp_path):
     [
         ("", "a.hea: not a WFDB header (it is empty)"),
         ("# only a comment\n", "a.hea: not a WFDB header (it is empty)"),
+        ("a one 100 4\na.dat 16 200 16 0 0 0 0 I\n", "a.hea: not a WFDB header"),
         (
             "a 1 0 4\na.dat 16 200 16 0 0 0 0 I\n",
             "1 signals of 4 samples at 0 Hz; expected one or more, and a rate",
@@ -638,8 +632,8 @@ def test_the_same_signal_in_other_units_is_the_same_input(tmp_path):
         ("a 0 100 4\n", "a.hea: 0 signals of 4 samples"),
         ("a 2 100 2\na.dat 16 200 16 0 0 0 0 I\na.dat 17 200 16 0 0 0 0 I\n", "a: wfdb cannot read it"),
         ("a 1 100 9000000000\na.dat 212 200 12 0 0 0 0 I\n", "a: truncated, 8 bytes, expected 9,000,000,000 samples"),
-        ("a/2 1 100 4\nb 4\n~ 4\n", "b.hea: the header is missing"),
-        ("a/1 1 100 4\na 4\n", "a.hea: segment a has segments itself"),
+        ("a/2 1 100 4\nb 4\n~ 4\n", "expected all, of one segment"),
+        ("a/1 1 100 4\na.dat 16 200 16 0 0 0 0 I\n", "expected all, of one segment"),
     ],
 )
 def test_odd_headers_are_refused_in_one_line(tmp_path, text, message):
@@ -714,15 +708,3 @@ def test_damaged_headers_of_arrays_and_zero_bytes_in_tables_are_one_line(tmp_pat
     (tmp_path / "a.csv").write_bytes(b"a,b\n1.5,2\n3,4\x00.25\n")
     with pytest.raises(DataError, match=r"a\.csv: not a readable CSV table \(it holds zero bytes\)"):
         read_signal(tmp_path / "a.csv")
-
-
-def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path):
-    for kind in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"):
-        soundfile.write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 60), 8000, kind)
-        assert len(read_signal(tmp_path / "a.wav").values) == 60
-    soundfile.write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 60), 8000, "PCM_16")
-    whole = bytearray((tmp_path / "a.wav").read_bytes())
-    whole[34] = 18  # bits of a sample; libsndfile would read three bytes for each
-    (tmp_path / "a.wav").write_bytes(whole)
-    with pytest.raises(DataError, match=r"a\.wav: its header contradicts itself: 1 channels of 18 bits in 2 bytes"):
-        read_signal(tmp_path / "a.wav")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Ragged, Source, Windows
+from wavessm.data import Arrays, Batch, DataInfo, DataSet, Generated, Ragged, Source, Stage, Windows
 from wavessm.data.crops import Crops
 from wavessm.errors import OptionError, ShapeError
 from wavessm.training import TrainConfig
@@ -221,7 +221,7 @@ def test_generated_takes_any_drawing_function():
     def draw(count, generator):
         return Batch(torch.rand(count, 4, 1, generator=generator), torch.zeros(count))
 
-    source = Generated(draw, epoch=6, seed=0)
+    source = Generated([Stage(1.0, 4, draw)], epoch=6, seed=0)
     assert len(source) == 6
     assert source.take(torch.arange(5)).x.shape == (5, 4, 1)
 
@@ -272,7 +272,6 @@ def test_buckets_of_signals_have_like_lengths_and_are_filled_up_only_for_capture
     plain, sorted_ = (as_trained(data, replace(config, buckets=n)).train for n in (1, 4))
     widths = {n: [b.x.shape[1] for b in TrainBatches(s, 10, 0, 0, 20)] for n, s in ((1, plain), (4, sorted_))}
     assert sum(widths[4]) < 0.8 * sum(widths[1])
-    assert sum(widths[4]) / 20 == pytest.approx(1000 * sorted_.mean_length(10), rel=0.1)
     captured = as_trained(data, replace(config, cuda_graphs=True)).train
     assert {b.x.shape[1] for b in TrainBatches(captured, 10, 0, 0, 20)} <= {*captured.widths}
 

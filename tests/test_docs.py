@@ -172,7 +172,7 @@ def test_python_snippets_stand_in_fences_so_that_they_are_readable_everywhere(pa
 
 def test_shell_lines_of_the_guides_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for name in ("start", "classify", "stream", "forecast"):  # as a reader would: later ones use runs of earlier ones
+    for name in ("start", "classify", "stream", "forecast", "pretrained"):  # in order: later ones use earlier runs
         for block in fences((DOCS / f"{name}.md").read_text())["sh"]:
             for line in block.splitlines():
                 if line == "python examples/forecast_csv.py":  # test_examples.py runs it whole; here its file will do

@@ -69,7 +69,6 @@ BAD = {
     "f_min for a basis": (lambda: ws.make_frame("legendre", 8, f_min=0.1), ws.OptionError, "takes no f_min"),
     "order for morlet": (lambda: ws.make_frame("morlet", 8, order=2), ws.OptionError, "takes no order"),
     "order zero": (lambda: ws.make_frame("gauss", 8, order=0), ws.OptionError, "at least 1"),
-    "tapers": (lambda: ws.frames.dpss(2.0, 9), ws.OptionError, "9 tapers"),
     "wavelet of zeros": (lambda: ws.make_frame(lambda x: 0 * x, 8), ws.OptionError, "zero on its support"),
     "wavelet of NaN": (lambda: ws.make_frame(lambda x: x / 0 * np.nan, 8), ws.NotFiniteError, "NaN"),
     "wavelet of the wrong shape": (

@@ -346,7 +346,8 @@ def test_wrong_signals_are_one_line(fitted):
         (np.zeros((4, 2, 9)), ws.ShapeError, r"2 channels, expected the 1 of fit; X is \(cases, channels, time\)"),
         (np.zeros((4, 9, 1)), ws.ShapeError, "9 channels, .*; swap the last two axes of yours"),
         (np.zeros((4, 1, 9, 2)), ws.ShapeError, "4 axes"),
-        ([np.zeros((1, 9)), np.array([[1.0, np.nan]])], NotFiniteError, "case 1 of X"),
+        ([np.zeros((1, 9)), np.array([[1.0, np.inf]])], NotFiniteError, "case 1 of X"),
+        ([np.zeros((1, 9)), np.array([[np.nan, np.nan]])], DataError, "case 1 of X has no observed sample"),
         ([np.zeros((1, 9)), np.zeros((2, 9))], ws.ShapeError, "case 1 of X has 2 channels"),
         ([[1.0, 2.0], [1.0]], ws.ShapeError, "list of NumPy arrays"),
         (np.zeros((4, 0, 9)), ws.ShapeError, "at least one channel"),
@@ -424,6 +425,22 @@ def test_missing_values_are_named_by_their_case_in_one_line():
     with pytest.raises(ws.NotFiniteError, match="case 3 of X has NaN") as caught:
         ws.WaveSSMClassifier(missing="error").fit(X, [0, 1] * 3)
     assert "\n" not in str(caught.value)
+
+
+def test_gradient_training_reads_missing_samples(fitted):
+    X, y = tones()
+    holed = np.where(np.random.default_rng(1).random(X.shape) < 0.3, np.nan, X)
+    options = {"max_epochs": 30, "learning_rate": 0.02, **SMALL}
+    for missing in ("hold", "gap"):
+        model = WaveSSMClassifier(missing=missing, method="gradient", **options).fit(holed[:40], y[:40])
+        assert model.model_.config.missing == missing
+        np.testing.assert_allclose(model.mean_, np.nanmean(holed[:40]), atol=1e-12)
+        assert model.score(holed[40:], y[40:]) > 0.8
+    held = pd.DataFrame(holed[:, 0].T).ffill().fillna(float(fitted.mean_[0])).to_numpy().T
+    assert fitted.model_.config.missing == "error", "no columns for what training did not have"
+    np.testing.assert_allclose(fitted.decision_function(holed), fitted.decision_function(held), atol=1e-5)
+    again = WaveSSMClassifier(warm_start=True, **(options | {"max_epochs": 1})).fit(X, y).fit(holed, y)
+    assert again.model_.config.missing == "error"
 
 
 def test_a_fit_leaves_the_number_of_threads_as_it_was():

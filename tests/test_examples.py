@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wavessm.data import DataInfo
 from wavessm.estimators import WaveSSMClassifier
 from wavessm.export import export_onnx
 
@@ -40,6 +41,12 @@ def test_keywords_from_files_and_then_live(tmp_path, capsys):
     assert said[-1] == "after 500 samples: high"
 
 
+def test_fine_tuning_on_twenty_recordings(capsys):
+    scores = load("fine_tune").main()
+    assert scores["fine-tuned"] > 0.85, "a half would be chance"
+    assert "fine-tuned" in capsys.readouterr().out
+
+
 def test_own_wavelet():
     assert load("own_wavelet").main() > 0.7
 
@@ -59,7 +66,8 @@ def test_a_stream_with_numpy_and_onnxruntime_alone(tmp_path, chunk, capsys):
     random = np.random.default_rng(0)
     X, y = random.standard_normal((12, 2, 40)), np.arange(12) % 3
     model = WaveSSMClassifier(bidirectional=False, max_epochs=1, d_model=8, d_state=8, random_state=0).fit(X, y).model_
-    export_onnx(model, tmp_path / "step.onnx", chunk=chunk, notes={"info": {"classes": ["a", "b", "c"]}}, stream=True)
+    info = DataInfo("multiclass", 2, 3, 40, ("a", "b", "c"))
+    export_onnx(model, tmp_path / "step.onnx", chunk=chunk, info=info, stream=True)
     example = load("stream_onnx")
     logits = example.main(str(tmp_path / "step.onnx"))
     whole = torch.from_numpy(np.concatenate(list(example.live(2, chunk)), axis=1))

@@ -426,16 +426,14 @@ def test_nothing_outside_the_folders_is_read(allowed, tmp_path):
     assert [Path(path).name for path in allowed.signals()] == ["fine.npy", "link.npy"]
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.dat", "inner"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.dat", "link.dat"])
 def test_a_header_names_no_file_outside_the_folders(allowed, tmp_path, name):
     given = allowed.folders[0]
     np.arange(100, dtype="<i2").tofile(tmp_path / "secret.dat")
     (given / "rec.hea").write_text(f"rec 1 100 100\n{name} 16 200/mV 16 0 0 0 0 I\n")
-    (given / "inner.hea").write_text("inner 1 100 100\n../secret.dat 16 200/mV 16 0 0 0 0 I\n")
-    (given / "multi.hea").write_text("multi/2 1 100 200\ninner 100\n~ 100\n")
-    for record in ("inner.hea", "multi.hea") if name == "inner" else ("rec.hea",):
-        with pytest.raises(DataError, match="outside of the folders"):
-            signals.signal_of(allowed, f"file:{given / record}")
+    (given / "link.dat").symlink_to(tmp_path / "secret.dat")
+    with pytest.raises(DataError, match="outside of the folders"):
+        signals.signal_of(allowed, f"file:{given / 'rec.hea'}")
 
 
 def test_what_is_no_plain_file_or_too_large_is_not_opened(allowed):

@@ -1,4 +1,4 @@
-"""Exported models against PyTorch, run by ONNX Runtime and by torch.export, not by the exporter's own check."""
+"""Exported models against PyTorch, run by ONNX Runtime, not by the exporter's own check."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.data import DataInfo
 from wavessm.errors import DataError
-from wavessm.export import export_onnx, export_torch
+from wavessm.export import export_onnx
 
 export_stream = partial(export_onnx, stream=True)
 TOLERANCE = 1e-4  # what the files promise; float32 and tables in another order give about 1e-6
@@ -30,20 +30,8 @@ MODELS = {
     "an odd number of real modes": {"family": "dpss", "d_state": 7, "head": "sequence"},
     "own dynamics for each channel": {"family": "db6", "n_ssm": None},
     "tokens": {"encoder": "embedding", "vocabulary": 11, "d_input": 1},
-    "forecast": {"head": "forecast", "horizon": 7, "d_output": 2, "instance_norm": "mean_std"},
-    "forecast with a calendar": {
-        "head": "forecast", "horizon": 70, "d_output": 2, "instance_norm": "last", "encoder": "calendar",
-        "mark_sizes": (4, 5), "horizon_mask": True,
-    },
-    "forecast with a direct path": {
-        "head": "forecast", "horizon": 7, "d_output": 2, "encoder": "calendar", "mark_width": 2, "horizon_mask": True,
-        "direct": True, "context": 40, "instance_norm": "mean_std",
-    },
-    "forecast with real marks": {
-        "head": "forecast", "horizon": 7, "d_output": 2, "encoder": "calendar", "mark_width": 2, "horizon_mask": True,
-    },
 }  # fmt: skip
-STREAMS = ["pool", "dense", "an odd number of real modes", "tokens", "forecast with real marks"]
+STREAMS = ["pool", "dense", "an odd number of real modes", "tokens"]
 
 
 def make(name):
@@ -53,7 +41,7 @@ def make(name):
     model = ws.SequenceModel(ws.ModelConfig(**fields))
     with torch.no_grad():
         for _ in range(3):
-            model(*example(model, 4, 30)[:1], marks=example(model, 4, 30)[1])
+            model(example(model, 4, 30))
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
@@ -62,22 +50,12 @@ def make(name):
 def example(model, batch, length, seed=0):
     config, generator = model.config, torch.Generator().manual_seed(seed)
     if config.encoder == "embedding":
-        return torch.randint(config.vocabulary, (batch, length), generator=generator), None
-    x = 2 + 3 * torch.randn(batch, length, config.d_input, generator=generator)
-    if config.encoder != "calendar":
-        return x, None
-    steps = length + (config.horizon or 0)
-    if config.mark_width:
-        return x, torch.randn(batch, steps, config.mark_width, generator=generator)
-    return x, torch.stack([torch.randint(size, (batch, steps), generator=generator) for size in config.mark_sizes], -1)
+        return torch.randint(config.vocabulary, (batch, length), generator=generator)
+    return 2 + 3 * torch.randn(batch, length, config.d_input, generator=generator)
 
 
 def session(path):
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-
-def feed(x, marks):
-    return {"x": x.numpy()} | ({} if marks is None else {"marks": marks.numpy()})
 
 
 def info_for(model, **fields):
@@ -99,39 +77,10 @@ def test_onnx_says_what_the_model_says_at_any_batch_and_length(name, tmp_path):
     assert report.error < TOLERANCE
     run = session(tmp_path / "model.onnx")
     for batch, length in ((1, 1), (3, 5), (2, 64), (1, 65), (2, 700)):
-        x, marks = example(model, batch, length, seed=length)
+        x = example(model, batch, length, seed=length)
         with torch.no_grad():
-            wanted = model(info.standardise(x), rate=1.5, marks=marks)
-        close(run.run(["y"], feed(x, marks))[0], wanted, (name, batch, length))
-
-
-PADDED = ["pool", "both directions", "dense", "dense, both directions", "tokens", "own dynamics for each channel"]
-
-
-@pytest.mark.parametrize("name", PADDED)
-def test_padded_batches_are_heard_up_to_their_lengths(name, tmp_path):
-    model = make(name)
-    info = info_for(model)
-    report = export_onnx(model, tmp_path / "model.onnx", info=info, lengths=True)
-    assert report.error < TOLERANCE
-    run = session(tmp_path / "model.onnx")
-    for lengths in ([1], [5, 1, 3], [64, 63], [70, 700, 65, 1]):
-        x, _ = example(model, len(lengths), max(lengths), seed=len(lengths))
-        ends = torch.tensor(lengths)
-        with torch.no_grad():
-            wanted = model(info.standardise(x), ends)
-            alone = model(info.standardise(x[-1:, : lengths[-1]]))
-        if x.is_floating_point():  # what stands in the padding does not matter
-            x = x.masked_fill(torch.arange(max(lengths))[:, None] >= ends[:, None, None], float("nan"))
-        (got,) = run.run(["y"], {"x": x.numpy(), "lengths": ends.numpy()})
-        close(got, wanted, (name, lengths))
-        end = lengths[-1] if model.config.head == "sequence" else None
-        close(got[-1:, :end] if end else got[-1:], alone, (name, lengths, "alone"))
-
-
-def test_lengths_of_a_context_are_refused_in_one_line(tmp_path):
-    with pytest.raises(ws.OptionError, match="lengths go with whole sequences, the heads 'pool'"):
-        export_onnx(make("forecast"), tmp_path / "model.onnx", lengths=True)
+            wanted = model(info.standardise(x), rate=1.5)
+        close(run.run(["y"], {"x": x.numpy()})[0], wanted, (name, batch, length))
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -142,16 +91,16 @@ def test_a_stream_in_onnx_stays_with_the_model_over_many_chunks(name, chunk, tmp
     export_stream(model, tmp_path / "step.onnx", chunk=chunk, info=info)
     run = session(tmp_path / "step.onnx")
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
-    inputs = [i for i in run.get_inputs() if i.name not in ("x", "marks")]
+    inputs = [i for i in run.get_inputs() if i.name != "x"]
     states = {i.name: np.zeros([2, *i.shape[1:]], types[i.type]) for i in inputs}
     wanted_state = model.initial_state(2)
     heard = []
     for number in range(100):
-        x, marks = example(model, 2, chunk * (1 + number % 3), seed=number)
+        x = example(model, 2, chunk * (1 + number % 3), seed=number)
         heard.append(x)
         with torch.no_grad():
-            wanted, wanted_state = model.stream(info.standardise(x), wanted_state, marks=marks)
-        got, *after = run.run(None, feed(x, marks) | states)
+            wanted, wanted_state = model.stream(info.standardise(x), wanted_state)
+        got, *after = run.run(None, {"x": x.numpy()} | states)
         states = dict(zip(states, after, strict=True))
         close(got, wanted, (name, number))
     if model.config.head in ("pool", "last"):  # and it is what the whole sequence gives
@@ -175,44 +124,14 @@ def test_graphs_hold_no_complex_number_and_no_fourier_transform(tmp_path):
 
 
 def test_outputs_come_in_the_units_of_the_data(tmp_path):
-    model = make("forecast")
-    info = info_for(model, target_scale=((1.0, 2.0), (3.0, 4.0)))
+    model = make("no norm")
+    level, unit = torch.arange(5.0), torch.arange(1.0, 6.0)
+    info = info_for(model, target_scale=(tuple(level.tolist()), tuple(unit.tolist())))
     export_onnx(model, tmp_path / "model.onnx", info=info)
-    x, _ = example(model, 2, 40)
+    x = example(model, 2, 40)
     with torch.no_grad():
-        wanted = model((x - torch.tensor([0.0, 1, 2])) / torch.tensor([2.0, 3, 4])) * torch.tensor([3.0, 4])
-    close(session(tmp_path / "model.onnx").run(None, feed(x, None))[0], wanted + torch.tensor([1.0, 2]), "units")
-
-
-def test_scaling_of_every_step_is_in_the_file(tmp_path):
-    """`train speech --scaling s4-compat` has means and deviations for each sample of a clip."""
-    torch.manual_seed(0)
-    model = ws.SequenceModel(ws.ModelConfig(d_output=3, d_model=8, n_layers=1, d_state=8)).eval()
-    scale = (tuple(np.linspace(-1, 2, 50).tolist()), tuple(np.linspace(0.5, 3, 50).tolist()))
-    info = DataInfo("multiclass", 1, 3, 50, ("a", "b", "c"), step_scale=scale)
-    export_onnx(model, tmp_path / "model.onnx", info=info)
-    for length in (20, 50, 70):
-        x = torch.randn(2, length, 1)
-        mean, std = (torch.tensor(values)[:length, None] for values in scale)
-        with torch.no_grad():
-            wanted = model((x[:, :50] - mean) / std)
-        close(session(tmp_path / "model.onnx").run(["y"], feed(x, None))[0], wanted, length)
-    for export in (export_stream, export_torch):
-        with pytest.raises(ws.OptionError, match="scales every step by itself"):
-            export(model, tmp_path / "other", info=info)
-
-
-@pytest.mark.parametrize("name", ["pool", "both directions", "forecast with a calendar"])
-def test_torch_export_says_what_the_model_says(name, tmp_path):
-    model = make(name)
-    report = export_torch(model, tmp_path / "model.pt2", max_length=900)
-    assert report.error < TOLERANCE
-    program = torch.export.load(tmp_path / "model.pt2").module()
-    for batch, length in ((1, 2), (4, 77), (2, 900)):
-        x, marks = example(model, batch, length, seed=length)
-        with torch.no_grad():
-            got = program(x) if marks is None else program(x, marks)
-            close(got.numpy(), model(x, marks=marks), (name, batch, length))
+        wanted = model((x - torch.tensor([0.0, 1, 2])) / torch.tensor([2.0, 3, 4])) * unit + level
+    close(session(tmp_path / "model.onnx").run(None, {"x": x.numpy()})[0], wanted, "units")
 
 
 def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
@@ -223,14 +142,13 @@ def test_a_file_that_differs_is_not_written(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path):
-    lstm = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, backbone="lstm"))
-    direct = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, head="forecast", horizon=2, direct=True, context=3))
+    pair = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, head="pair"))
+    forecast = ws.SequenceModel(ws.ModelConfig(d_model=8, n_layers=1, head="forecast", horizon=2))
     for model, write, words in (
-        (lstm, export_onnx, "expected 'wavessm'"),
+        (pair, export_onnx, "head='pair' has no ONNX form"),
         (make("both directions"), export_stream, "reads the future"),
-        (make("forecast"), export_stream, "instance_norm"),
-        (direct, export_stream, "direct reads the whole context"),
-        (torch.nn.Linear(1, 1), export_torch, "got a Linear"),
+        (forecast, export_onnx, "forecasts trained by gradient have no ONNX form"),
+        (torch.nn.Linear(1, 1), export_onnx, "got a Linear"),
     ):
         with pytest.raises(ws.OptionError, match=words) as raised:
             write(model, tmp_path / "model")
@@ -266,16 +184,11 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
     raw = torch.randn(2, run.info.length, run.info.d_input) * 3 + 1
     with torch.no_grad():
         wanted = model(run.info.standardise(raw))
-    for form, name in (("onnx", "model.onnx"), ("step-onnx", "model.step.onnx"), ("torch-export", "model.pt2")):
-        chunk = ["--chunk", "1"] if "onnx" in form else []
-        assert main(["export", str(trained / "run"), "--format", form, *chunk]) == 0
+    for form, name in (("onnx", "model.onnx"), ("step-onnx", "model.step.onnx")):
+        assert main(["export", str(trained / "run"), "--format", form, "--chunk", "1"]) == 0
         assert "differs from PyTorch by" in capsys.readouterr().out
         assert (trained / "run" / name).exists()
     close(session(trained / "run/model.onnx").run(["y"], {"x": raw.numpy()})[0], wanted, "raw numbers go in")
-    assert main(["export", str(trained / "run"), "--lengths", "--out", str(trained / "padded.onnx")]) == 0
-    ends = np.full(2, run.info.length)
-    got = session(trained / "padded.onnx").run(["y"], {"x": raw.numpy(), "lengths": ends})[0]
-    close(got, wanted, "lengths go in beside them")
     notes = session(trained / "run/model.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(notes["info"])["classes"] == list(run.info.classes)
     assert main(["export", str(trained / "run"), "--format", "pretrained", "--out", str(trained / "hub")]) == 0
@@ -292,9 +205,7 @@ def test_the_command_exports_a_run_in_every_format(trained, capsys):
         ("{0}/arrays", "not a run folder"),
         ("{0}/run --format onx", "onnx"),
         ("{0}/run --chunk 0", "chunk is 0"),
-        ("{0}/run --format step-onnx --lengths", "--lengths goes with --format onnx"),
-        ("{0}/run --format torch-export --chunk 3", "--chunk goes with --format onnx or step-onnx"),
-        ("{0}/run --max-length 30", "--max-length goes with --format torch-export, got onnx"),
+        ("{0}/run --format pretrained --chunk 3", "--chunk go with --format onnx or step-onnx"),
         ("{0}/run --out {0}", "is a folder"),
         ("{0}/run --rate -1", "rate is -1"),
     ],
@@ -303,38 +214,17 @@ def test_a_mistake_in_the_command_is_one_line(trained, capsys, typed, words):
     check_mistake(["export", *typed.format(trained).split()], words, capsys)
 
 
-@pytest.mark.parametrize("marks", [{"mark_width": 2}, {"mark_sizes": (3, 4)}])
-@pytest.mark.parametrize("horizon", [1, 3])
-def test_marks_that_end_with_the_context_are_zero_after_it(tmp_path, horizon, marks):
-    torch.manual_seed(0)
-    fields = {"d_input": 2, "d_output": 2, "d_model": 4, "n_layers": 1, "d_state": 4, "horizon_mask": True}
-    fields |= {"head": "forecast", "horizon": horizon, "encoder": "calendar"} | marks
-    model = ws.SequenceModel(ws.ModelConfig(**fields)).eval()
-    x, given = example(model, 2, 6)
-    with torch.no_grad():
-        wanted = model(x, marks=given[:, :6]).numpy()
-    export_onnx(model, tmp_path / "whole.onnx", chunk=4)
-    (got,) = session(tmp_path / "whole.onnx").run(["y"], {"x": x.numpy(), "marks": given[:, :6].numpy()})
-    np.testing.assert_allclose(got, wanted, atol=1e-5)
-    export_stream(model, tmp_path / "stream.onnx", chunk=1)
-    feed = {"x": x.numpy(), "marks": given[:, :6].numpy(), "state_0": model.initial_state(2).layers[0].numpy()}
-    got, _ = session(tmp_path / "stream.onnx").run(None, feed)
-    np.testing.assert_allclose(got, wanted, atol=1e-5)
-
-
 def test_mistakes_in_a_call_leave_no_file(tmp_path):
     model = make("pool")
     wrong = DataInfo("multiclass", 2, 5, 100)
-    for export in (export_onnx, export_stream, export_torch):
+    for export in (export_onnx, export_stream):
         with pytest.raises(ws.OptionError, match="info has 2 channels and 5 outputs, expected"):
             export(model, tmp_path / "model", info=wrong)
         with pytest.raises(ws.OptionError, match="sampled for streams"):
             export(ws.sampled(model), tmp_path / "model")
-    with pytest.raises(ws.OptionError, match="max_length is 2, expected a whole number of at least 3"):
-        export_torch(model, tmp_path / "model", max_length=2)
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match="is a folder"):
-        export_torch(model, tmp_path / "folder")
+        export_onnx(model, tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -354,5 +244,3 @@ def test_files_for_recordings_take_any_level_and_streams_that_of_training(tmp_pa
         close(one, model((sound - sound.mean(1, keepdim=True)) / level), "by its own level")
     report = export_onnx(model, tmp_path / "s.onnx", info=info, stream=True)
     assert report.error < 1e-4
-    with pytest.raises(ws.OptionError, match=r"lengths go with .* scaling 'global'"):
-        export_onnx(model, tmp_path / "l.onnx", info=info, lengths=True)

@@ -117,12 +117,9 @@ def test_odd_sizes_drop_one_voice_of_the_last_centre():
     np.testing.assert_allclose(pairs.atoms[:15], odd.atoms, atol=1e-12)
 
 
-@pytest.mark.parametrize("tapers", [1, 2, 4])
-def test_dpss_atoms_come_in_tapers(tapers):
-    family = ws.frames.dpss(time_bandwidth=2.5, tapers=tapers)
-    frame = ws.make_frame(family, 4 * tapers, scales=[10.0])
-    inner = frame.gram()[tapers : 2 * tapers, tapers : 2 * tapers]  # one centre away from the ends
-    np.testing.assert_allclose(inner, np.eye(tapers), atol=0.01, err_msg="tapers of one centre are orthogonal")
+def test_dpss_atoms_come_in_three_tapers():
+    inner = ws.make_frame("dpss", 12, scales=[10.0]).gram()[3:6, 3:6]  # one centre away from the ends
+    np.testing.assert_allclose(inner, np.eye(3), atol=0.01, err_msg="tapers of one centre are orthogonal")
 
 
 def test_discrete_wavelets_have_their_vanishing_moments():

@@ -98,9 +98,9 @@ def test_arrays_with_groups_keep_each_in_one_part(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"groups": np.arange(5)}, r"groups\.npy: shape \(5,\) of int64, expected whole numbers or text \(60,\)"),
-        ({"groups": np.arange(60.0)}, r"groups\.npy: shape \(60,\) of float64, expected whole numbers or text"),
-        ({"sample_weight": np.ones(4)}, r"sample_weight\.npy: shape \(4,\) of float64, expected numbers \(60,\)"),
+        ({"groups": np.arange(5)}, r"groups\.npy: shape \(5,\) of int64, expected 60 whole numbers or text"),
+        ({"groups": np.arange(60.0)}, r"groups\.npy: shape \(60,\) of float64, expected 60 whole numbers or text"),
+        ({"sample_weight": np.ones(4)}, r"sample_weight\.npy: shape \(4,\) of float64, expected 60 numbers"),
         ({"sample_weight": np.linspace(-1, 1, 60)}, r"X\.npy, case 0: its weight is -1, expected a number"),
         ({"sample_weight": np.zeros(60)}, "all training cases have weight 0"),
         ({"groups": np.arange(60), "X_test": waves()[0], "y_test": waves()[1], "groups_test": np.arange(60)},
@@ -186,6 +186,10 @@ def test_class_weight_is_an_option_of_training_with_classes(tmp_path):
     assert main(["train", "arrays", str(folder), "--class-weight", "balanced", "--steps", "2", "--d-model", "8",
                  "--n-layers", "1", "--d-state", "8", "--quiet", "--out", str(tmp_path / "run")]) == 0  # fmt: skip
     assert Run.read(tmp_path / "run").config.class_weight == "balanced"
+    labels = save(tmp_path / "labels", X=X, y=np.stack([y, 1 - y, np.arange(len(y)) % 4 == 0], axis=1).astype(int))
+    assert main(["train", "arrays", str(labels), "--class-weight", "balanced", "--n-features", "300", "--quiet",
+                 "--out", str(tmp_path / "closed")]) == 0  # fmt: skip
+    assert Run.read(tmp_path / "closed").method == "features"
     folder = save(tmp_path / "b", X=X, y=y + 0.5 * X[:, 3, 0])
     with pytest.raises(OptionError, match="class_weight is 'balanced', but these data have no classes"):
         fit(folder, tmp_path / "other", class_weight="balanced")
@@ -224,8 +228,8 @@ def test_scores_of_labels_are_those_of_scikit_learn_and_ties_are_shared():
     np.testing.assert_allclose(ours[:2], [sk.average_precision_score(labels[:, k], outputs[:, k]) for k in range(2)])
     assert math.isnan(ours[2])
     thresholds = np.array([0.5, 0.3, 0.5])
-    ours = label_table(outputs, labels, thresholds)
     predicted = 1 / (1 + np.exp(-outputs)) >= thresholds
+    ours = label_table(predicted, labels > 0.5)
     for k in range(2):
         expected = sk.precision_recall_fscore_support(labels[:, k], predicted[:, k], average="binary")[:3]
         np.testing.assert_allclose([ours[name][k] for name in ("precision", "recall", "f1")], expected)
@@ -312,7 +316,7 @@ def test_thresholds_of_labels_are_chosen_on_validation_and_used_by_predict(tmp_p
         assert set(predicted()) == {wanted}
     result.write_text(json.dumps(content | {"thresholds": {"0": "high"}}))
     assert main(["predict", str(run.folder), str(folder / "X.npy")]) == 2
-    assert "its thresholds cannot be read" in capsys.readouterr().err
+    assert "result.json: cannot be read" in capsys.readouterr().err
 
 
 def test_regression_of_several_targets_is_scored_in_units_of_the_data(tmp_path, capsys):
@@ -427,3 +431,9 @@ def test_class_weight_balanced_finds_rare_cases_more_often():
     found = {w: WaveSSMClassifier(class_weight=w, random_state=0).fit(X[:200], y[:200]).predict(X[200:]).mean()
              for w in (None, "balanced")}  # fmt: skip
     assert found["balanced"] > found[None]
+    labels = np.stack([y, np.arange(300) % 2], axis=1)
+    several = {w: WaveSSMClassifier(class_weight=w, random_state=0).fit(X[:200], labels[:200]).predict(X[200:]).mean(0)
+               for w in (None, "balanced")}  # fmt: skip
+    assert several["balanced"][0] > several[None][0]
+    with pytest.raises(OptionError, match="class_weight with several labels needs all cases at once"):
+        WaveSSMClassifier(class_weight="balanced").partial_fit(X, labels)

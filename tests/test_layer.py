@@ -15,7 +15,7 @@ from contracts import check_refused
 from wavessm.nn.backbones import TiedDropout, masked_batch_norm
 from wavessm.nn.initial import initial_modes
 from wavessm.nn.layer import SSM_PARAMETERS, time_mask
-from wavessm.ops import dplr, modes
+from wavessm.ops.modes import sample
 
 KINDS = {
     "morlet": {"family": "morlet"},
@@ -205,11 +205,11 @@ def test_modes_cannot_start_to_grow(kind):
                 if name in SSM_PARAMETERS and name != "log_dt":
                     parameter.add_(torch.randn_like(parameter) * parameter.abs().mean().clamp(min=1))
     if layer.structure == "diagonal":
-        log_lam, _, n_complex = modes.sample(layer.system(), 1.0)
+        log_lam, _, n_complex = sample(layer.system(), 1.0)
         assert log_lam[..., 0].max() < 0
         assert n_complex == log_lam.shape[1] or log_lam[:, n_complex:].max() < 0
     else:
-        assert torch.linalg.eigvals(dplr.sample(layer.system(), 1.0).A).abs().max() < 1 + 1e-12
+        assert torch.linalg.eigvals(sample(layer.system(), 1.0).A).abs().max() < 1 + 1e-12
 
 
 def test_copies_are_shared_over_channels():

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wavessm as ws
-from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, dplr, run_layer, run_system
+from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, run_layer
+from wavessm.ops.convolution import kernel
+from wavessm.ops.dispatch import run_system
 from wavessm.ops.modes import phi, sample
 from wavessm.ops.scan import scan
-from wavessm.ops.tables import dense_kernel, dense_tables, diagonal_kernel, diagonal_tables
+from wavessm.ops.tables import chunk_tables
 
 # batch, channels, complex modes, real modes, length
 SHAPES = [(1, 1, 1, 0, 1), (2, 3, 0, 3, 2), (3, 2, 7, 1, 63), (1, 3, 5, 2, 64), (2, 3, 16, 0, 65), (2, 2, 31, 2, 1000)]
@@ -179,7 +181,7 @@ def test_kernel_is_accurate_at_any_length(length):
         (torch.view_as_complex(w[0, :, :3].contiguous())[..., None] * torch.exp(lam[..., None] * ticks)).sum(1).real
     )
     direct += (w[0, :, 3:, :, None] * torch.exp(log_lam[:, 3:, :, None] * ticks)).sum((1, 2))
-    K = diagonal_kernel(DiagonalSystem(log_lam, w, 3), length)
+    K = kernel(DiagonalSystem(log_lam, w, 3), length)
     torch.testing.assert_close(K[0][:, ticks], direct, atol=1e-9, rtol=1e-9)
 
 
@@ -188,13 +190,13 @@ def test_dense_kernel_is_the_impulse_response():
     impulse = torch.zeros(1, 3, 150, dtype=torch.float64)
     impulse[..., 0] = 1
     y, _ = run_system(impulse, DenseSystem(*parameters), 0 * D, engine=Engine("reference"))
-    torch.testing.assert_close(dense_kernel(DenseSystem(*parameters), 150)[0], y[0])
+    torch.testing.assert_close(kernel(DenseSystem(*parameters), 150)[0], y[0])
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 16, 23])
 def test_dense_tables_hold_powers(chunk):
     _, (A, B, C), _, _ = dense_problem(1, 2, 5, 3, directions=2)
-    K, E, out, decay = dense_tables(DenseSystem(A, B, C), chunk)
+    K, E, out, decay = chunk_tables(DenseSystem(A, B, C), chunk)
     powers = torch.stack([torch.linalg.matrix_power(A, j) for j in range(chunk + 1)])
     columns = torch.einsum("jhrs,hs->hjr", powers[:chunk], B)
     torch.testing.assert_close(E, columns.flip(1))
@@ -207,10 +209,10 @@ def test_dense_tables_hold_powers(chunk):
 def test_gradients_of_tables_by_finite_differences(chunk):
     _, parameters, _, _ = dense_problem(1, 2, 3, 3, directions=2)
     parameters = [p.requires_grad_() for p in parameters]
-    assert torch.autograd.gradcheck(lambda *p: tuple(dense_tables(DenseSystem(*p), chunk)), parameters)
+    assert torch.autograd.gradcheck(lambda *p: tuple(chunk_tables(DenseSystem(*p), chunk)), parameters)
     _, modal_parameters, _, _ = problem(1, 2, 2, 1, 3, directions=2)
     modal_parameters = [p.requires_grad_() for p in modal_parameters]
-    assert torch.autograd.gradcheck(lambda *p: tuple(diagonal_tables(sample(Modes(*p), 1.0), chunk)), modal_parameters)
+    assert torch.autograd.gradcheck(lambda *p: tuple(chunk_tables(sample(Modes(*p), 1.0), chunk)), modal_parameters)
 
 
 def low_rank(rank, n_complex=2, real=1, channels=4, copies=2):
@@ -220,13 +222,13 @@ def low_rank(rank, n_complex=2, real=1, channels=4, copies=2):
     if real % 2:
         P[..., -1, 1] = 0
         parameters[3][:, -1, 1] = 0
-    return dplr.LowRank(*parameters, P)
+    return Modes(*parameters, P)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_bilinear_rule_in_closed_form_solves_the_system(rank):
     layer = low_rank(rank)
-    system = dplr.sample(layer, 1.5)
+    system = sample(layer, 1.5)
     for h in range(4):
         lam = -layer.log_decay[h // 2].exp()
         blocks = [torch.tensor([[lam[n], -f], [f, lam[n]]]) for n, f in enumerate(layer.frequency[h // 2])]
@@ -243,7 +245,7 @@ def test_bilinear_rule_in_closed_form_solves_the_system(rank):
 @pytest.mark.parametrize("rank", [1, 2])
 def test_gradients_of_the_bilinear_rule_by_finite_differences(rank):
     parameters = [p.requires_grad_() for p in low_rank(rank, channels=2, copies=1)]
-    assert torch.autograd.gradcheck(lambda *p: dplr.sample(dplr.LowRank(*p), 1.0)[:3], parameters)
+    assert torch.autograd.gradcheck(lambda *p: sample(Modes(*p), 1.0)[:3], parameters)
 
 
 def test_gradients_of_the_scan_by_finite_differences():

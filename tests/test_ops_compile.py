@@ -98,7 +98,7 @@ def test_float64_stays_on_the_cpu_where_a_device_has_none(family, bidirectional,
 
     def run():
         with FakeTensorMode(), NoFloat64():
-            leaves = [torch.empty(p.shape, device="meta", requires_grad=True) for p in system]
+            leaves = [torch.empty(p.shape, device="meta", requires_grad=True) for p in system if p is not None]
             D, u = torch.empty(3, device="meta"), torch.empty(2, 3, length, device="meta", requires_grad=True)
             y, last = run_layer(u, type(system)(*leaves), D, want_state=not bidirectional)
             outputs = [y] if last is None else [y, last]

@@ -10,15 +10,14 @@ import wavessm as ws
 from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_way
 from wavessm.nn.backbones import masked_batch_norm
 from wavessm.nn.layer import time_mask
-from wavessm.ops import Engine, LowRank, Modes, batch_norm, dplr, run_layer
+from wavessm.ops import Engine, Modes, batch_norm, run_layer
 from wavessm.ops.modes import flags, sample
-from wavessm.ops.tables import dense_tables, diagonal_tables
+from wavessm.ops.tables import chunk_tables
 from wavessm.ops.triton import gate as triton_gate
 from wavessm.ops.triton import language as triton_language
 from wavessm.ops.triton import norm as triton_norm
 from wavessm.ops.triton import scan as triton_scan
 from wavessm.ops.triton import tables as triton_tables
-from wavessm.ops.triton import transpose as triton_transpose
 from wavessm.ops.triton.low_rank import low_rank_tables
 from wavessm.ops.triton.plan import Settings
 
@@ -120,11 +119,11 @@ def test_a_low_rank_layer_equals_the_reference(shape, settings, directions):
     inputs = low_rank_inputs(*shape, directions=directions)
 
     def slow(u, *rest):
-        layer, D, *state = LowRank(*rest[:6]), *rest[6:]
+        layer, D, *state = Modes(*rest[:6]), *rest[6:]
         return run_layer(u, layer, D, 1.5, *(state or [None]), directions == 1, Engine("reference"))
 
     def fast(u, *rest):
-        layer, D, *state = LowRank(*rest[:6]), *rest[6:]
+        layer, D, *state = Modes(*rest[:6]), *rest[6:]
         return triton_scan.run_layer(u, layer, D, 1.5, *(state or [None]), directions == 1, "fp32", settings)
 
     got, want = outputs_and_gradients(fast, inputs), outputs_and_gradients(slow, inputs)
@@ -137,9 +136,9 @@ def test_a_low_rank_layer_equals_the_reference(shape, settings, directions):
 def test_chains_make_the_tables_of_the_dense_system(rank, copies, chunk):
     _, *parameters, _ = low_rank_inputs(1, 2, 2, 1, 9, rank, directions=2, copies=copies)
 
-    layer = LowRank(*parameters)
+    layer = Modes(*parameters)
     K, E, C, decay = low_rank_tables(layer, torch.zeros_like(layer.log_dt), 0.75, chunk)[0]
-    want = dense_tables(dplr.sample(layer, 0.75), chunk)
+    want = chunk_tables(sample(layer, 0.75), chunk)
     for ours, exact in zip((K, E[:, 0], C[:, :, 0], decay), want, strict=True):
         assert float((ours - exact).abs().max()) < 1e-6 * max(1.0, float(exact.abs().max()))
 
@@ -220,7 +219,7 @@ def test_modules_import_without_triton_and_keep_the_reason(monkeypatch):
 def test_tables_equal_those_of_the_torch_path(n_complex, real):
     _, parameters, D, _ = problem(1, 3, n_complex, real, 5, directions=2)
     modes = Modes(*on_device(parameters))
-    want = diagonal_tables(sample(modes, 1.5), 32)
+    want = chunk_tables(sample(modes, 1.5), 32)
     K, E, C, decay = triton_tables.diagonal_tables(modes, D.float().to(DEVICE), 1.5, 32)[0]
     direct = torch.zeros_like(want.K)
     direct[0, :, 0] = D
@@ -314,7 +313,7 @@ def test_gelu_on_the_way_equals_torch(factors):
     if not factors:
         before = after = torch.ones_like(before)
     want = after * torch.nn.functional.gelu(before * x.transpose(1, 2))
-    got = triton_transpose.activate(x, *((before, after) if factors else (None, None)))
+    got = triton_gate.activate(x, *((before, after) if factors else (None, None)))
     assert got.is_contiguous()
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
     gradients = [torch.autograd.grad(z, x, seed)[0] for z in (got, want)]
@@ -323,8 +322,9 @@ def test_gelu_on_the_way_equals_torch(factors):
 
 def test_signals_are_transposed():
     x = torch.randn(2, 37, 70).to(DEVICE)
-    assert torch.equal(triton_transpose.transpose(x), x.transpose(1, 2))
-    assert triton_transpose.transpose(x).is_contiguous()
+    assert torch.equal(triton_scan.rows(x.mT), x.mT)
+    assert triton_scan.rows(x.mT).is_contiguous()
+    assert triton_scan.rows(x) is x
 
 
 @pytest.mark.parametrize(("norm", "prenorm"), [("layer", True), ("batch", False)])

@@ -13,7 +13,8 @@ PUBLIC = {
     "ConditionError", "MissingExtraError", "NotFiniteError", "OptionError", "RankError", "ShapeError",
     "UnknownNameError", "WaveSSMError", "ResidualBlock", "SampledLayer", "WaveSSM", "param_groups", "sampled",
     "ModelConfig", "ModelState", "SequenceModel", "create_model", "preset_config", "presets",
-    "StateFeatures", "WaveSSMClassifier", "WaveSSMForecaster", "WaveSSMRegressor", "TrainConfig", "train",
+    "LogEnergies", "StateFeatures", "WaveSSMClassifier", "WaveSSMForecaster", "WaveSSMRegressor",
+    "TrainConfig", "train", "adapt", "predict", "pretrained",
 }  # fmt: skip
 
 

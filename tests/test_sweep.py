@@ -29,7 +29,7 @@ from wavessm_lab.sweep import results
 from wavessm_lab.sweep.display import latest, summary, table
 from wavessm_lab.sweep.grid import Grid, expand
 from wavessm_lab.sweep.job import SweepPaths
-from wavessm_lab.sweep.run import Local, SweepState, start_server
+from wavessm_lab.sweep.run import SweepState, start_server
 
 TINY = ["--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--cases-per-epoch", "4", "--d-model", "4",
         "--n-layers", "1", "--d-state", "8", "--batch-size", "4", "--device", "cpu"]  # fmt: skip
@@ -55,7 +55,7 @@ def jobs_of(count):
 def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
     grid = Grid(
         tasks=("forecast:ETTh1", "forecast:Weather", "window-copy"),
-        variants=("morlet", "db6:translated:dplr", "lstm"),
+        variants=("morlet", "db6:translated:dplr", "legs"),
         horizons=(24, 48),
         seeds=(0, 1),
         variables=("uni", "multi"),
@@ -65,13 +65,13 @@ def test_a_grid_is_the_product_of_the_axes_that_a_task_has():
     assert len({job.name for job in jobs}) == len(jobs)
     last = [job for job in jobs if job.task == "forecast"][-1]
     assert (last.data["dataset"], last.data["horizon"], last.data["variables"]) == ("WTH", 48, "multi")
-    assert (last.model.backbone, last.config.seed) == ("lstm", 1)
+    assert (last.model.family, last.config.seed) == ("legs", 1)
     exact = next(job for job in jobs if job.model.structure)
     assert (exact.model.family, exact.model.measure) == ("db6", "translated")
 
 
 def test_the_command_of_a_job_is_the_job():
-    grid = Grid(("forecast:ETTh1",), ("gauss:translated", "transformer"), (24, 168), (3,), ("paper", "best"),
+    grid = Grid(("forecast:ETTh1",), ("gauss:translated", "s4d-lin"), (24, 168), (3,), ("paper", "best"),
                 vary=("lr=0.01,0.002",), options=("--batch-size", "7"))  # fmt: skip
     jobs = expand(grid)
     assert len(jobs) == 2 * 2 * 2 * 2
@@ -352,37 +352,6 @@ def test_the_table_tells_what_runs_waits_and_failed(tmp_path):
     assert row["command"] == second.command
     again = SweepState.of([first, second, third], state.paths, retry=True)
     assert len(again.waiting) == 3
-
-
-class Watched(Local):
-    """Sizes are given, and what runs at once is noted."""
-
-    def __init__(self, state, count, budget, sizes):
-        super().__init__(state, count, budget)
-        self.sizes, self.most = sizes, 0
-
-    def _need(self, job):
-        return self.sizes[job.config.seed]
-
-    def _reap(self):
-        self.most = max(self.most, sum(self._need(job) for job in self.state.running.values()))
-        super()._reap()
-
-
-def test_runs_side_by_side_fit_into_the_budget(tmp_path):
-    jobs = jobs_of(5)
-    state = SweepState.of(jobs, SweepPaths(tmp_path, tmp_path / "runs.csv"))
-    engine = Watched(state, 4, 10, sizes=[6, 6, 3, 11, 3])
-    engine.run(lambda state: None)
-    assert sorted(job.config.seed for job in state.finished) == [0, 1, 2, 4]
-    assert list(state.failed) == [jobs[3].name], "one that never fits must not hold up the others"
-    assert 6 < engine.most <= 10, "6 + 3, then the others"
-
-
-def test_the_budget_is_held_against_a_dry_run(tmp_path, capsys):
-    line = ["sweep", "--tasks", "window-copy", "--out", str(tmp_path), "--memory-gib", "0.0001", "--quiet", "--", *TINY]
-    assert main([*line, "--steps", "1"]) == 1
-    assert "GiB, the budget is 0.00; use a smaller batch" in capsys.readouterr().out
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from wavessm.training import (
     read_rows,
     resume,
     train,
-    write_rows,
 )
 from wavessm.training.run import held, new_folder
 
@@ -84,7 +83,6 @@ def test_run_folder_holds_what_it_promises(unbroken):
     assert [row["step"] for row in rows] == [10, 20, 23], "every epoch, and at the end"
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert (folder / "curves.png").stat().st_size > 5000
-    assert any((folder / "tensorboard").glob("events.out*"))
     best = min(rows, key=lambda row: row["val_relative_mse"])
     assert checkpoint.load(folder / "best.ckpt")["step"] == best["step"]
 
@@ -430,10 +428,7 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
     refused("not written by wavessm")
     (tmp_path / "run.json").write_text((unbroken.folder / "run.json").read_text())
     assert Run.read(tmp_path).task == "window-copy"
-    with pytest.raises(RunError, match="there is none yet"):
-        Run.read(tmp_path).load_model()
-    (tmp_path / "metrics.csv").write_bytes((unbroken.folder / "metrics.csv").read_bytes())
-    with pytest.raises(RunError, match=r"best\.ckpt: is missing, but there is metrics\.csv"):
+    with pytest.raises(RunError, match="there is none; resume the run with"):
         Run.read(tmp_path).load_model()
     (tmp_path / "best.ckpt").write_bytes((unbroken.folder / "best.ckpt").read_bytes())
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16})
@@ -441,7 +436,7 @@ def test_other_folders_are_refused_in_one_line(unbroken, tmp_path):
         Run.read(tmp_path).load_model()
     change(tmp_path, train=[])
     refused("cannot be used by wavessm")
-    change(tmp_path, train=TINY.to_dict() | {"momentum": 1})
+    change(tmp_path, train=TINY.to_dict() | {"momentum": 1}, id="")
     refused("unknown field of TrainConfig 'momentum'")
     change(tmp_path, version=2)
     refused(r"another version of wavessm \(format 2, this one reads 1\)")
@@ -476,15 +471,6 @@ def test_damaged_weights_are_refused(unbroken, tmp_path):
         path.write_bytes((unbroken.folder / path.name).read_bytes())
 
 
-def test_weights_that_are_not_finite_are_refused(unbroken, tmp_path):
-    folder = copy_run(unbroken, tmp_path / "run")
-    bad = weights(folder) | {"head.decoder.bias": weights(folder)["head.decoder.bias"] * math.nan}
-    for name, use in (("best", Run.read(folder).load_model), ("last", lambda: resume(folder, show=False))):
-        rewrite(folder / f"{name}.ckpt", model=bad)
-        with pytest.raises(RunError, match=rf"{name}\.ckpt: head\.decoder\.bias holds NaN or infinity"):
-            use()
-
-
 def test_a_checkpoint_of_another_run_is_refused(unbroken, tmp_path):
     other = train("window-copy", COPY, MODEL, dataclasses.replace(TINY, steps=1), tmp_path / "other", show=False)
     for name, use in (("best", other.load_model), ("last", lambda: resume(other.folder, show=False))):
@@ -502,13 +488,6 @@ def test_a_damaged_table_of_metrics_is_written_again_from_the_checkpoint(unbroke
     (folder / "metrics.csv").unlink() if damage is None else (folder / "metrics.csv").write_bytes(damage)
     resume(folder, show=False)
     assert [row["step"] for row in read_rows(folder / "metrics.csv")] == [10, 20, 23]
-    if damage:
-        started(folder)
-        rewrite(folder / "last.ckpt", rows=None)  # as the first runs
-        (folder / "metrics.csv").write_bytes(damage)
-        with pytest.raises(RunError, match=r"metrics\.csv: damaged \(\w+\); move it away") as caught:
-            resume(folder, show=False)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["model", "optimiser", "random", "source", "waited", "first_loss", "seconds"])
@@ -519,27 +498,6 @@ def test_a_checkpoint_without_a_field_is_refused(unbroken, tmp_path, name):
     torch.save(content, folder / "last.ckpt")
     with pytest.raises(RunError, match=rf"last\.ckpt: lacks '{name}', so it cannot be resumed from"):
         resume(folder, show=False)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("scale", "abc"), ("scale", [["a"], ["b"]]), ("scale", [[0.0], [0.0]]), ("scale", [[0.0], [1.0, 2.0]]),
-     ("target_scale", [[math.nan], [1.0]]), ("length", "long"), ("length", 0), ("d_input", 1.5),
-     ("sampling_rate", "100"), ("step", -1), ("channels", ["one"]), ("classes", ["a", 7]), ("units", -1)],
-)  # fmt: skip
-def test_numbers_of_run_json_that_are_none_are_refused(unbroken, tmp_path, field, value):
-    (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
-    change(tmp_path, info=unbroken.info.to_dict() | {field: value})
-    with pytest.raises(RunError, match=rf"run\.json: cannot be used by wavessm .*DataInfo: {field} is") as caught:
-        Run.read(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_model_of_other_sizes_than_its_data_is_refused(unbroken, tmp_path):
-    (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
-    change(tmp_path, info=unbroken.info.to_dict() | {"d_output": 7})
-    with pytest.raises(RunError, match=r"model and info have another d_output"):
-        Run.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -565,7 +523,7 @@ def test_seeds_and_states_that_no_machine_holds_are_refused():
 
 def test_a_file_in_the_place_of_a_run_folder_is_not_offered_to_resume(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    for out, words in ((tmp_path / "notes.txt", "is a file; give a new"), (tmp_path, "choose another --out.")):
+    for out, words in ((tmp_path / "notes.txt", "File exists"), (tmp_path, "choose another --out.")):
         with pytest.raises(RunError, match=words) as caught:
             train("window-copy", COPY, MODEL, TINY, out, show=False)
         assert "--resume" not in str(caught.value)
@@ -580,10 +538,6 @@ def test_a_full_disk_names_the_file(unbroken, tmp_path, monkeypatch):
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(RunError, match=r"test\.npy: could not be written \(No space left on device\)"):
         resume(folder, show=False)
-    monkeypatch.setattr("csv.DictWriter.writerows", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_rows(unbroken.info, iter([[{"a": 1}]]), str(tmp_path / "out.csv"))
-    assert caught.value.filename == str(tmp_path / "out.csv")
 
 
 def test_a_gap_in_the_context_is_named_as_in_training(tmp_path, caplog):
@@ -752,7 +706,7 @@ def test_ptbxl_is_heard_at_500_hz_from_its_own_records(tmp_path):
     assert evaluated.rate == pytest.approx(0.2)
     assert 0 <= evaluated.scores["auroc"] <= 1
     assert evaluate_run(run, sampling_rate=50).rate == 2.0
-    by_class = evaluate_run(run, classes=True)
+    by_class = evaluate_run(run)
     assert tuple(by_class.classes) == run.info.classes
     seen = [own["score"] for own in by_class.classes.values() if not math.isnan(own["score"])]
     assert by_class.scores["auroc"] == pytest.approx(sum(seen) / len(seen)), "macro: the mean over classes"
@@ -790,7 +744,7 @@ def test_each_layout_trains_end_to_end(tmp_path, task):
     assert all(math.isfinite(value) for name, value in result.items() if name.startswith("test_"))
 
 
-@pytest.mark.parametrize("hidden", [("fcntl", "resource", "pwd"), ("lightning", "tensorboard", "rich", "matplotlib")])
+@pytest.mark.parametrize("hidden", [("fcntl", "resource", "pwd"), ("lightning", "rich", "matplotlib")])
 def test_training_needs_no_modules_of_unix_and_no_extras(tmp_path, hidden):
     words = ["train", "window-copy", "--length", "32", "--d-min", "2", "--d-max", "2", "--cases", "4", "--d-model", "4",
              "--n-layers", "1", "--d-state", "8", "--steps", "4", "--batch-size", "2", "--device", "cpu"]  # fmt: skip

@@ -74,7 +74,6 @@ def test_parts_of_a_batch_are_the_batch(size):
         for step, batch in enumerate(whole):
             assert torch.equal(torch.cat([part[step].x for part in parts]), batch.x)
             assert torch.equal(torch.cat([part[step].y for part in parts]), batch.y)
-    assert sum(DistInfo(rank, size).share(5) for rank in range(size)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("cases", [1, 2, 5, 17])

@@ -44,11 +44,11 @@ def sizes(rank, slots, directions):
 
 
 for low in (sizes(1, 32, 2), sizes(2, 16, 1)):
-    compile("chains.resolve", 1, low)
-    compile("chains.chain", 1, low)
-    compile("chains.decay", 4, low)
-    compile("chain_gradients.chain_gradient", 1, low, dq="*fp64", dp="*fp64")
-    compile("chain_gradients.resolve_gradient", 1, low, rows="*fp32")
+    compile("low_rank.resolve", 1, low)
+    compile("low_rank.chain", 1, low)
+    compile("low_rank.decay", 4, low)
+    compile("low_rank.chain_gradient", 1, low, dq="*fp64", dp="*fp64")
+    compile("low_rank.resolve_gradient", 1, low, rows="*fp32")
 for mask in ({}, {"mask": None}):
     for name in ("moments", "merge", "apply", "gradient_sums", "apply_gradient"):
         compile(f"norm.{name}", 4, {"R": 8, "W": 256, "LOOPS": 8, "P": 256, "H": 16} | mask, parts="*fp32")
@@ -63,7 +63,7 @@ for dense, precision, reverse, left_out in (
 ):
     form = {**chunk, "N": 16, "DENSE": dense, "PRECISION": precision}
     compile("walk.walk", 4, {**form, "REVERSE": reverse, "ADD": reverse, **dict.fromkeys(left_out)})
-    compile("table_sums.sum", 4, form | ({} if reverse else dict.fromkeys(("other", "others"))))
+    compile("walk.sum", 4, form | ({} if reverse else dict.fromkeys(("other", "others"))))
 for reverse in (False, True):
     compile("walk.bridge", 1, {"N": 32, "REVERSE": reverse})
 compile("tables.sample", 2, {"N": 32})
@@ -74,8 +74,10 @@ compile("gate.gate", 4, {"R": 16, "H": 32})
 compile("gate.gate_gradient", 4, {"R": 16, "H": 32, "LOOPS": 4})
 compile("norm.norm", 4, {"R": 4, "W": 128})
 compile("norm.norm_gradient", 4, {"R": 4, "W": 128, "LOOPS": 4})
-for name in ("transpose", "finite_input", "propagate_nan", "gelu"):
-    compile(f"transpose.{name}", 4, {"BLOCK": 32})
+for left_out in ({}, {"broken": None}):
+    compile("scan.rows", 4, {"BLOCK": 32} | left_out)
+compile("scan.propagate_nan", 4, {"BLOCK": 32})
+compile("gate.gelu", 4, {"BLOCK": 32})
 """
 
 

@@ -154,7 +154,16 @@ def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path
     assert torch.equal(one.log_dt, same.log_dt)
     torch.testing.assert_close(slow.log_dt, two.log_dt - math.log(3))
     torch.testing.assert_close(slow.B, 3 * two.B)
-    stretch_timescales(torch.nn.LSTM(1, 1), 2.0)
+
+
+def test_a_stretched_layer_has_its_kernel_at_half_the_speed():
+    layers = torch.nn.ModuleList(ws.WaveSSM(1, 8, dt_max=1e-3) for _ in range(2))
+    with torch.no_grad():
+        one, two = (layer.kernel(100)[0, 0] for layer in layers)
+        stretch_timescales(layers, 2)
+        same, slow = (layer.kernel(100)[0, 0] for layer in layers)
+    assert torch.equal(same, one), "the first layer keeps its steps"
+    assert (slow[::2] - two[:50]).abs().max() < 0.05 * two.abs().max()
 
 
 def test_every_stage_is_captured_anew(fake_cuda):  # noqa: F811

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
         UnknownNameError,
         WaveSSMError,
     )
-    from wavessm.estimators import StateFeatures, WaveSSMClassifier, WaveSSMForecaster, WaveSSMRegressor
+    from wavessm.estimators import (
+        LogEnergies,
+        StateFeatures,
+        WaveSSMClassifier,
+        WaveSSMForecaster,
+        WaveSSMRegressor,
+    )
     from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
     from wavessm.memory import OnlineMemory
     from wavessm.nn.backbones import ResidualBlock
@@ -28,27 +34,31 @@ if TYPE_CHECKING:
     from wavessm.nn.layer import WaveSSM, param_groups
     from wavessm.nn.model import ModelState, SequenceModel
     from wavessm.nn.presets import create_model, preset_config, presets
+    from wavessm.nn.pretrained import pretrained
     from wavessm.nn.streaming import SampledLayer, sampled
     from wavessm.operators import Operator, make_operator
     from wavessm.structure import DPLR, Dense, Diagonal
-    from wavessm.training import TrainConfig, train
+    from wavessm.training.config import TrainConfig
+    from wavessm.training.finetune import adapt
+    from wavessm.training.predict import predict
+    from wavessm.training.run import train
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DPLR", "PAPER_FAMILIES", "ConditionError", "Dense", "Diagonal", "Frame", "MissingExtraError", "ModelConfig",
-    "ModelState", "NotFiniteError", "OnlineMemory", "Operator", "OptionError", "Quadrature", "RankError",
+    "DPLR", "PAPER_FAMILIES", "ConditionError", "Dense", "Diagonal", "Frame", "LogEnergies", "MissingExtraError",
+    "ModelConfig", "ModelState", "NotFiniteError", "OnlineMemory", "Operator", "OptionError", "Quadrature", "RankError",
     "ResidualBlock", "SampledLayer", "SequenceModel", "ShapeError", "StateFeatures", "TrainConfig",
     "UnknownNameError", "WaveSSM", "WaveSSMClassifier", "WaveSSMError", "WaveSSMForecaster", "WaveSSMRegressor",
-    "Wavelet", "bilinear", "create_model", "families", "generalised_bilinear", "make_frame", "make_operator",
-    "param_groups", "preset_config", "presets", "register_family", "sampled", "train", "zoh",
+    "Wavelet", "adapt", "bilinear", "create_model", "families", "generalised_bilinear", "make_frame", "make_operator",
+    "param_groups", "predict", "preset_config", "presets", "pretrained", "register_family", "sampled", "train", "zoh",
 ]  # fmt: skip
 
 _HOME = {
     "discretize": "bilinear generalised_bilinear zoh",
     "errors": "ConditionError MissingExtraError NotFiniteError OptionError RankError ShapeError UnknownNameError "
     "WaveSSMError",
-    "estimators": "StateFeatures WaveSSMClassifier WaveSSMForecaster WaveSSMRegressor",
+    "estimators": "LogEnergies StateFeatures WaveSSMClassifier WaveSSMForecaster WaveSSMRegressor",
     "frames": "PAPER_FAMILIES Frame Quadrature Wavelet families make_frame register_family",
     "memory": "OnlineMemory",
     "nn.backbones": "ResidualBlock",
@@ -56,10 +66,13 @@ _HOME = {
     "nn.layer": "WaveSSM param_groups",
     "nn.model": "ModelState SequenceModel",
     "nn.presets": "create_model preset_config presets",
+    "nn.pretrained": "pretrained",
     "nn.streaming": "SampledLayer sampled",
     "operators": "Operator make_operator",
     "structure": "DPLR Dense Diagonal",
     "training": "TrainConfig train",
+    "training.finetune": "adapt",
+    "training.predict": "predict",
 }
 _ROOMS = ("cli", "data", "export", "features", "inspection", "nn", "ops", *_HOME)
 

@@ -22,17 +22,9 @@ Structure = Dense | DPLR | Diagonal
 
 
 def zoh(system: Structure, dt: float) -> Structure:
-    """Sample by zero-order hold: Ā = exp(dt A), B̄ = ∫₀^dt exp(σA) dσ B.
+    """Sample by zero-order hold over a step dt > 0: Ā = exp(dt A), B̄ = ∫₀^dt exp(σA) dσ B.
 
-    Args:
-        system: A `Dense`, `DPLR` or `Diagonal` form.
-        dt: Step, positive.
-
-    Returns:
-        The same kind of form, for a DPLR form the dense one.
-
-    Raises:
-        OptionError: Something else than a structure, or a step that is not positive.
+    Returns the same kind of form, for a DPLR form the dense one.
     """
     dt = _check(system, dt)
     if isinstance(system, Diagonal):
@@ -51,16 +43,7 @@ def zoh(system: Structure, dt: float) -> Structure:
 def generalised_bilinear(system: Structure, dt: float, alpha: float) -> Structure:
     """Sample by Ā = (I − α dt A)⁻¹(I + (1 − α) dt A), B̄ = (I − α dt A)⁻¹ dt B, in O(N) where the structure allows.
 
-    Args:
-        system: A `Dense`, `DPLR` or `Diagonal` form.
-        dt: Step, positive.
-        alpha: 0 (forward Euler) to 1 (backward Euler).
-
-    Returns:
-        The same kind of form.
-
-    Raises:
-        OptionError: As `zoh`, or alpha outside [0, 1].
+    Returns the same kind of form; alpha goes from 0 (forward Euler) to 1 (backward Euler).
     """
     dt = _check(system, dt)
     if not 0 <= alpha <= 1:
@@ -90,18 +73,12 @@ def bilinear(system: Structure, dt: float) -> Structure:
 
 def _check(system: Structure, dt: float) -> float:
     if not isinstance(system, Structure):
-        raise OptionError(
-            f"discretisation: got {type(system).__name__}, expected Dense, DPLR or Diagonal; an operator gives them "
-            "as op.system, op.to_dplr() and op.to_diagonal()."
-        )
+        kind = type(system).__name__
+        raise OptionError(f"discretisation: got {kind}; expected op.system, op.to_dplr() or op.to_diagonal().")
     return check_positive(dt, "discretisation: dt")
 
 
 def _expm1_ratio(x: npt.NDArray) -> npt.NDArray:
-    """(eˣ − 1) / x without cancellation, 1 at x = 0.
-
-    >>> _expm1_ratio(np.array([0.0, 1e-12])).tolist()
-    [1.0, 1.0000000000005]
-    """
+    """(eˣ − 1) / x without cancellation, 1 at x = 0."""
     safe = np.where(x == 0, 1.0, x)
     return np.where(x == 0, 1.0, np.expm1(safe) / safe)

@@ -58,13 +58,7 @@ class MissingExtraError(WaveSSMError, ImportError):
 
 
 def import_extra(name: str, purpose: str, extra: str = "train") -> Any:
-    """Return an optional package, or raise `MissingExtraError` with the extra that brings it.
-
-    Args:
-        name: The module to import.
-        purpose: What needs it, such as "WAV files".
-        extra: The extra of wavessm that installs it.
-    """
+    """Return an optional package that a purpose such as "WAV files" needs, or raise with the extra that brings it."""
     try:
         with warnings.catch_warnings():  # of packages about each other
             warnings.simplefilter("ignore")
@@ -74,12 +68,7 @@ def import_extra(name: str, purpose: str, extra: str = "train") -> Any:
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """Return the error for an unknown name, offering the closest of the known ones.
-
-    Args:
-        kind: What the name stands for, such as "measure".
-        name: What was given.
-        known: The names that are registered; the first twelve are listed.
+    """Return the error for an unknown name of some kind, offering the closest of the known ones.
 
     Example:
         >>> str(unknown_name("measure", "scald", ["scaled", "translated"]))
@@ -124,12 +113,7 @@ def is_int(value: object) -> bool:
 
 
 def check_int(value: Any, name: str, minimum: int) -> int:
-    """Return the value as an int of at least `minimum`, or raise `OptionError` with its name.
-
-    Example:
-        >>> check_int(3, "n", minimum=2)
-        3
-    """
+    """Return the value as an int of at least `minimum`, or raise `OptionError` with its name."""
     if not is_int(value) or operator.index(value) < minimum:
         raise OptionError(f"{name} is {value!r}, expected a whole number of at least {minimum}.")
     return operator.index(value)

@@ -29,21 +29,13 @@ MEASURES = ("scaled", "translated")
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """The dynamics of a projection memory, in float64; build one with `make_operator`.
+    """The dynamics of a projection memory, in float64; build one with `make_operator`."""
 
-    Attributes:
-        A: State matrix with the sign of the module's docstring, the state moves by −A, shape (N, N).
-        B: Atoms at s = 1, where the input enters, shape (N,).
-        z: Atoms at s = 0, where a window ends, shape (N,).
-        measure: "scaled" or "translated".
-        frame: The frame whose coefficients are the state.
-    """
-
-    A: Array
-    B: Array
-    z: Array
+    A: Array  # (N, N); the state moves by −A
+    B: Array  # (N,), atoms at s = 1, where the input enters
+    z: Array  # (N,), atoms at s = 0, where a window ends
     measure: str
-    frame: Frame
+    frame: Frame  # whose coefficients are the state
 
     @property
     def n(self) -> int:
@@ -69,16 +61,8 @@ class Operator:
         """The state space ẋ = −A x + B u, without the factor 1/t or 1/θ."""
         return Dense(-self.A, self.B)
 
-    def to_dense(self) -> Array:
-        """Return −A, shape (N, N)."""
-        return -self.A
-
     def to_dplr(self) -> DPLR:
-        """Return the exact diagonal-plus-low-rank form, of rank 1 (scaled) or 2 (translated).
-
-        Raises:
-            ConditionError: The frame is not tight.
-        """
+        """Return the exact DPLR form, of rank 1 (scaled) or 2 (translated), or raise if the frame is not tight."""
         if not self.frame.is_tight:
             raise ConditionError(
                 f"to_dplr: the frame '{self.frame.name}' is not tight (κ(S) = {self.frame.condition_number():.1e}), "
@@ -89,11 +73,7 @@ class Operator:
         return skew_plus_low_rank(-self.A, self.B, shift=0.0, P=np.stack([self.B, self.z], 1) / np.sqrt(2))
 
     def to_diagonal(self, max_condition: float = MAX_CONDITION) -> Diagonal:
-        """Return the exact diagonal form.
-
-        Raises:
-            ConditionError: The condition number of the eigenvectors exceeds `max_condition`.
-        """
+        """Return the exact diagonal form, or raise if the eigenvectors' condition number exceeds `max_condition`."""
         return diagonalise(self.system, max_condition)
 
 
@@ -123,22 +103,20 @@ def make_operator(source: str | Frame, measure: str | None = None, n: int | None
     """
     if measure is not None and measure not in MEASURES:
         raise unknown_name("measure", measure, MEASURES)
-    if not isinstance(source, str | Frame):
-        raise OptionError(
-            f"make_operator: got {type(source).__name__}, expected a Frame or a name; wrap atoms in Frame."
-        )
     if isinstance(source, Frame):
         if n is not None and n != source.n:
             raise OptionError(f"make_operator: n is {n} but the frame has {source.n} atoms; leave n out.")
         return _of_frame(source, measure or "scaled")
+    if not isinstance(source, str):
+        raise OptionError(f"make_operator: got {type(source).__name__}, expected a Frame or a name; wrap it in Frame.")
     if n is None:
         raise OptionError(f"make_operator: '{source}' needs a state size; pass n, as in n=64.")
     n = check_int(n, "make_operator: n", minimum=2)
     if source not in CLOSED_FORMS:
         return _of_frame(make_frame(source, n).tighten(), measure or "scaled")
-    family, own_measure, _ = CLOSED_FORMS[source]
-    if measure not in (None, own_measure):
-        raise OptionError(f"make_operator: '{source}' is {own_measure}; for {measure} use the family '{family}'.")
+    family, own, _ = CLOSED_FORMS[source]
+    if measure not in (None, own):
+        raise OptionError(f"make_operator: '{source}' is {own}; for {measure} use the family '{family}'.")
     return _closed_form(source, n)
 
 
@@ -194,6 +172,5 @@ CLOSED_FORMS = {
 @lru_cache(maxsize=64)
 def _closed_form(name: str, n: int) -> Operator:
     family, measure, matrices = CLOSED_FORMS[name]
-    frame = make_frame(family, n)
-    A, b, z = matrices(n)
-    return Operator(frozen(A), frozen(b), frozen(z), measure, frame)
+    A, b, z = (frozen(matrix) for matrix in matrices(n))
+    return Operator(A, b, z, measure, make_frame(family, n))

@@ -29,12 +29,7 @@ MAX_CONDITION = 1e8
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """The state matrix as it is.
-
-    Attributes:
-        A: State matrix, shape (N, N), real or complex.
-        B: Input vector, shape (N,).
-    """
+    """The state matrix as it is: A (N, N), real or complex, and the input vector B (N,)."""
 
     A: npt.NDArray
     B: npt.NDArray
@@ -62,6 +57,10 @@ class _Modal:
     lam: Complex
     V: Complex
 
+    def to_coordinates(self, h: npt.NDArray) -> Complex:
+        """Return x = V⁻¹ h, (..., N) → (..., N)."""
+        return np.linalg.solve(self.V, np.asarray(h, complex)[..., None])[..., 0]
+
     def from_coordinates(self, x: npt.NDArray) -> Real:
         """Return h = V x of a real system, (..., N) → (..., N)."""
         return (x @ self.V.T).real
@@ -78,18 +77,11 @@ class _Modal:
 
 @dataclass(frozen=True, eq=False)
 class Diagonal(_Modal):
-    """A = V diag(lam) V⁻¹.
+    """A = V diag(lam) V⁻¹, with condition_number = κ₂(V)."""
 
-    Attributes:
-        lam: Eigenvalues, shape (N,).
-        B: V⁻¹ B, shape (N,).
-        V: Eigenvectors as unit columns, shape (N, N).
-        condition_number: κ₂(V).
-    """
-
-    lam: Complex
-    B: Complex
-    V: Complex
+    lam: Complex  # eigenvalues (N,)
+    B: Complex  # V⁻¹ B, (N,)
+    V: Complex  # eigenvectors as unit columns, (N, N)
     condition_number: float
 
     def to_dense(self) -> Real:
@@ -100,28 +92,16 @@ class Diagonal(_Modal):
         """Return diag(lam) x, (..., N) → (..., N)."""
         return self.lam * x
 
-    def to_coordinates(self, h: npt.NDArray) -> Complex:
-        """Return x = V⁻¹ h, (..., N) → (..., N)."""
-        return np.linalg.solve(self.V, np.asarray(h, complex)[..., None])[..., 0]
-
 
 @dataclass(frozen=True, eq=False)
 class DPLR(_Modal):
-    """A = V (diag(lam) − P Qᴴ) Vᴴ with V unitary.
+    """A = V (diag(lam) − P Qᴴ) Vᴴ with V unitary; Q is the same as P in continuous time."""
 
-    Attributes:
-        lam: Diagonal, shape (N,).
-        P: Left factor, shape (N, rank).
-        B: Vᴴ B, shape (N,).
-        V: Unitary, shape (N, N).
-        Q: Right factor, shape (N, rank); the same as P in continuous time.
-    """
-
-    lam: Complex
-    P: Complex
-    B: Complex
-    V: Complex
-    Q: Complex
+    lam: Complex  # (N,)
+    P: Complex  # (N, rank)
+    B: Complex  # Vᴴ B, (N,)
+    V: Complex  # (N, N)
+    Q: Complex  # (N, rank)
 
     @property
     def rank(self) -> int:
@@ -137,22 +117,12 @@ class DPLR(_Modal):
         """Return (diag(lam) − P Qᴴ) x in O(N), (..., N) → (..., N)."""
         return self.lam * x - (x @ self.Q.conj()) @ self.P.T
 
-    def to_coordinates(self, h: npt.NDArray) -> Complex:
-        """Return x = Vᴴ h, (..., N) → (..., N)."""
-        return np.asarray(h) @ self.V.conj()
-
 
 def skew_plus_low_rank(A: Real, B: Real, shift: float, P: Real) -> DPLR:
-    """Return the DPLR form of A = K + shift·I − P Pᵀ with K real and skew-symmetric.
+    """Return the DPLR form of A = K + shift·I − P Pᵀ (N, N) with K real and skew-symmetric, B (N,), P (N, rank).
 
     The eigenvalues ±iω of K come from its real Schur form, whose 2×2 blocks pair them exactly, whatever the number of
     zeros among them.
-
-    Args:
-        A: State matrix, shape (N, N).
-        B: Input vector, shape (N,).
-        shift: Real part that all modes share.
-        P: Factor of the low-rank term, shape (N, rank).
 
     Example:
         >>> A, P = np.array([[0.0, 2.0], [-2.0, -1.0]]), np.array([[0.0], [1.0]])
@@ -161,21 +131,14 @@ def skew_plus_low_rank(A: Real, B: Real, shift: float, P: Real) -> DPLR:
     """
     K = (A - A.T) / 2
     T, Z = linalg.schur(K, output="real")
-    n = len(K)
-    lam, V = np.full(n, shift, complex), Z.astype(complex)
-    i = 0
-    while i < n:
-        if i + 1 < n and T[i + 1, i] != 0:
-            omega = (T[i, i + 1] - T[i + 1, i]) / 2
-            # K (z₁ + i z₂) = iω (z₁ + i z₂) where the block is [[0, ω], [−ω, 0]]
-            sign = 1 if omega > 0 else -1
-            plus = (Z[:, i] + 1j * sign * Z[:, i + 1]) / np.sqrt(2)
-            V[:, i], V[:, i + 1] = plus, plus.conj()
-            lam[i] += 1j * abs(omega)
-            lam[i + 1] -= 1j * abs(omega)
-            i += 2
-        else:
-            i += 1
+    lam, V = np.full(len(K), shift, complex), Z.astype(complex)
+    for i in np.flatnonzero(np.diag(T, -1)):
+        omega = (T[i, i + 1] - T[i + 1, i]) / 2
+        # K (z₁ + i z₂) = iω (z₁ + i z₂) where the block is [[0, ω], [−ω, 0]]
+        plus = (Z[:, i] + 1j * (1 if omega > 0 else -1) * Z[:, i + 1]) / np.sqrt(2)
+        V[:, i], V[:, i + 1] = plus, plus.conj()
+        lam[i] += 1j * abs(omega)
+        lam[i + 1] -= 1j * abs(omega)
     VH = V.conj().T
     return DPLR(lam, VH @ P, VH @ B, V, VH @ P)
 

@@ -16,10 +16,11 @@ from wavessm.errors import MissingExtraError, WaveSSMError, unknown_name
 COMMANDS = {
     "demo": ("wavessm.cli.demo:main", "train a wavelet and a polynomial state space, five minutes, no download"),
     "train": ("wavessm.cli.train:main", "train a model on one of the tasks, or on your own data"),
+    "pretrain": ("wavessm.cli.train:pretrain", "train a model without labels, to fine-tune with train --from"),
     "evaluate": ("wavessm.cli.evaluate:main", "score a trained model, with confidence intervals"),
     "predict": ("wavessm.cli.predict:main", "predict new files or a stream, as CSV and as a figure"),
     "inspect": ("wavessm.cli.inspect:main", "draw what a model has learned: time scales, kernels, saliency"),
-    "export": ("wavessm.cli.export:main", "write a trained model as ONNX, torch.export or a folder to publish"),
+    "export": ("wavessm.cli.export:main", "write a trained model as ONNX or a folder to publish"),
     "data list": ("wavessm.cli.data:list_all", "list the published data sets: sizes, licences, sources"),
     "data check": ("wavessm.cli.data:check", "check that a data set is complete: files, counts, checksums"),
     "data fetch": ("wavessm.cli.data:fetch", "download a data set from its official source"),

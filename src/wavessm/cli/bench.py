@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from wavessm.cli.parse import parse, without
 from wavessm.errors import check_int
 from wavessm.nn.config import DATA_FIELDS, ModelConfig
 from wavessm.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    import torch
 
 _SHOWN = ("batch_size", "precision", "compile", "cuda_graphs", "device")
 _MODEL = without(ModelConfig(norm="batch", bidirectional=True, head="auto"), DATA_FIELDS)
@@ -41,7 +46,6 @@ def main(arguments: list[str]) -> int:
     import torch
 
     from wavessm.training import pick_device
-    from wavessm.training.dry_run import synthetic_step
 
     device = pick_device(config)
     step = synthetic_step(model, config, device, (given.length, given.channels, given.classes))
@@ -59,3 +63,29 @@ def main(arguments: list[str]) -> int:
     memory = f", {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB" if device.type == "cuda" else ""
     print(f"{seconds * 1e3:.2f} ms a step, {config.batch_size / seconds:.0f} samples/s{memory}")
     return 0
+
+
+def synthetic_step(
+    model: ModelConfig, config: TrainConfig, device: torch.device, shape: tuple[int, int, int]
+) -> Callable[[], torch.Tensor]:
+    """Return a call that does one training step on random multi-label cases of shape (length, channels, labels).
+
+    Sets the precision of matrix products.
+    """
+    import torch
+
+    from wavessm.data import Arrays, DataInfo, DataSet
+    from wavessm.nn.model import SequenceModel
+    from wavessm.training import make_trainer, model_config
+    from wavessm.training.batches import TrainBatches
+
+    length, channels, labels = shape
+    cases = 4 * config.batch_size
+    source = Arrays(torch.randn(cases, length, channels), (torch.rand(cases, labels) < 0.5).float()).to(device)
+    info = DataInfo("multilabel", channels, labels, length, classes=tuple(map(str, range(labels))))
+    torch.manual_seed(config.seed)
+    network = SequenceModel(model_config("arrays", model, info, config.precision)).to(device)
+    trainer = make_trainer(network, DataSet("random", source, source, source, info), config)
+    batches = iter(TrainBatches(trainer.objective.source, config.batch_size, config.seed, 0, 10**9))
+    torch.set_float32_matmul_precision("highest" if config.precision == "fp32" else "high")
+    return lambda: trainer.advance(next(batches))

@@ -34,26 +34,24 @@ class CheckOptions(ListOptions):
 class FetchOptions(CheckOptions):
     """Download a data set from its official source. A connection that fails is tried again."""
 
-    timeout: float = 30.0
-    """Seconds without a byte after which the connection is opened again."""
     tries: int = 6
     """Failed connections in a row before giving up."""
-    keep: bool = False
-    """Keep the archive in .downloads, for another set of the same release."""
 
 
 def list_all(arguments: list[str]) -> int:
     """Run `wavessm data list`; returns the exit status."""
     given = parse(ListOptions, arguments, "wavessm data list")
-    from wavessm.data import list_sets
+    from wavessm.data.published import list_sets, published
 
     known = bool(given.root or os.environ.get(ROOT_VARIABLE))
     root = data_root(given.root) if known else Path(os.devnull)  # where nothing lies
     if known and not root.is_dir():
         raise OptionError(f"{root}: no such folder; give the one that holds the sets with --root.")
-    for row in list_sets(root):
-        there = f"{row.size / 2**20:8.1f} MiB" if row.present else "      absent"
-        print(f"{row.name:<14}{there if known else '':12}  {row.licence:<34}  {row.published}")
+    sizes = list_sets(root)
+    for name, about in published().items():
+        size = sizes[name]
+        there = "      absent" if size is None else f"{size / 2**20:8.1f} MiB"
+        print(f"{name:<14}{there if known else '':12}  {about.licence:<34}  {about.homepage}")
     if not known:
         print(f"To see which of them you have, give their folder with --root, or set {ROOT_VARIABLE}.", file=sys.stderr)
     return 0
@@ -86,10 +84,10 @@ def fetch(arguments: list[str]) -> int:
         def show(done: int, total: int) -> None:
             progress.update(done, f"{done / 1e6:,.1f} MB of {total / 1e6:,.1f} MB", total)
 
-        fetched = fetch_set(root, given.name, given.timeout, given.tries, given.keep, show)
-    if fetched.sha256 is None:
-        print(f"{fetched.path} is there already; check it with: wavessm data check {given.name}")
+        path, sha256 = fetch_set(root, given.name, given.tries, show)
+    if sha256 is None:
+        print(f"{path} is there already; check it with: wavessm data check {given.name}")
         return 0
-    print(f"SHA-256: {fetched.sha256} ({'as published' if official.sha256 else 'none is published to compare with'})")
-    print(f"ready:   {fetched.path}")
+    print(f"SHA-256: {sha256} ({'as published' if official.sha256 else 'none is published to compare with'})")
+    print(f"ready:   {path}")
     return 0

@@ -55,9 +55,9 @@ def main(arguments: list[str]) -> int:
 
 def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
     """Score the model, print the scores, write them where asked for."""
-    from wavessm.training import Run, TrainConfig, evaluate_run, pick_device
+    from wavessm.training import Run, TrainConfig, pick_device
     from wavessm.training.checkpoint import write_json
-    from wavessm.training.evaluate import score_lines
+    from wavessm.training.evaluate import evaluate_run, score_lines
     from wavessm.training.scores import draw_scores, group_line
 
     device, run = pick_device(TrainConfig(device=given.device)), Run.read(given.run)
@@ -65,8 +65,10 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
         raise OptionError(
             f"plot is {given.plot}; expected a .png, .pdf or .svg of a run with classes, labels or numbers."
         )
+    if given.by_class and not run.info.classes:
+        raise OptionError(f"evaluate: a {run.info.kind} has no classes; leave --by-class out.")
     chosen = {name: getattr(given, name) for name in DECIDING}
-    result = evaluate_run(run, **chosen, device=str(device), classes=given.by_class)
+    result = evaluate_run(run, **chosen, device=str(device))
     if given.by_group and not result.groups:
         raise OptionError("evaluate: these data have no groups; add groups.npy, groups.csv or a column group.")
     width = 14 if not result.details else 2 + max(map(len, result.scores | result.details))
@@ -76,7 +78,7 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
         span = "   [{:.4f}, {:.4f}]".format(*result.intervals[name]) if name in result.intervals else ""
         print(f"  {name.replace('_', ' '):<{width}}{value:.4f}{span}")
     weakest_first = dict(sorted(result.classes.items(), key=lambda item: item[1]["score"]))
-    for line in score_lines(result.parts | weakest_first | result.targets):
+    for line in score_lines(result.parts | (weakest_first if given.by_class else {}) | result.targets):
         print(line)
     if given.by_group:
         for line in [*(group_line(result.groups, name) for name in result.scores), *score_lines(result.groups)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
@@ -16,14 +16,7 @@ if TYPE_CHECKING:
     from wavessm.nn.pretrained import Card
     from wavessm.training import Run
 
-_SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "torch-export": "pt2", "pretrained": "pretrained"}
-_FORMATS = {
-    "rate": ("onnx", "step-onnx", "torch-export"),
-    "chunk": ("onnx", "step-onnx"),
-    "lengths": ("onnx",),
-    "max_length": ("torch-export",),
-}
-"""Formats that an option goes with; the others go with all."""
+_SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "pretrained": "pretrained"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,49 +25,38 @@ class ExportOptions:
 
     run: Positional[Path]
     """Run folder of `wavessm train`."""
-    format: Literal["onnx", "step-onnx", "torch-export", "pretrained"] = "onnx"
-    """Whole sequences (onnx, torch-export), chunks of a stream (step-onnx), or a folder to publish (pretrained)."""
+    format: Literal["onnx", "step-onnx", "pretrained"] = "onnx"
+    """Whole sequences (onnx), chunks of a stream (step-onnx), or a folder to publish (pretrained)."""
     out: Path | None = None
     """File to write, or folder; inside the run folder if not given."""
     rate: float = 1.0
     """The model's rate: K if its input will be every K-th sample of what it was trained on."""
     chunk: int = 64
     """ONNX: samples in a row of the scan; a stream's chunks are multiples of it, 1 allows any."""
-    lengths: bool = False
-    """onnx: a second input (batch,) takes the true lengths of padded sequences."""
-    max_length: int = 16384
-    """torch-export: longest sequence."""
-    checkpoint: Literal["best", "last"] = "best"
-    """Which model."""
+    half: bool = False
+    """pretrained: store matrices as float16, which halves the file."""
+    card: Path | None = None
+    """pretrained: JSON file with texts of the model card, and "about", one line for ws.pretrained()."""
 
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm export`; returns the exit status."""
     given = parse(ExportOptions, arguments, "wavessm export")
-    from wavessm.export import export_closed, export_onnx, export_torch
-    from wavessm.nn.pretrained import save_model
+    from wavessm.export import export_onnx
     from wavessm.training import Run
 
-    for field in dataclasses.fields(given):
-        formats = _FORMATS.get(field.name, (given.format,))
-        if getattr(given, field.name) != field.default and given.format not in formats:
-            option = f"--{field.name.replace('_', '-')}"
-            raise OptionError(f"{option} goes with --format {' or '.join(formats)}, got {given.format}; leave it out.")
-    run = Run.read(given.run)
-    if run.method != "gradient":
-        _check_closed(given, run.method)
-    model = run.load_model(given.checkpoint)
-    out = given.out or given.run / f"model.{_SUFFIX[given.format]}"
+    run = Run.read(given.run, unlabelled=given.format == "pretrained")
+    out, stream = given.out or given.run / f"model.{_SUFFIX[given.format]}", given.format == "step-onnx"
     if given.format == "pretrained":
-        print(save_model(model, out, _card(run), {"info": run.info.to_dict()}))
+        if run.method != "gradient":
+            raise OptionError(f"{given.run} was fitted by method {run.method}, which has no form pretrained; use onnx.")
+        if (given.rate, given.chunk) != (1.0, 64):
+            raise OptionError("--rate and --chunk go with --format onnx or step-onnx, got pretrained; leave them out.")
+        print(_save(run, out, given))
         return 0
-    stream, notes = given.format == "step-onnx", {"task": run.task}
-    if given.format == "torch-export":
-        report = export_torch(model, out, given.max_length, given.rate, run.info)
-    elif run.method != "gradient":
-        report = export_closed(model, out, run.info, notes, stream)
-    else:
-        report = export_onnx(model, out, given.rate, given.chunk, run.info, notes, given.lengths, stream)
+    if given.half or given.card:
+        raise OptionError(f"--half and --card go with --format pretrained, got {given.format}; leave them out.")
+    report = export_onnx(run.load_model(), out, given.rate, given.chunk, run.info, stream)
     compared = "chunks of a stream" if stream else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
           f"over {report.calls} {compared}")  # fmt: skip
@@ -85,20 +67,29 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _check_closed(given: ExportOptions, method: str) -> None:
-    """Refuse what a model that was fitted in closed form cannot be written as."""
-    if given.format not in ("onnx", "step-onnx"):
-        raise OptionError(f"{given.run} was fitted by method {method}, which has no form {given.format}; use onnx.")
-    if (given.rate, given.chunk, given.lengths) != (1.0, 64, False):
-        raise OptionError(f"--rate, --chunk and --lengths go with gradient training, the method is {method}.")
+def _save(run: Run, out: Path, given: ExportOptions) -> Path:
+    """Write a model folder with all that prediction and fine-tuning need to know."""
+    from wavessm.nn.pretrained import Card, save_model
+
+    result = run.folder / "result.json"
+    content = json.loads(result.read_text()) if result.is_file() else {}
+    try:
+        texts = json.loads(given.card.read_text()) if given.card else {}
+        about = texts.pop("about", "")
+        card = dataclasses.replace(_card(run, content), **texts)
+    except (ValueError, TypeError, AttributeError) as reason:
+        names = ", ".join(field.name for field in dataclasses.fields(Card))
+        raise OptionError(f"{given.card}: expected a JSON object with texts for about, {names} ({reason}).") from reason
+    extra = {"about": about, "task": run.task, "objective": run.config.objective, "info": run.info.to_dict()}
+    extra |= {name: content[name] for name in ("thresholds",) if name in content}
+    return save_model(run.load_model(), out, card, extra, given.half)
 
 
-def _card(run: Run) -> Card:
+def _card(run: Run, content: dict[str, Any]) -> Card:
     """The card of a run: its task, its data, its test scores."""
     from wavessm.nn.pretrained import Card
 
-    info, result = run.info, run.folder / "result.json"
-    content = json.loads(result.read_text()) if result.is_file() else {}
+    info = run.info
     names = f"Classes: {', '.join(info.classes)}." if info.classes else ""
     if info.scaling == "recording":
         scaled = "Scale each recording first: subtract its mean, divide by its RMS."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from wavessm.inspection import InspectedModel, Saliency
-    from wavessm.inspection.drawing import Drawing
-    from wavessm.training import Run
 
 TEST_CASES = 100
 """Test cases whose outputs a run of state features is explained by."""
@@ -25,7 +23,7 @@ TEST_CASES = 100
 
 @dataclasses.dataclass(frozen=True)
 class InspectOptions:
-    """Draw learned time scales, kernels, the past that each state holds, and for a classifier saliency."""
+    """Draw learned time scales and kernels, and for a classifier saliency."""
 
     run: Positional[Path]
     """Run folder of `wavessm train`, or model folder of `wavessm export --format pretrained`."""
@@ -39,79 +37,62 @@ class InspectOptions:
     """Samples per second, for time in seconds; known for most runs."""
     length: int | None = None
     """Samples of the past to show; default the length of a signal."""
-    checkpoint: Literal["best", "last"] = "best"
-    """Which model of a run."""
 
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm inspect`; returns the exit status."""
     given = parse(InspectOptions, arguments, "wavessm inspect")
-    from wavessm.inspection import load, write_drawings, write_figures
+    from wavessm.inspection import draw_all, draw_features, load, write_drawings
+    from wavessm.training import Run
 
     check_int(given.cases, "cases", minimum=0)
     out = given.out or given.run / "inspect"
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; give the name of a folder.")
-    if (run := _feature_run(given)) is not None:
-        for name, caption in write_drawings(out.parent.name, _feature_figures(run, given), out).items():
-            print(f"{out / name}.png: {caption}")
-        return 0
-    subject = load(given.run, given.sampling_rate, given.length, given.checkpoint)
-    for name, caption in write_figures(subject, out, *_explained(subject, given)).items():
+    run = Run.read(given.run) if (given.run / "run.json").is_file() else None
+    if run is not None and run.method == "features":
+        if given.length is not None:
+            raise OptionError("--length goes with gradient training; leave it out for state features.")
+        if given.signals is None:
+            x, lengths = cases_of_run(given.run, TEST_CASES)
+        else:
+            x, lengths = run.info.standardise(_read_cases(given.signals, run.info.d_input)), None
+        drawings = draw_features(run, x, lengths, min(given.cases, len(x)), given.sampling_rate)
+    else:
+        subject = load(given.run, given.sampling_rate, given.length)
+        drawings = draw_all(subject, *_explained(subject, given))
+    for name, caption in write_drawings(given.run.name, drawings, out).items():
         print(f"{out / name}.png: {caption}")
     return 0
-
-
-def _feature_run(given: InspectOptions) -> Run | None:
-    """The run, where its method is state features."""
-    from wavessm.training import Run
-
-    run = Run.read(given.run) if (given.run / "run.json").is_file() else None
-    return run if run is not None and run.method == "features" else None
-
-
-def _feature_figures(run: Run, given: InspectOptions) -> dict[str, Drawing]:
-    """Shares over the test cases of a run, or given ones, and the samples of some of them."""
-    from wavessm.inspection import draw_features
-
-    if given.length is not None or given.checkpoint != "best":
-        raise OptionError("--length and --checkpoint go with gradient training; leave them out for state features.")
-    if given.signals is None:
-        x, lengths = cases_of_run(given.run, TEST_CASES)
-    else:
-        x, lengths = run.info.standardise(_read_cases(given.signals, run.info.d_input)), None
-    return draw_features(run, x, lengths, min(given.cases, len(x)), given.sampling_rate)
 
 
 def _explained(subject: InspectedModel, given: InspectOptions) -> tuple[Saliency | None, np.ndarray | None]:
     """Saliency of some signals and the signals as model input; None where there is nothing to explain."""
     if given.signals is None and (not given.cases or not subject.classes):
         return None, None
+    if not subject.classes:
+        raise OptionError("--signals explains a classifier; this model has no classes.")
     import torch
 
-    from wavessm.inspection import Saliency, attribute
+    from wavessm.inspection import Saliency, saliency
     from wavessm.training import Progress
 
-    try:
-        x, lengths = _given_cases(subject, given.signals) if given.signals else cases_of_run(given.run, given.cases)
-    except WaveSSMError as reason:
-        if given.signals is not None:
-            raise
-        print(f"saliency left out, give --signals FILE: {reason}")
-        return None, None
+    lengths: Tensor | None
+    if given.signals is not None:
+        raw = _read_cases(given.signals, subject.model.config.d_input)
+        x, lengths = subject.standardise(raw.numpy().transpose(0, 2, 1))
+    else:
+        try:
+            x, lengths = cases_of_run(given.run, given.cases)
+        except WaveSSMError as reason:
+            print(f"saliency left out, give --signals FILE: {reason}")
+            return None, None
     parts, ends = [], [None] * len(x) if lengths is None else lengths.split(1)
     with Progress("explaining", total=len(x)) as progress:  # long signals take a while
         for case, end in zip(x.split(1), ends, strict=True):
-            parts.append(attribute(subject.model, case, end))
+            parts.append(saliency(subject.model, case, end))
             progress.update(len(parts), f"{len(parts)} cases")
     return Saliency(*(torch.cat(values) for values in zip(*parts, strict=True))), x.numpy()
-
-
-def _given_cases(subject: InspectedModel, path: Path) -> tuple[Tensor, Tensor | None]:
-    """Signals of a file as model input, with their lengths."""
-    if not subject.classes:
-        raise OptionError("--signals explains a classifier; this model has no classes.")
-    return subject.standardise(_read_cases(path, subject.model.config.d_input).numpy().transpose(0, 2, 1))
 
 
 def _read_cases(path: Path, channels: int) -> Tensor:

@@ -12,25 +12,9 @@ from typing import Any, TypeVar
 
 import tyro
 
-from wavessm.data.task import CALENDARS
-from wavessm.data.task import RENAMED as DATA_RENAMED
 from wavessm.errors import OptionError
 
 T = TypeVar("T")
-
-RENAMED = DATA_RENAMED | {
-    "data_root": "root",
-    "divergence": "max_loss_ratio",
-    "drive": "b_init",
-    "every": "rate",
-    "slow_down": "stretch_timescales",
-    "validations": "val_per_epoch",
-}
-"""Options of version 0.1 and what they are called now; to be deleted with version 0.3."""
-_NEW_VALUES = {
-    "drive": " (even is now equal, slow is now slow-modes)",
-    "timeenc": f" ({', '.join(f'{number} is now {name}' for number, name in enumerate(CALENDARS))})",
-}
 
 _CONFIG = (
     tyro.conf.HelptextFromCommentsOff,
@@ -62,9 +46,6 @@ def parse(
         default: Values of options that are not given; default those of the class.
         about: What the command does; default the docstring of the class.
 
-    Returns:
-        An object of this class.
-
     Raises:
         OptionError: In one line, what is unknown, missing or of the wrong kind.
     """
@@ -75,18 +56,7 @@ def parse(
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        line = _one_line(printed.getvalue())
-        old = next(iter(re.findall(r"^unknown option --(?:no-)?([\w-]+)", line)), "").replace("-", "_")
-        if RENAMED.get(old) in _field_names(kind):
-            line = f"--{old} is now called --{RENAMED[old]}".replace("_", "-") + f"{_NEW_VALUES.get(old, '')}."
-        raise OptionError(f"{line} See {prog} --help.") from None
-
-
-def _field_names(kind: Any) -> set[str]:
-    """Names of the fields of a dataclass and of the dataclasses in it."""
-    hints = typing.get_type_hints(kind)
-    inner = (_field_names(hint) for hint in hints.values() if dataclasses.is_dataclass(hint))
-    return set(hints).union(*inner)
+        raise OptionError(f"{_one_line(printed.getvalue())} See {prog} --help.") from None
 
 
 def without(default: Any, fixed: Sequence[str] = ()) -> type:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ class PredictOptions:
     """Predict new files or a stream with a trained model, as CSV."""
 
     run: Positional[Path]
-    """Run folder of `wavessm train`."""
+    """Run folder of `wavessm train`, model folder, or name of a model that comes with the library."""
     files: Positional[tuple[str, ...]] = ()
     """Files to predict: .wav, .npy, .csv or WFDB records; - reads lines of numbers from standard input."""
     follow: Path | None = None
@@ -28,6 +27,10 @@ class PredictOptions:
     """Stop following after this many seconds without new samples."""
     chunk: int | None = None
     """Samples between predictions on a stream; default a tenth of a second, or one sample."""
+    sampling_rate: float | None = None
+    """Samples per second of files that do not say it (.npy, .csv); default that of training."""
+    times: bool = False
+    """The first column of a stream, .npy or .csv file says when each sample was taken."""
     rate: float = 1.0
     """On a stream: 2 if its sampling rate is half that of training."""
     events: bool = False
@@ -52,6 +55,8 @@ def main(arguments: list[str]) -> int:
         raise OptionError("give files or --follow, not both.")
     if not streams and (given.chunk, given.rate) != (None, 1.0):
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
+    if given.times and (given.events or given.rate != 1):
+        raise OptionError("--times says when samples were taken; leave --events and --rate out.")
     if given.follow is None and given.idle != math.inf:
         raise OptionError("--idle goes with --follow FILE; leave it out.")
     if (streams or not given.files) if given.events else given.stride is not None:
@@ -60,11 +65,11 @@ def main(arguments: list[str]) -> int:
     paths = [Path(name) for name in given.files]
     if streams:
         source = given.follow or iter(sys.stdin.readline, "")
-        groups = predict_stream(run, source, given.chunk, given.rate, given.idle)
+        groups = predict_stream(run, source, given.chunk, given.rate, given.idle, given.times)
     elif given.events:
         groups = ([{"file": str(path), **row} for row in predict_events(run, path, given.stride)] for path in paths)
     else:
-        groups = iter([predict_files(run, paths)])
+        groups = iter([predict_files(run, paths, given.sampling_rate, given.times)])
     count, rows = write_rows(run.info, groups, given.out, collect=given.plot is not None)
     if given.out != "-":
         print(f"{count} rows: {given.out}", file=sys.stderr)
@@ -86,9 +91,7 @@ def _check_outputs(given: PredictOptions) -> None:
         pyplot()  # matplotlib may be missing
         if given.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise OptionError(f"plot is {given.plot}; expected a file that ends in .png, .pdf or .svg.")
-    names = [str(given.follow)] if given.follow else list(given.files)
-    records = [name.removesuffix(".hea").removesuffix(".dat") for name in names]  # of WFDB: two files each
-    read = {Path(f"{name}{end}").resolve() for name, end in itertools.product(records, ("", ".hea", ".dat", ".atr"))}
-    for name, path in (("out", Path(given.out)), ("plot", given.plot)):
-        if path is not None and str(path) != "-" and path.resolve() in read:
-            raise OptionError(f"{name} is {path}, a file to predict; give another, it would be overwritten.")
+    names = [Path(name).resolve() for name in ([given.follow] if given.follow else given.files)]
+    read = {*names, *(name.with_suffix(end) for name in names for end in (".hea", ".dat", ".atr"))}  # of WFDB
+    if given.out != "-" and Path(given.out).resolve() in read:
+        raise OptionError(f"out is {given.out}, a file to predict; give another, it would be overwritten.")

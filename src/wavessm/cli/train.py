@@ -1,4 +1,4 @@
-"""`wavessm train TASK …`: train a model, or resume an interrupted run.
+"""`wavessm train TASK …` and `wavessm pretrain TASK …`: train a model with or without labels, or resume a run.
 
 The options of a task are those of its data, its model and its training; `read` turns the words into objects.
 """
@@ -24,14 +24,23 @@ from wavessm.training.config import FEATURE_FIELDS, SHARED_FIELDS, TrainConfig, 
 if TYPE_CHECKING:
     from wavessm.training import Run
 
-ABOUT = """usage: wavessm train TASK [WHERE] [--recipe NAME] [options]
-       wavessm train --resume RUN
+ABOUT = """usage: wavessm {command} TASK [WHERE] [--recipe NAME] [options]
+       wavessm {command} --resume RUN
 
-Train a model. WHERE is the folder or file of the data. Tasks:
+{what} WHERE is the folder or file of the data. Tasks:
 
 {tasks}
 
-`wavessm train TASK --help` lists every option of a task with its value in the recipe."""
+`wavessm {command} TASK --help` lists every option of a task with its value in the recipe."""
+_WHAT = {
+    "train": "Train a model; with --from MODEL, continue from one that is trained already.",
+    "pretrain": "Train a model without labels; `wavessm train … --from RUN` then learns a task from few.",
+}
+_HIDDEN = {
+    "train": ("pretrained", "objective", "patch", "ahead", "mask_share"),
+    "pretrain": ("method", "class_weight", "pretrained", "train_blocks", "layer_decay", *FEATURE_FIELDS),
+}
+"""Options of training that a command does not have, or has by another name."""
 _STARTS = ("--recipe", "--dataset", "--horizon", "--variables")
 """Options that decide where all others start."""
 
@@ -48,7 +57,6 @@ class TrainCommand:
     """The recipe, with the options that differ from it: best+lr=0.2."""
     out: Path | None
     quiet: bool
-    dry_run: bool
 
 
 @dataclass(frozen=True)
@@ -61,68 +69,89 @@ class ResumeOptions:
     """Show no progress."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run `wavessm train`; returns the exit status."""
+def pretrain(arguments: list[str]) -> int:
+    """Run `wavessm pretrain`; returns the exit status."""
+    return main(arguments, "pretrain")
+
+
+def main(arguments: list[str], command: str = "train") -> int:
+    """Run `wavessm train` or `wavessm pretrain`; returns the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(ABOUT.format(tasks="\n".join(f"  {name:<18}{about}" for name, about in tasks().items())))
+        listed = "\n".join(f"  {name:<18}{about}" for name, about in tasks().items())
+        print(ABOUT.format(tasks=listed, command=command, what=_WHAT[command]))
         return 0 if arguments else 2
-    if {"--devices", "--nodes"} & {word.partition("=")[0] for word in arguments}:
-        raise OptionError("--devices and --nodes are gone: torchrun --nproc-per-node N -m wavessm train … starts N.")
     resumes = arguments[0].partition("=")[0] == "--resume"
-    given: Any = parse(ResumeOptions, arguments, "wavessm train") if resumes else read(arguments)
-    from wavessm.training import Interrupted, estimate_run, resume, resume_command, train
+    given: Any = parse(ResumeOptions, arguments, "wavessm train") if resumes else read(arguments, command)
+    from wavessm.training import Interrupted, resume, resume_command, train
 
     try:
         if resumes:
             return _report(resume(given.resume, not given.quiet))
         what = given.task, given.data, given.model, given.config
-        if not given.dry_run:
-            return _report(train(*what, given.out, given.recipe_name, show=not given.quiet))
-        if given.config.method == "gradient":
-            print(estimate_run(*what))
-        else:
-            print(f"method {given.config.method}: fitted in closed form, without steps; --method gradient trains")
-        return 0
+        return _report(train(*what, given.out, given.recipe_name, show=not given.quiet))
     except Interrupted as end:
         folder, step = end.args
         print(f"\nstopped and saved at step {step}; resume with: {resume_command(folder)}", file=sys.stderr)
         return 130
 
 
-def read(arguments: list[str]) -> TrainCommand:
-    """Read the words after `wavessm train`: a task, and options that replace those of its recipe."""
+def read(arguments: list[str], command: str = "train") -> TrainCommand:
+    """Read the words after `wavessm train` or `pretrain`: a task, and options that replace those of its recipe."""
     if arguments[0].startswith("-"):
         raise OptionError(f"the name of a task comes first, got {arguments[0]}. Known: {', '.join(tasks())}.")
     task, words = get_task(arguments[0]), arguments[1:]
-    prog = f"wavessm train {task.name}"
+    prog = f"wavessm {command} {task.name}"
     about = f"{task.help[0].upper()}{task.help[1:]}. For example: {prog}{_where(task)} --steps 500 --out runs/first"
-    kind, start = _options(task, _start(task, "best", task.options))
+    kind, start = _options(task, _start(task, "best", task.options, command), command)
     if any(word.partition("=")[0] in _STARTS for word in words):
         typed = parse(kind, [word for word in words if word not in ("-h", "--help")], prog, start, about)
-        kind, start = _options(task, _start(task, typed.recipe, typed.data))
+        kind, start = _options(task, _start(task, typed.recipe, typed.data, command), command)
     given = parse(kind, words, prog, start, about)
     before, (data, model, config) = _parts(start), _parts(given)
     recipe = before[1]
     model = recipe.replace(**{field: value for field, value in vars(model).items() if value != getattr(recipe, field)})
     if task.path_option and given.where:
         data[task.path_option] = given.where
-    method = _method(task, config.method, words)
-    config = TrainConfig(**{**vars(config), "method": method})
+    method = _method(task, config.method, words, data)
+    config = TrainConfig(**{**vars(config), "method": method, "pretrained": given.source})
+    if given.source:
+        model = _of_source(model, given.source, words)
     called = changed_name(given.recipe if method == "gradient" else method, before, (data, model, config))
-    return TrainCommand(task.name, data, model, config, called, given.out, given.quiet, given.dry_run)
+    if command == "pretrain":
+        called = f"{config.objective}-{called}"
+        if config.objective == "labels":
+            raise OptionError("objective is labels, expected cpc or masked; `wavessm train` learns from labels.")
+    return TrainCommand(task.name, data, model, config, called, given.out, given.quiet)
 
 
-def _method(task: Task, asked: str, words: list[str]) -> str:
-    """The method: "auto" is the closed form of the task unless an option of gradient training was given."""
+def _typed(words: list[str]) -> dict[str, str]:
+    """Names of the fields whose options were given, with the options as they were typed."""
     names = (word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
-    given = {name.removeprefix("--").removeprefix("no-").replace("-", "_"): name for name in names}
-    training = {"recipe", *vars(TrainConfig())} - {*SHARED_FIELDS, *FEATURE_FIELDS}
+    return {name.removeprefix("--").removeprefix("no-").replace("-", "_"): name for name in names}
+
+
+def _of_source(model: ModelConfig, source: str, words: list[str]) -> ModelConfig:
+    """The model with the dropout of the one to start from, unless one is given; the rest is decided by that one."""
+    from wavessm.training.run import open_model
+
+    typed, free = _typed(words), ("dropout", "backend")
+    if refused := [typed[name] for name in typed if name in {*vars(model)} - {*free, *DATA_FIELDS}]:
+        raise OptionError(f"{refused[0]} is decided by the model of --from; leave one of them out.")
+    return model if "dropout" in typed else dataclasses.replace(model, dropout=open_model(source).model.dropout)
+
+
+def _method(task: Task, asked: str, words: list[str], data: dict[str, Any]) -> str:
+    """The method: "auto" is the closed form of the task, unless gradient training has an option or is all there is."""
+    given = _typed(words)
+    training = {"recipe", "from", *vars(TrainConfig())} - {*SHARED_FIELDS, *FEATURE_FIELDS}
     training |= {*vars(ModelConfig())} - {*DATA_FIELDS, *vars(task.options), "missing"}
     gradient = [given[name] for name in given if name in training]
     features = [given[name] for name in given if name in FEATURE_FIELDS]
     if asked == "auto":
         asked = "gradient" if gradient or not task.closed_form else task.closed_form
         asked = "features" if features and not gradient else asked
+        if asked != "gradient" and not features and task.path_option and data[task.path_option]:
+            asked = "gradient" if task.with_options(data).needs_gradient() else asked
     if asked != "gradient" and gradient:
         raise OptionError(f"{gradient[0]} is an option of gradient training, the method is {asked}; leave one out.")
     if asked != "features" and features:
@@ -130,9 +159,12 @@ def _method(task: Task, asked: str, words: list[str]) -> str:
     return asked
 
 
-def _start(task: Task, recipe: str, data: Any) -> tuple[Any, ModelConfig, TrainConfig]:
+def _start(task: Task, recipe: str, data: Any, command: str = "train") -> tuple[Any, ModelConfig, TrainConfig]:
     """Where all options start: those of a recipe; "best" may have its own for each data set and horizon."""
     start = resolve(task.name, recipe)
+    if command == "pretrain":
+        causal = dataclasses.replace(start[0], bidirectional=False)
+        return task.options, causal, dataclasses.replace(start[1], objective="cpc", method="gradient")
     tuned = plugin("wavessm.tuned", task.name) if recipe == "best" else None
     if tuned is None:
         return task.options, *start
@@ -148,17 +180,19 @@ def _where(task: Task) -> str:
     return f" {'FILE' if task.path_option == 'path' else 'FOLDER'}" if task.path_option else ""
 
 
-def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig]) -> tuple[Any, Any]:
+def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig], command: str = "train") -> tuple[Any, Any]:
     """The options of `wavessm train TASK` as a dataclass, and an object of it with the values of `start`."""
     data, model, training = start
-    groups = {"data": without(data, task.fixed), "model": without(model, DATA_FIELDS), "training": without(training)}
+    groups = {"data": without(data, task.fixed), "model": without(model, DATA_FIELDS),
+              "training": without(training, _HIDDEN[command])}  # fmt: skip
+    models = "Start from this model: a folder, a run, a name of ws.pretrained(), or owner/name of a hub."
     recipes = f"Where all values start: {' or '.join(task.recipes)}."
     fields: list[Any] = [
         *groups.items(),
+        ("source", Annotated[str, arg(name="from", help=models)], ""),
         ("recipe", Annotated[str, arg(help=recipes)], "best"),
         ("out", Annotated[Path | None, arg(help="Run folder; default the next free one in runs/.")], None),
         ("quiet", Annotated[bool, arg(help="Show no progress.")], False),
-        ("dry_run", Annotated[bool, arg(help="Print parameters, steps, time and memory; train nothing.")], False),
     ]
     if task.path_option:
         about = arg(help=f"Where the data are; the same as --{task.path_option}.", metavar=f"[{_where(task).strip()}]")

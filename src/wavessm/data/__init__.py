@@ -13,10 +13,10 @@ from typing import Any
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, load, tasks
 
 _PLACES = {
-    "baselines": ("ForecastErrors", "Linear", "Seasonal", "baseline_scores", "fit_linear", "score"),
-    "crops": ("Generated", "RandomSource", "Stage", "Staged", "cropped"),
+    "baselines": ("ForecastErrors", "Seasonal", "baseline_scores", "score"),
+    "crops": ("Generated", "RandomSource", "Stage", "cropped"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
-    "published": ("Fetched", "Finding", "Published", "Row", "check_set", "fetch_set", "list_sets"),
+    "published": ("Finding", "Published", "check_set", "fetch_set", "list_sets"),
     "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Ragged", "Source", "Windows"),
     "windows": ("Series",),
 }

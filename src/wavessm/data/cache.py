@@ -1,8 +1,8 @@
-"""Arrays that were costly to prepare, kept on disk and checked before use. Loaders call `cached`.
+"""Arrays that were costly to prepare, kept on disk. Loaders call `cached`.
 
 An entry is a folder named after a hash of what it was made from (names, sizes and times of the files, options), with a
-.npy file per array and their checksums. It is written under another name and moved into place. A damaged entry is built
-again with a log line; a disk that is full or read-only only costs the time saved.
+.npy file per array. It is written under another name and moved into place, so it is whole or absent; a disk that is
+full or read-only only costs the time saved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -50,31 +49,37 @@ def read_each(
 
     A file is bad where `read` raises `DataError`, or returns another shape than that of the first.
     """
-    values: np.ndarray | None = None
+    values = np.empty(0)
     good: list[str] = []
     bad: dict[str, str] = {}
     for name in names:
         try:
             array = read(name)
-            if values is not None and array.shape != values.shape[1:]:
+            if good and array.shape != values.shape[1:]:
                 raise DataError(f"{name}: shape {array.shape}, the files before it have {values.shape[1:]}.")
         except DataError as reason:
             bad[name] = str(reason)
             continue
-        if values is None:
+        if not good:
             values = np.empty((len(names), *array.shape), array.dtype)
         values[len(good)] = array
         good.append(name)
-    if values is None:
-        first = next(iter(bad.values()), "")
-        raise DataError(f"{where}: none of {len(bad)} files could be read; the first: {first}")
+    if not good:
+        raise DataError(f"{where}: none of {len(bad)} files could be read; the first: {next(iter(bad.values()), '')}")
     return values[: len(good)], good, bad
+
+
+def sums_of(cases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum and the sum of squares of each case of whole numbers (cases, …): (cases,) int64 both."""
+    wide = (case.astype(np.int64) for case in cases)
+    sums, squares = zip(*((case.sum(), np.square(case).sum()) for case in wide), strict=True)
+    return np.array(sums), np.array(squares)
 
 
 def cached(
     name: str, folder: Path, files: Iterable[Path], options: dict[str, Any], build: Callable[[], Prepared]
 ) -> Prepared:
-    """Return what `build` returns, from the cache where a sound entry is there.
+    """Return what `build` returns, from the cache where an entry is there.
 
     Args:
         name: of the entry.
@@ -83,12 +88,14 @@ def cached(
         options: other values that it depends on, JSON-able.
         build: prepares the arrays. Cached ones are views of files, private to this process.
     """
-    key = json.dumps({"files": fingerprint(files, folder), "format": 3, **options}, sort_keys=True)
+    key = json.dumps({"files": fingerprint(files), "format": 4, **options}, sort_keys=True)
     place = Path(os.environ.get("WAVESSM_CACHE") or folder / ".wavessm-cache")
-    place /= f"{name}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+    place /= f"{name}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
     if place.is_dir():
         try:
-            return _read(place, key)
+            about = json.loads((place / "notes.json").read_text())
+            arrays = {each: np.load(place / f"{each}.npy", mmap_mode="c").view(np.ndarray) for each in about["arrays"]}
+            return Prepared(arrays, about["notes"])
         except (OSError, ValueError, KeyError, TypeError, EOFError) as reason:
             log.warning("cache %s is damaged (%s): building it again", place, reason)
             shutil.rmtree(place, ignore_errors=True)
@@ -96,11 +103,9 @@ def cached(
     partial = place.with_name(f"{place.name}.{secrets.token_hex(6)}.partial")
     try:
         partial.mkdir(parents=True)
-        sums = {}
         for each, array in prepared.arrays.items():
             np.save(partial / f"{each}.npy", array)
-            sums[each] = _crc(np.ascontiguousarray(array))
-        (partial / "notes.json").write_text(json.dumps({"key": key, "sums": sums, "notes": prepared.notes}))
+        (partial / "notes.json").write_text(json.dumps({"arrays": list(prepared.arrays), "notes": prepared.notes}))
         with suppress(FileExistsError):  # another process was faster
             os.replace(partial, place)
     except OSError as reason:
@@ -110,48 +115,22 @@ def cached(
     return prepared
 
 
-def _read(folder: Path, key: str) -> Prepared:
-    about = json.loads((folder / "notes.json").read_text())
-    if about["key"] != key:
-        raise ValueError("made from something else")
-    arrays = {}
-    for name, crc in about["sums"].items():
-        arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="c").view(np.ndarray)
-        if _crc(arrays[name]) != crc:
-            raise ValueError(f"array {name} does not match its checksum")
-    return Prepared(arrays, about["notes"])
-
-
-def _crc(array: np.ndarray) -> int:
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
-
-
-def fingerprint(paths: Iterable[Path], base: Path) -> str:
-    """Return a hash of names relative to `base`, sizes, modification times and, in up to 32 files, the first kilobytes.
-
-    Folders are walked, hidden entries left out. Names are relative, so a set may move with its cache; the content keeps
-    apart sets that differ in nothing else (unpacked archives often share their times).
-    """
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Return a hash of names, sizes and modification times; folders are walked, hidden entries left out."""
     digest = hashlib.blake2b(digest_size=16)
-    entries = sorted(entry for path in paths for entry in _entries(path))
-    for name, size, time in entries:
-        digest.update(f"{os.path.relpath(name, base)}\0{size}\0{time}\n".encode())
-    for name, _, _ in entries[:: max(1, -(-len(entries) // 32))]:
-        with suppress(FileNotFoundError), open(name, "rb") as file:
-            digest.update(file.read(4096))
+    for path in sorted(found for given in paths for found in _walk(os.path.abspath(given))):
+        about = os.stat(path, follow_symlinks=os.path.exists(path))  # a link to nothing is for its reader
+        digest.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-def _entries(path: Path | str) -> Iterator[tuple[str, int, int]]:
-    if not os.path.lexists(path):
-        return
-    if not os.path.isdir(path):
-        about = os.stat(path, follow_symlinks=os.path.exists(path))  # a link to nothing is for its reader
-        yield os.fspath(path), about.st_size, about.st_mtime_ns
-        return
-    for name in os.listdir(path):
-        if not name.startswith("."):
-            yield from _entries(os.path.join(path, name))
+def _walk(path: str) -> Iterator[str]:
+    if os.path.isdir(path):
+        for name in os.listdir(path):
+            if not name.startswith("."):
+                yield from _walk(os.path.join(path, name))
+    elif os.path.lexists(path):
+        yield path
 
 
 def checksum(folder: Path, files: Iterable[Path]) -> str:

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,8 @@ PARTS = {
     "test": "test", "testing": "test",
 }  # fmt: skip
 """What folders and columns may call a part → its name."""
+SOUND = 4000.0
+"""Hertz from which recordings are read as log energies, if nothing else is said."""
 FRACTIONS = {"val": 0.15, "test": 0.15}
 _GOLDEN = 0.6180339887498949
 
@@ -35,28 +37,24 @@ _GOLDEN = 0.6180339887498949
 class Cases:
     """Raw cases with their targets, and what the files told about them."""
 
-    values: np.ndarray  # (samples, channels) float32, the cases one after another
-    lengths: np.ndarray  # (cases,) int64
-    targets: np.ndarray  # (cases,) or (cases, k)
+    names: list[str]  # what to call each case in a message
+    targets: np.ndarray  # (cases,) or (cases, k); of kind "steps" (samples,), a label for each sample of `values`
     part: np.ndarray  # (cases,) of "train", "val", "test"; or "" of all, where no parts are given
-    name: Callable[[Any], str]  # what to call a case in a message
     source: str
     kind: str
+    values: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((0, 1), np.float32))
+    """Samples (samples, channels) float32, the cases one after another."""
+    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))  # (cases,) int64
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # other fields of `DataInfo`
     groups: np.ndarray | None = None  # (cases,) who or what a case is of: no group is in two parts
     weights: np.ndarray | None = None  # (cases,) of the cases in the training loss
+    times: np.ndarray | None = None  # (samples,) float64: when samples of irregular signals were taken
 
     @property
-    def starts(self) -> np.ndarray:
-        """First row of each case (cases,) int64."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    def samples(self, rows: np.ndarray) -> np.ndarray:
-        """Samples (samples, channels) of some cases."""
-        return np.concatenate(
-            [self.values[at : at + n] for at, n in zip(self.starts[rows], self.lengths[rows], strict=True)]
-        )
+    def owner(self) -> np.ndarray:
+        """The case that each target is of."""
+        return np.repeat(np.arange(len(self.names)), self.lengths if self.kind == "steps" else 1)
 
 
 def without_padding(X: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -75,34 +73,63 @@ def make_set(name: str, cases: Cases) -> DataSet:
     from wavessm.data.source import Arrays, Ragged
 
     _check_targets(cases)
-    rows = split(cases)
+    whole = _of_whole_cases(cases) if cases.kind == "steps" else cases
+    rows = split(whole)
     targets, classes, target_scale = _encode(cases, rows)
-    mean, std = _channel_scale(cases, rows["train"])
-    scale = (tuple(mean.tolist()), tuple(std.tolist()))
     longest, channels = int(cases.lengths.max()), cases.values.shape[1]
-    info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes, scale=scale,
-                    target_scale=target_scale, missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
-    y, lengths = torch.from_numpy(targets), torch.from_numpy(cases.lengths)
-    x = torch.from_numpy(cases.values)
-    if info.scaling == "recording":
-        x = torch.cat([info.standardise(one) for one in x.split(cases.lengths.tolist())])
+    info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes,
+                    scale=_channel_scale(cases, rows["train"]), target_scale=target_scale,
+                    missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
+    if info.front_end == "auto":
+        sound = info.sampling_rate is not None and info.sampling_rate >= SOUND
+        info = dataclasses.replace(info, front_end="energies" if sound else "none")
+    y, x = (torch.from_numpy(values) for values in (targets, cases.values))
+    pieces = x.split(cases.lengths.tolist())
+    if info.scaling == "recording" or info.front_end == "energies":
+        pieces = tuple(map(info.standardise, pieces))
     else:
-        x = info.standardise(x)
-    scaled = dataclasses.replace(cases, values=x.numpy())
+        pieces = info.standardise(x).split(cases.lengths.tolist())
+
+    if info.front_end == "energies":
+        std, mean = torch.std_mean(torch.cat([pieces[row] for row in rows["train"]]), dim=0)
+        info = dataclasses.replace(info, frame_scale=(tuple(mean.tolist()), tuple(std.clamp(min=1e-3).tolist())))
+        pieces = tuple(map(info.scale_frames, pieces))
+    lengths, by_step = torch.tensor([len(piece) for piece in pieces]), cases.kind == "steps"
+    labels = y.split(cases.lengths.tolist()) if by_step else ()
+    times = () if cases.times is None else torch.from_numpy(cases.times).split(cases.lengths.tolist())
+    if times:
+        step = float(torch.cat([times[row].diff() for row in rows["train"]]).median())
+        times = tuple((each - each[0]) / step for each in times)
+        info = dataclasses.replace(info, timed=True, step=step)
 
     def part(rows: np.ndarray) -> Arrays | Ragged:
-        x, own = torch.from_numpy(scaled.samples(rows)), lengths[rows]
-        if int(cases.lengths.min()) == longest:
-            return Arrays(x.view(-1, longest, channels), y[rows])
-        return Ragged(x, own.cumsum(0) - own, own, y[rows])
+        x, own = torch.cat([pieces[row] for row in rows]), lengths[rows]
+        targets = torch.cat([labels[row] for row in rows]) if by_step else y[rows]
+        moments = torch.cat([times[row] for row in rows]) if times else None
+        if int(lengths.min()) != int(lengths.max()):
+            source: Any = Ragged(x, own.cumsum(0) - own, own, targets)
+            source.by_step = by_step
+        else:
+            source = Arrays(x.view(len(own), -1, x.shape[1]), targets.view(len(own), -1) if by_step else targets)
+            moments = None if moments is None else moments.view(len(own), -1)
+        source.times = moments
+        return source
 
     train, val, test = map(part, rows.values())
     if cases.weights is not None:
         train.weight = torch.from_numpy(_mean_one(cases, rows["train"]))
     if cases.groups is not None:
         train.groups, val.groups, test.groups = (cases.groups[i] for i in rows.values())
-    _warn_of_absent(cases, classes, targets, rows)
+    _warn_of_absent(cases, classes, targets if whole is cases else whole.targets, rows)
     return DataSet(name, train, val, test, info)
+
+
+def _of_whole_cases(cases: Cases) -> Cases:
+    """Cases whose targets (cases, classes) say which classes their steps have, for a split that keeps all of them."""
+    names, label = np.unique(cases.targets, return_inverse=True)
+    found = np.zeros((len(cases.names), len(names)), np.int64)
+    found[cases.owner, label] = 1
+    return dataclasses.replace(cases, kind="multilabel", targets=found)
 
 
 def guess_kind(targets: np.ndarray) -> str:
@@ -126,7 +153,7 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
     rows = {part: np.flatnonzero(cases.part == part) for part in ("train", "val", "test")}
     loose = np.flatnonzero(cases.part == "")
     if 0 < loose.size < len(cases.part):
-        raise DataError(f"{cases.name(loose[0])}: in none of the parts {', '.join(rows)}, though others are "
+        raise DataError(f"{cases.names[loose[0]]}: in none of the parts {', '.join(rows)}, though others are "
                         f"({loose.size} such cases); move them into a part.")  # fmt: skip
     pool = loose if loose.size else rows["train"]
     if not pool.size:
@@ -214,7 +241,7 @@ def _mean_one(cases: Cases, train: np.ndarray) -> np.ndarray:
     """Weights of the training cases (cases,) float32, their mean 1."""
     weights = np.asarray(cases.weights, np.float64)
     if (odd := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))).size:
-        raise DataError(f"{cases.name(odd[0])}: its weight is {weights[odd[0]]:g}, expected a number of at least 0.")
+        raise DataError(f"{cases.names[odd[0]]}: its weight is {weights[odd[0]]:g}, expected a number of at least 0.")
     if not weights[train].any():
         raise DataError(f"{cases.source}: all training cases have weight 0; give some of them more.")
     return (weights[train] / weights[train].mean()).astype(np.float32)
@@ -235,17 +262,18 @@ def _check_targets(cases: Cases) -> None:
     """Refuse targets that the kind cannot have."""
     targets, kind, numbers = cases.targets, cases.kind, cases.targets.dtype.kind in "buif"
     shape = {"multiclass": f"({len(targets)},)", "multilabel": f"({len(targets)}, k), columns of 0 and 1"}.get(kind, "")
-    if (kind == "multiclass" and targets.ndim != 1) or (kind == "multilabel" and targets.ndim != 2):
+    if (kind in ("multiclass", "steps") and targets.ndim != 1) or (kind == "multilabel" and targets.ndim != 2):
         raise DataError(f"{cases.source}: targets of shape {targets.shape}, expected {shape} for {kind}; save y[:, 0], "
                         "or give the kind.")  # fmt: skip
-    if kind != "multiclass" and not numbers:
+    if kind not in ("multiclass", "steps") and not numbers:
         raise DataError(f"{cases.source}: targets of {targets.dtype}, expected numbers for {kind}; text is for classes")
     good = np.isin(targets, (0, 1)) if kind == "multilabel" else np.isfinite(targets) if numbers else np.array(True)
     if (odd := np.argwhere(~good)).size:
         expected = "0 or 1" if kind == "multilabel" else "a finite number"
         which = f"label {odd[0][1]}" if targets.ndim > 1 else "its target"
-        raise DataError(f"{cases.name(odd[0][0])}: {which} is {targets[tuple(odd[0])]:g}, expected {expected} "
-                        f"({len(odd)} such); fill it or leave the case out.")  # fmt: skip
+        case = cases.names[cases.owner[odd[0][0]]]
+        raise DataError(f"{case}: {which} is {targets[tuple(odd[0])]:g}, expected {expected} ({len(odd)} such); fill "
+                        "it or leave the case out.")  # fmt: skip
 
 
 def _strata(targets: np.ndarray, kind: str) -> np.ndarray:
@@ -274,14 +302,15 @@ def _stratified_order(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...], Scale | None]:
     """Targets as training takes them, classes, and the scale of real targets."""
     targets, train = cases.targets, rows["train"]
-    if cases.kind == "multiclass":
-        known = np.unique(targets[train])
+    if cases.kind in ("multiclass", "steps"):
+        known = np.unique(targets[np.isin(cases.owner, train)])
         if known.size < 2:
             raise DataError(f"{cases.source}: every training case has the label {known[0]!s}; expected two classes.")
         place = np.searchsorted(known, targets).clip(max=known.size - 1)
         if (unseen := np.flatnonzero(known[place] != targets)).size:
-            raise DataError(f"{cases.name(unseen[0])}: label {targets[unseen[0]]!s} never occurs in training "
-                            f"({unseen.size} such cases); move some to training or leave them out.")  # fmt: skip
+            case = cases.names[cases.owner[unseen[0]]]
+            raise DataError(f"{case}: label {targets[unseen[0]]!s} never occurs in training ({unseen.size} such); move "
+                            "some to training or leave them out.")  # fmt: skip
         return place.astype(np.int64), tuple(str(label) for label in known), None
     if cases.kind == "multilabel":
         classes = cases.classes or tuple(str(i) for i in range(targets.shape[1]))
@@ -295,97 +324,79 @@ def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tupl
     return ((real - mean) / std).astype(np.float32), (), (tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _channel_scale(cases: Cases, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (channels,) float32 over true samples of the training cases; NaN is left out."""
+def _channel_scale(cases: Cases, train: np.ndarray) -> Scale:
+    """Mean and standard deviation of each channel over true samples of the training cases; NaN is left out."""
+    ends = np.cumsum(cases.lengths)
     if (endless := np.argwhere(np.isinf(cases.values))).size:
-        row, channel = (int(i) for i in endless[0])
-        case = int(np.searchsorted(cases.starts, row, side="right")) - 1
-        raise DataError(f"{cases.name(case)}: infinity at step {row - cases.starts[case]}, channel {channel} "
-                        f"({len(endless)} in all); leave the case out, or write NaN for a missing sample.")  # fmt: skip
-    chunks = np.array_split(train, max(1, train.size // 256))
-    count = sum((~np.isnan(cases.samples(rows))).sum(axis=0) for rows in chunks)
+        row, channel = endless[0].tolist()
+        case = int(np.searchsorted(ends, row, side="right"))
+        raise DataError(f"{cases.names[case]}: infinity at step {row - ends[case] + cases.lengths[case]}, channel "
+                        f"{channel} ({len(endless)} in all); leave the case out, or write NaN for a missing "
+                        "sample.")  # fmt: skip
+    pieces = np.split(cases.values, ends[:-1])
+    chunks = [[pieces[row] for row in rows] for rows in np.array_split(train, max(1, train.size // 256))]
+    count = sum((~np.isnan(np.concatenate(chunk))).sum(axis=0) for chunk in chunks)
     for empty in np.flatnonzero(count == 0):
         raise DataError(f"{cases.source}: channel {empty} is NaN in all training cases; leave it out.")
-    mean = sum(np.nansum(cases.samples(rows), axis=0, dtype=np.float64) for rows in chunks) / count
-    std = np.sqrt(sum(np.nansum((cases.samples(rows) - mean) ** 2, axis=0) for rows in chunks) / count)
+    mean = sum(np.nansum(np.concatenate(chunk), axis=0, dtype=np.float64) for chunk in chunks) / count
+    std = np.sqrt(sum(np.nansum((np.concatenate(chunk) - mean) ** 2, axis=0) for chunk in chunks) / count)
     for flat in np.flatnonzero(std <= 1e-7 * np.abs(mean)):  # float32 knows no finer difference
         raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in all training cases; leave it "
                         "out.")  # fmt: skip
-    return mean.astype(np.float32), std.astype(np.float32)
-
-
-class Recordings(NamedTuple):
-    """Files below a folder with their targets and parts."""
-
-    folder: Path
-    files: list[str]
-    targets: Any  # (files,) of text, or (files, k) of 0 and 1
-    parts: list[str]
-    kind: str
-    classes: tuple[str, ...] = ()
-    groups: list[str] | None = None
+    return tuple(mean.astype(np.float32).tolist()), tuple(std.astype(np.float32).tolist())
 
 
 def load_recordings(
     name: str,
-    listed: Recordings,
-    files: list[Path],
+    folder: Path,
+    files: list[str],
+    cases: Cases,
     read: Callable[[Path], Signal],
+    opened: list[Path],
     skip_bad: bool,
     options: Mapping[str, Any] | None = None,
-    scaling: str = "global",
 ) -> DataSet:
-    """Read recordings once, cache them and make a set of them.
+    """Read the recordings of `cases`, files below a folder, once, cache them and make a set of them.
 
-    `files` are all that `read` opens, `options` what it depends on besides. What cannot be read raises `DataError`;
-    with `skip_bad` it is left out and listed in `info.skipped`.
+    `opened` are all paths that `read` opens, `options` what it depends on besides. What cannot be read raises
+    `DataError`; with `skip_bad` it is left out and listed in `info.skipped`.
     """
-    folder = listed.folder
-    prepared = cached(
-        name, folder, files, {"names": listed.files, "flat": True, **(options or {})}, lambda: _read_all(listed, read)
-    )
+    key = {"names": files, "gaps": True, **(options or {})}
+    prepared = cached(name, folder, opened, key, lambda: _read_all(folder, files, read))
     skipped = prepared.bad_files(skip_bad, str(folder))
-    good = np.array([file not in skipped for file in listed.files])
-    names = np.array(listed.files)[good]
-    targets = np.asarray(listed.targets, dtype=str if listed.kind == "multiclass" else None)
-    cases = Cases(
-        np.array(prepared.arrays["values"]),
-        np.array(prepared.arrays["lengths"]),
-        targets[good],
-        np.array(listed.parts)[good],
-        lambda i: str(folder / names[i]),
-        str(folder),
-        listed.kind,
-        listed.classes,
-        {
-            "skipped": skipped,
-            "scaling": scaling,
-            **{name: tuples(value) for name, value in prepared.notes["about"].items()},
-        },
-        None if listed.groups is None else np.array(listed.groups)[good],
+    good = np.flatnonzero([file not in skipped for file in files])
+    cases = dataclasses.replace(
+        cases,
+        names=[cases.names[row] for row in good],
+        targets=cases.targets[good],
+        part=cases.part[good],
+        values=np.array(prepared.arrays["values"]),
+        lengths=np.array(prepared.arrays["lengths"]),
+        about={**cases.about, "skipped": skipped, **tuples(prepared.notes["about"])},
+        groups=None if cases.groups is None else cases.groups[good],
     )
     return make_set(name, cases)
 
 
-def _read_all(listed: Recordings, read: Callable[[Path], Signal]) -> Prepared:
+def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal]) -> Prepared:
     """Every sound file: values (samples, channels) one after another, lengths (cases,). The most common format is that
     of the set; files that differ count as bad.
     """
     signals: dict[str, Signal] = {}
     bad: dict[str, str] = {}
-    for file in listed.files:
+    for file in files:
         try:
-            signals[file] = read(listed.folder / file)
+            signals[file] = read(folder / file)
         except DataError as reason:
             bad[file] = str(reason)
     if not signals:
         first = next(iter(bad.values()))
-        raise DataError(f"{listed.folder}: none of {len(bad)} files could be read; the first: {first}")
+        raise DataError(f"{folder}: none of {len(bad)} files could be read; the first: {first}")
     formats = {file: _format(signal) for file, signal in signals.items()}
     common = collections.Counter(formats.values()).most_common(1)[0][0]
     for file, found in formats.items():
         if unit_name(found) != unit_name(common):
-            bad[file] = f"{listed.folder / file}: {found}; the others have {common}."
+            bad[file] = f"{folder / file}: {found}; the others have {common}."
             del signals[file]
     one = next(iter(signals.values()))
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)

@@ -21,12 +21,7 @@ Draw = Callable[[int, torch.Generator], Batch]
 
 
 class RandomSource(Source):
-    """A source with a generator, whose state is what a checkpoint keeps.
-
-    Args:
-        seed: of the generator.
-        device: where it draws.
-    """
+    """A source with a generator on `device`, whose state is what a checkpoint keeps."""
 
     draws = True
 
@@ -54,27 +49,6 @@ class RandomSource(Source):
         return moved
 
 
-class Generated(RandomSource):
-    """Fresh cases on every call: `take` uses only the number of indices it is given.
-
-    Args:
-        draw: (count, generator) → Batch on the generator's device.
-        epoch: cases that count as one epoch.
-        seed: of the generator.
-        device: where it draws.
-    """
-
-    def __init__(self, draw: Draw, epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
-        super().__init__(seed, device)
-        self.draw, self.epoch = draw, epoch
-
-    def __len__(self) -> int:
-        return self.epoch
-
-    def take(self, index: Tensor) -> Batch:
-        return self.draw(len(index), self.generator)
-
-
 class Stage(NamedTuple):
     """A part of a training: its share of the steps, the length of its cases, and what draws them."""
 
@@ -83,20 +57,32 @@ class Stage(NamedTuple):
     draw: Draw
 
 
-class Staged(Generated):
-    """Generated cases that get longer during training, stage after stage.
+class Generated(RandomSource):
+    """Fresh cases on every call: `take` uses only the number of indices it is given.
 
-    `at` sets the stage; before it is called, cases are those of the last one.
+    Cases may get longer during training, stage after stage: `at` sets the stage, before it is called it is the last.
+
+    Args:
+        stages: one, or several of growing length.
+        epoch: cases that count as one epoch.
+        seed: of the generator.
+        device: where it draws.
 
     >>> draw = lambda length: lambda count, generator: Batch(torch.zeros(count, length, 1), torch.zeros(count, 1))
-    >>> source = Staged([Stage(0.5, 8, draw(8)), Stage(0.5, 32, draw(32))], epoch=64, seed=0)
+    >>> source = Generated([Stage(0.5, 8, draw(8)), Stage(0.5, 32, draw(32))], epoch=64, seed=0)
     >>> [source.at(done).take(torch.arange(2)).x.shape[1] for done in (0, 0.25, 0.5, 1)]
     [8, 8, 32, 32]
     """
 
     def __init__(self, stages: Sequence[Stage], epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
-        super().__init__(stages[-1].draw, epoch, seed, device)
-        self.stages = tuple(stages)
+        super().__init__(seed, device)
+        self.stages, self.stage, self.epoch = tuple(stages), stages[-1], epoch
+
+    def __len__(self) -> int:
+        return self.epoch
+
+    def take(self, index: Tensor) -> Batch:
+        return self.stage.draw(len(index), self.generator)
 
     def _stage(self, done: float) -> Stage:
         for stage in self.stages:
@@ -106,16 +92,11 @@ class Staged(Generated):
         return self.stages[-1]
 
     def at(self, done: float) -> Self:
-        self.draw = self._stage(done).draw
+        self.stage = self._stage(done)
         return self
 
     def length_at(self, done: float) -> float:
         return self._stage(done).length / self.stages[-1].length
-
-    def mean_length(self, batch_size: int) -> float:
-        *shorter, last = self.stages
-        rest = 1 - sum(stage.share for stage in shorter)
-        return rest + sum(stage.share * stage.length for stage in shorter) / last.length
 
 
 class Crops(RandomSource):
@@ -148,6 +129,10 @@ class Crops(RandomSource):
             starts = (chance * room).long()[:, None]
             batch = batch._replace(lengths=batch.lengths.clamp(max=self.length))
         steps = starts + torch.arange(min(self.length, longest), device=self.device)
+        if batch.y.dim() == 2 and not batch.y.is_floating_point():  # a label for each step
+            batch = batch._replace(y=batch.y.gather(1, steps))
+        if batch.times is not None:
+            batch = batch._replace(times=batch.times.gather(1, steps))
         return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, channels)))
 
     def to(self, device: torch.device | str) -> Self:
@@ -158,7 +143,7 @@ class Crops(RandomSource):
 
 def cropped(data: DataSet, seconds: float, seed: int) -> DataSet:
     """Return a set whose training recordings are cut to crops of this many seconds."""
-    rate = data.info.sampling_rate
+    rate = data.info.step_rate
     if rate is None or not isinstance(data.train, Arrays | Ragged):
         raise OptionError("crop: these data have no sampling rate or are no recordings; leave it out.")
     return dataclasses.replace(data, train=Crops(data.train, round(seconds * rate), seed))

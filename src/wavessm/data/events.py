@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,12 +41,7 @@ class Events(NamedTuple):
 
 
 def read_beats(record: Path, extension: str, sampling_rate: float) -> tuple[Events, Counter[str]]:
-    """Read the beats of a WFDB annotation file in the five classes of `AAMI`.
-
-    Args:
-        record: its path without suffix.
-        extension: of the annotation file, usually atr.
-        sampling_rate: of the record, for files that do not have their own.
+    """Read the beats of a WFDB annotation file (usually .atr) in the five classes of `AAMI`.
 
     Returns:
         The beats, and how often each symbol occurs that is no beat and was left out.
@@ -85,28 +79,23 @@ def read_events(path: Path) -> dict[str, Events]:
     return {str(name): every.keep(names == name) for name in dict.fromkeys(names)}
 
 
-def pick_leads(signal: Signal, leads: Sequence[str], where: Any) -> Signal:
-    """Return some leads of a record in this order, by name (letter case does not matter) or by position from 0."""
-    names = [name.upper() for name in signal.channels]
-    rows = []
-    for lead in leads:
-        if lead.upper() not in names and not (lead.isdecimal() and int(lead) < len(names)):
-            raise DataError(f"{where}: no lead {lead!r}; it has {', '.join(signal.channels)}.")
-        rows.append(names.index(lead.upper()) if lead.upper() in names else int(lead))
-    return Signal(signal.values[:, rows], signal.sampling_rate, *(
-        tuple(each[row] for row in rows) if each else () for each in (signal.channels, signal.units)
-    ))  # fmt: skip
-
-
 def resample(signal: Signal, sampling_rate: float) -> Signal:
-    """Return a record at another sampling rate, low-passed by a polyphase filter where that is lower."""
+    """Return a record at another sampling rate, low-passed by a polyphase filter where that is lower.
+
+    Missing samples (NaN) are bridged by straight lines for the filter, and are missing afterwards too.
+    """
     from scipy.signal import resample_poly
 
     own = signal.sampling_rate or sampling_rate
     if own == sampling_rate:
         return signal
     ratio = Fraction(sampling_rate / own).limit_denominator(1000)
-    values = resample_poly(signal.values, ratio.numerator, ratio.denominator, axis=0, padtype="line")
+    gaps, steps = np.isnan(signal.values), np.arange(len(signal.values))
+    lines = [np.interp(steps, steps[~gap], own[~gap]) if not gap.all() else np.zeros(len(own))
+             for own, gap in zip(signal.values.T, gaps.T, strict=True)]  # fmt: skip
+    values = resample_poly(np.stack(lines, axis=1), ratio.numerator, ratio.denominator, axis=0, padtype="line")
+    before = np.arange(len(values)) * ratio.denominator // ratio.numerator  # the sample at or before each
+    values[gaps[before]] = np.nan
     return signal._replace(values=values.astype(np.float32), sampling_rate=sampling_rate)
 
 
@@ -115,20 +104,11 @@ def cut_windows(
 ) -> tuple[list[np.ndarray], Events]:
     """Cut a window from `before` seconds before the start of each event to `after` seconds after its end.
 
-    Args:
-        signal: the record.
-        events: all of its events; those whose window does not lie inside the record have none.
-        before: seconds.
-        after: seconds.
-        sampling_rate: of the windows; the record is resampled first.
-        rr: whether to add two constant channels: the time since the event before and that to the next, over the mean.
-        where: the record, for messages.
+    With `rr` two constant channels are added: the time since the event before and to the next one, over the mean.
 
     Returns:
-        Windows (length, channels) float32, and the events that they belong to.
-
-    Raises:
-        DataError: an event lies outside of the record.
+        Windows (length, channels) float32 at `sampling_rate`, and the events that they belong to: all whose window lies
+        inside the record. An event outside of it raises `DataError`.
     """
     duration = len(signal.values) / (signal.sampling_rate or sampling_rate)
     for at in np.flatnonzero((events.start < 0) | (events.start >= duration) | (events.end > duration)):
@@ -141,11 +121,9 @@ def cut_windows(
     if rr and len(first) > 1:
         gaps = np.diff(events.start) / np.diff(events.start).mean()
         ratios[1:, 0] = ratios[:-1, 1] = gaps
-    windows = [values[a:b] for a, b in zip(first, last, strict=True)]
-    if rr:
-        windows = [
-            np.hstack([window, np.broadcast_to(ratio, (len(window), 2))])
-            for window, ratio in zip(windows, ratios, strict=True)
-        ]
     inside = (first >= 0) & (last <= len(values))
-    return [windows[i] for i in np.flatnonzero(inside)], events.keep(inside)
+    windows = [values[first[i] : last[i]] for i in np.flatnonzero(inside)]
+    if rr:
+        pairs = zip(windows, ratios[inside], strict=True)
+        windows = [np.hstack([window, np.broadcast_to(ratio, (len(window), 2))]) for window, ratio in pairs]
+    return windows, events.keep(inside)

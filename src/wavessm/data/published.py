@@ -27,50 +27,25 @@ Show = Callable[[int, int], None]  # bytes done, bytes in all (0: not known)
 
 
 class Finding(NamedTuple):
-    """One line of `check_set`: level is "ok", "note" or "problem"."""
+    """One line of `check_set`: level is "ok" or "problem"."""
 
     level: str
     text: str
 
 
-class Row(NamedTuple):
-    """One line of `list_sets`."""
-
-    name: str
-    present: bool
-    size: int  # bytes on disk
-    licence: str
-    published: str
-
-
 @dataclass(frozen=True)
 class Published:
-    """A published set.
+    """A published set."""
 
-    Attributes:
-        licence: its licence, as the publisher states it.
-        homepage: where it is published.
-        options: the `PublishedOptions` that read it.
-        cases: published numbers of training, validation and test cases.
-        symbols: published number of symbols, of sets of tokens.
-        check: options → findings; None compares the numbers of cases and symbols.
-        url: file or archive to download; "" where only a person can, and `remark` says how.
-        place: what it becomes below the data folder.
-        inside: folder of the archive that becomes it; "" for the whole archive.
-        sha256: digest of the download, as published.
-        remark: a note for `wavessm data fetch`.
-    """
-
-    licence: str
+    licence: str  # as the publisher states it
     homepage: str
-    options: Any
-    cases: tuple[int, int, int] = (0, 0, 0)
-    symbols: int = 0
-    check: Callable[[Any], list[Finding]] | None = None
-    url: str = ""
-    place: str = ""
-    inside: str = ""
-    sha256: str | None = None
+    options: Any  # the `PublishedOptions` that read it
+    cases: tuple[int, int, int] = (0, 0, 0)  # published numbers of training, validation and test cases
+    symbols: int = 0  # published number of symbols, of sets of tokens
+    url: str = ""  # file or archive; "" where only a person can download it, and `remark` says how
+    place: str = ""  # what it becomes below the data folder
+    inside: str = ""  # folder of the archive that becomes it; "" for the whole archive
+    sha256: str | None = None  # of the download, as published
     remark: str = ""
 
     def at(self, root: str | Path) -> Any:
@@ -92,16 +67,15 @@ def get_published(name: str) -> Published:
     return known[name]
 
 
-def list_sets(root: str | Path) -> list[Row]:
-    """Return every published set, whether it is under `root`, its size and source."""
-    rows = []
+def list_sets(root: str | Path) -> dict[str, int | None]:
+    """Return the bytes on disk of every published set under `root`, None of those that are absent."""
+    found: dict[str, int | None] = {}
     for name, known in published().items():
         try:
-            files = known.at(root).files()
+            found[name] = sum(map(_size, known.at(root).files()))
         except DataError:
-            files = []
-        rows.append(Row(name, bool(files), sum(map(_size, files)), known.licence, known.homepage))
-    return rows
+            found[name] = None
+    return found
 
 
 def check_set(root: str | Path, name: str) -> list[Finding]:
@@ -109,27 +83,26 @@ def check_set(root: str | Path, name: str) -> list[Finding]:
     known = get_published(name)
     options = known.at(root)
     try:
-        options.files()
-        if known.check is not None:
-            return known.check(options)
-        data = options.load(0)
+        files, data = options.files(), options.load(0)
     except DataError as reason:
         return [Finding("problem", str(reason))]
     findings = [Finding("problem", f"{file} cannot be read") for file in data.info.skipped[:20]]
     found = (len(data.train), len(data.val), len(data.test))
-    findings.append(expect("training, validation and test cases", found, known.cases))
-    return findings + ([expect("symbols", len(data.info.symbols), known.symbols)] if known.symbols else [])
+    findings.append(_expect("training, validation and test cases", found, known.cases))
+    if known.symbols:
+        findings.append(_expect("symbols", len(data.info.symbols), known.symbols))
+    if known.sha256 and len(files) == 1 and files[0].is_file():
+        findings.append(_expect("SHA-256", _digest(files[0]), known.sha256))
+    return findings
 
 
-def expect(what: str, found: object, expected: object) -> Finding:
-    """Return "ok" where both are equal, else a problem that names both."""
+def _expect(what: str, found: object, expected: object) -> Finding:
     if found == expected:
         return Finding("ok", f"{what}: {found}")
     return Finding("problem", f"{what}: {found}, expected {expected}")
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -143,47 +116,34 @@ def _size(path: Path) -> int:
 # -- wavessm data fetch ----------------------------------------------------------------------------------------------
 
 
-class Fetched(NamedTuple):
-    """Where a set is now; sha256 of what was downloaded, None where it was there already."""
-
-    path: Path
-    sha256: str | None
-
-
-def fetch_set(
-    root: str | Path, name: str, timeout: float = 30.0, tries: int = 6, keep: bool = False, show: Show | None = None
-) -> Fetched:
+def fetch_set(root: str | Path, name: str, tries: int = 6, show: Show | None = None) -> tuple[Path, str | None]:
     """Bring a set to `root`. An archive that is in .downloads already is checked and unpacked without any network.
 
     Args:
         root: data folder.
         name: of the set, as `wavessm data list` shows it.
-        timeout: seconds without a byte after which a try fails.
         tries: downloads to try.
-        keep: leave the archive in .downloads, for the next set of the same release.
         show: called with bytes done and bytes in all.
+
+    Returns:
+        Where the set is now, and the SHA-256 of what was downloaded: None where it was there already.
     """
     known, root = get_published(name), Path(root)
     if not known.url:
         raise DataError(f"{name} cannot be fetched: {known.remark} below {root}. It is published at {known.homepage}.")
     final = root / known.place
     if final.exists():
-        return Fetched(final, None)
+        return final, None
     archive = root / ".downloads" / PurePosixPath(known.url).name
-    try:
-        _download(known, archive, timeout, tries, show)
-    except DataError as reason:
-        hint = f" {known.remark[0].upper()}{known.remark[1:]}." if known.remark.startswith("or make") else ""
-        raise DataError(f"{name}: {reason}{hint}") from reason
-    sha256 = digest(archive)
+    _download(name, known, archive, tries, show)
+    sha256 = _digest(archive)
     final.parent.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".csv":
         os.replace(archive, final)
     else:
-        _unpack(archive, known, final)
-        if not keep:
-            archive.unlink()
-    return Fetched(final, sha256)
+        _unpack(archive, known.inside, final)
+        archive.unlink()
+    return final, sha256
 
 
 class _Progress:
@@ -193,7 +153,7 @@ class _Progress:
         self.show, self.total, self.done = show, 0, 0
 
     def update(self, count: int) -> None:
-        self.done = min(self.done + count, self.total) if self.total else self.done + count
+        self.done = min(self.done + count, self.total or self.done + count)
         self.show(self.done, self.total)
 
     def reset(self) -> None:
@@ -203,68 +163,39 @@ class _Progress:
         pass
 
 
-def _download(known: Published, archive: Path, timeout: float, tries: int, show: Show | None) -> None:
+def _download(name: str, known: Published, archive: Path, tries: int, show: Show | None) -> None:
     pooch, requests = (import_extra(name, "downloads") for name in ("pooch", "requests"))
     pooch.get_logger().setLevel("WARNING")
-    downloader = pooch.HTTPDownloader(timeout=timeout, progressbar=_Progress(show) if show else False)
     store = pooch.create(
         archive.parent, "", registry={archive.name: known.sha256}, urls={archive.name: known.url},
         retry_if_failed=max(0, tries - 1),
     )  # fmt: skip
     try:
-        store.fetch(archive.name, downloader=downloader)
+        store.fetch(archive.name, downloader=pooch.HTTPDownloader(progressbar=_Progress(show) if show else False))
     except requests.RequestException as reason:
-        what = (
-            str(reason) if isinstance(reason, requests.HTTPError) else f"{type(reason).__name__}; is there a network?"
-        )
-        raise DataError(f"cannot download from {urlsplit(known.url).netloc} ({what}). Elsewhere, fetch {known.url} and "
-                        f"put it at {archive}.") from reason  # fmt: skip
+        understood = isinstance(reason, requests.HTTPError)
+        what = str(reason) if understood else f"{type(reason).__name__}; is there a network?"
+        raise DataError(f"{name}: cannot download from {urlsplit(known.url).netloc} ({what}). Elsewhere, fetch "
+                        f"{known.url} and put it at {archive}.") from reason  # fmt: skip
     except ValueError as reason:  # a wrong sum
-        raise DataError(f"{known.url}: its SHA-256 is not {known.sha256}; damaged on its way or changed by its "
-                        "publisher. It was removed.") from reason  # fmt: skip
+        raise DataError(f"{name}: the SHA-256 of {known.url} is not {known.sha256}; damaged on its way or changed by "
+                        "its publisher. It was removed.") from reason  # fmt: skip
 
 
-def _unpack(archive: Path, known: Published, final: Path) -> None:
-    """The wanted folder of an archive, first beside its final place, then moved there."""
+def _unpack(archive: Path, inside: str, final: Path) -> None:
+    """Unpack an archive beside its final place, and move its wanted folder there."""
     beside = final.with_name(f".{final.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        _extract(archive, known.inside, beside)
-        if not beside.exists():
-            raise DataError(f"{archive}: no {known.inside} in it; has the publisher changed the archive?")
-        os.replace(beside, final)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
+        if archive.suffix == ".zip":
+            shutil.unpack_archive(archive, beside, "zip")  # passes over names that lead out of it
+        else:
+            shutil.unpack_archive(archive, beside, "tar", filter="data")  # refuses them
+        if not (beside / inside).exists():
+            raise DataError(f"{archive}: no {inside} in it; has the publisher changed the archive?")
+        os.replace(beside / inside, final)
+    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
         archive.unlink()
         raise DataError(f"{archive}: damaged ({reason}); it was removed, fetch it again.") from reason
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def _extract(archive: Path, inside: str, folder: Path) -> None:
-    """The plain files below the folder `inside` of an archive; links and devices are passed over."""
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as packed:
-            for info in packed.infolist():
-                if not info.is_dir() and (below := _below(info.filename, inside)):
-                    info.filename = below
-                    packed.extract(info, folder)
-        return
-    with tarfile.open(archive, "r|*") as stream:  # as a stream: an archive may have millions of members
-        for member in stream:
-            if member.isfile() and (below := _below(member.name, inside)):
-                stream.extract(member.replace(name=below, deep=False), folder, filter="data")
-
-
-def _below(name: str, inside: str) -> str | None:
-    """Path of a member below the wanted folder, wherever in the archive that is; None for others.
-
-    >>> _below("lra_release/lra_release/listops-1000/basic_val.tsv", "listops-1000")
-    'basic_val.tsv'
-    >>> _below("../etc/passwd", "") is None
-    True
-    """
-    path = PurePosixPath(name)
-    if ".." in path.parts or path.is_absolute():
-        return None
-    _, found, below = f"/{path}".partition(f"/{inside}/" if inside else "/")
-    return below if found else None

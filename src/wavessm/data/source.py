@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -17,18 +18,25 @@ from wavessm.data.info import DataSet as DataSet
 from wavessm.errors import ShapeError
 
 PAD = 0  # the padding token
+IGNORED = -100  # the label of a padded step, which the cross-entropy of torch leaves out
+Affine = tuple[float, float]
 _STEP = 64  # widths of buckets are multiples of it
-Affine = tuple[float, float] | tuple[Tensor, Tensor]
 
 
 class Batch(NamedTuple):
     """Cases that a model sees at once."""
 
     x: Tensor  # (batch, length, channels) float, or (batch, length) long for tokens
-    y: Tensor  # (batch,) long | (batch, classes) float | (batch, horizon, columns) float | (batch, d_out) float
+    y: Tensor  # (batch[, length]) long | (batch, classes or numbers) float | (batch, horizon, columns) float
     lengths: Tensor | None = None  # (batch,) long: true lengths of padded cases
     marks: Tensor | None = None  # (batch, length + horizon, k) calendar features, long where they are embedded
     weight: Tensor | None = None  # (batch,) of the cases in the training loss
+    times: Tensor | None = None  # (batch, length + horizon) float64: when samples were taken, in steps
+
+    def inputs(self) -> dict[str, Tensor | None]:
+        """What a model is given beside x; times only where there are any: not every model reads them."""
+        times = {} if self.times is None else {"times": self.times}
+        return {"lengths": self.lengths, "marks": self.marks, **times}
 
 
 class Source:
@@ -40,6 +48,8 @@ class Source:
     """Weights of the cases (cases,) in the training loss."""
     groups: np.ndarray | None = None
     """Names of the groups of the cases (cases,), for scores."""
+    times: Tensor | None = None
+    """When the samples of irregular signals were taken, float64, in the shape of the signals without channels."""
     _stay: tuple[str, ...] = ()  # attributes that `to` leaves on the CPU
 
     def __len__(self) -> int:
@@ -68,25 +78,17 @@ class Source:
         """Return an order of all cases (cases,) long, as batches are to be cut from it."""
         return order.to(self.device)
 
+    def split(self, index: Tensor, batch_size: int) -> list[Tensor]:
+        """Cut cases into batches for evaluation, in their order."""
+        return list(index.split(batch_size))
+
     def at(self, done: float) -> Self:
-        """Return the source configured for training progress `done` in [0, 1]."""
+        """Return the source at training progress `done` in [0, 1]."""
         return self
 
     def length_at(self, done: float) -> float:
         """Return the relative batch length at training progress `done` (1.0 = longest)."""
         return 1.0
-
-    def mean_length(self, batch_size: int) -> float:
-        """Return the mean relative batch length of a training (1.0 = longest)."""
-        return 1.0
-
-    def split(self, index: Tensor, batch_size: int) -> list[Tensor]:
-        """Cut cases into batches for evaluation, in their order."""
-        return list(index.split(batch_size))
-
-    def widest(self, count: int) -> Tensor:
-        """Return the cases (count,) of the batch that takes the most memory."""
-        return torch.arange(count) % len(self)
 
     def get_state(self) -> Tensor | None:
         """Return the generator's state for a checkpoint; None where nothing is drawn."""
@@ -103,8 +105,8 @@ class Arrays(Source):
         x: (cases, length, channels), or tokens (cases, length) long.
         y: (cases, …).
         lengths: (cases,) long, or None.
-        affine: factor and offset, numbers or tensors (length, 1): integers that stand for a signal (int16 ECG) stay
-            integers in memory, and `take` returns `x * factor + offset` in float32.
+        affine: factor and offset: integers that stand for a signal (int16 ECG) stay integers in memory, and `take`
+            returns `x * factor + offset` in float32.
 
     >>> samples = torch.tensor([[[1], [2]], [[3], [4]]], dtype=torch.int16)
     >>> source = Arrays(samples, torch.tensor([0, 1]), affine=(0.5, 1.0))
@@ -116,9 +118,7 @@ class Arrays(Source):
         for name, values in (("y", y), ("lengths", lengths)):
             if values is not None and len(values) != len(x):
                 raise ShapeError(f"Arrays: x has {len(x)} cases but {name} has {len(values)}; give one per case.")
-        self.x, self.y, self.lengths = x, y, lengths
-        self.factor: float | Tensor | None = None if affine is None else affine[0]
-        self.offset: float | Tensor | None = None if affine is None else affine[1]
+        self.x, self.y, self.lengths, self.affine = x, y, lengths, affine
 
     def __len__(self) -> int:
         return len(self.x)
@@ -126,42 +126,31 @@ class Arrays(Source):
     def take(self, index: Tensor) -> Batch:
         index = index.to(self.device)
         x = self.x[index]
-        if self.factor is not None and self.offset is not None:
-            x = x.to(torch.float32).mul_(self.factor).add_(self.offset)
-        lengths, weight = (None if part is None else part[index] for part in (self.lengths, self.weight))
-        return Batch(x, self.y[index], lengths, weight=weight)
+        if self.affine is not None:
+            x = x.to(torch.float32).mul_(self.affine[0]).add_(self.affine[1])
+        beside = (None if part is None else part[index] for part in (self.lengths, None, self.weight, self.times))
+        return Batch(x, self.y[index], *beside)
 
 
+@dataclass(eq=False)
 class Windows(Source):
     """Windows of one series: a context and the rows that follow it.
 
-    Args:
-        series: (rows, channels) float.
-        marks: (rows, k), or None.
-        context: rows of x.
-        horizon: rows of y.
-        columns: channels of the series to forecast.
-        starts: (windows,) long, first row of each context.
-        future_calendar: whether marks of the horizon are given; else they are zero there.
+    Calendar marks of the horizon are zero unless `future_calendar`.
 
-    >>> source = Windows(torch.arange(6.0)[:, None], None, context=3, horizon=2, columns=[0], starts=torch.arange(2))
+    >>> source = Windows(torch.arange(6.0)[:, None], None, context=3, horizon=2, columns=(0,), starts=torch.arange(2))
     >>> batch = source.take(torch.tensor([1]))
     >>> batch.x.flatten().tolist(), batch.y.flatten().tolist()
     ([1.0, 2.0, 3.0], [4.0, 5.0])
     """
 
-    def __init__(
-        self,
-        series: Tensor,
-        marks: Tensor | None,
-        context: int,
-        horizon: int,
-        columns: list[int] | tuple[int, ...],
-        starts: Tensor,
-        future_calendar: bool = False,
-    ) -> None:
-        self.series, self.marks, self.starts, self.future_calendar = series, marks, starts, future_calendar
-        self.context, self.horizon, self.columns = context, horizon, tuple(columns)
+    series: Tensor  # (rows, channels) float
+    marks: Tensor | None  # (rows, k)
+    context: int  # rows of x
+    horizon: int  # rows of y
+    columns: tuple[int, ...]  # channels of the series to forecast
+    starts: Tensor  # (windows,) long, first row of each context
+    future_calendar: bool = False
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -180,23 +169,19 @@ class Windows(Source):
 
 
 class Ragged(Source):
-    """Cases of unequal length as parts of one long row: of tokens, or of samples of a signal.
+    """Cases of unequal length as parts of one long row `flat`, (tokens,) whole numbers or (samples, channels) float.
 
-    A batch has x (batch, longest, channels), for tokens (batch, longest) long or (batch, 2, longest) for pairs of them,
-    filled up with zeros (the padding token) to its own longest case, and its lengths. After `in_buckets`, `arrange`
-    puts cases of like length into one batch.
-
-    Args:
-        flat: (tokens,) whole numbers, or (samples, channels) float.
-        starts: (cases,) long, or (cases, 2) for pairs.
-        lengths: the same.
-        y: (cases, …).
+    `starts` and `lengths` are (cases,) long, or (cases, 2) for pairs. A batch has x (batch, longest, channels), for
+    tokens (batch, longest) long or (batch, 2, longest) for pairs of them, filled up with zeros (the padding token) to
+    its own longest case, and its lengths. y has a row for each case or, with `by_step`, a label for each sample,
+    `IGNORED` where a batch is filled up. After `in_buckets`, `arrange` puts cases of like length into one batch.
 
     >>> source = Ragged(torch.tensor([5, 6, 7, 8, 2]), torch.tensor([0, 2]), torch.tensor([2, 3]), torch.tensor([0, 1]))
     >>> source.take(torch.tensor([0, 1])).x.tolist()
     [[5, 6, 0], [7, 8, 2]]
     """
 
+    by_step = False
     _stay = ("sizes",)  # looked up for every batch
 
     def __init__(self, flat: Tensor, starts: Tensor, lengths: Tensor, y: Tensor) -> None:
@@ -206,7 +191,7 @@ class Ragged(Source):
         self.filled = True  # batches up to their width, not to their longest case
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.lengths)
 
     def take(self, index: Tensor) -> Batch:
         steps = torch.arange(self._width(index), device=self.device)
@@ -215,7 +200,9 @@ class Ragged(Source):
         at = (self.starts[index][..., None] + steps).clamp_(max=len(self.flat) - 1)
         x, padded = self.flat[at], steps >= lengths[..., None]
         x = x.masked_fill_(padded[..., None], 0) if self.is_signal else x.long().masked_fill_(padded, PAD)
-        return Batch(x, self.y[index], lengths, weight=None if self.weight is None else self.weight[index])
+        y = self.y[at].masked_fill_(padded, IGNORED) if self.by_step else self.y[index]
+        weight, times = (None if all_ is None else all_[i] for all_, i in ((self.weight, index), (self.times, at)))
+        return Batch(x, y, lengths, None, weight, times)
 
     @property
     def is_signal(self) -> bool:
@@ -235,10 +222,8 @@ class Ragged(Source):
     def in_buckets(self, count: int, filled: bool = True) -> Ragged:
         """Return the same cases, batches of like lengths in at most `count` buckets, the same number of cases to each.
 
-        Args:
-            count: of buckets. With one, `filled`, every batch is as wide as the longest case: fixed shapes, and no
-                length is read.
-            filled: fill batches up to the width of their bucket; else to their own longest case.
+        `filled` batches have the width of their bucket, else that of their own longest case. With one bucket, filled,
+        every batch is as wide as the longest case: fixed shapes, and no length is read.
         """
         shares = torch.arange(1, count + 1, dtype=torch.float64) / count
         quantiles = torch.quantile(self.sizes.double(), shares, interpolation="higher").long()
@@ -273,11 +258,3 @@ class Ragged(Source):
                 parts.append(index[first:at])
                 first, widest = at, size
         return [*parts, index[first:]]
-
-    def widest(self, count: int) -> Tensor:
-        return self.sizes.argsort(descending=True)[torch.arange(count) % len(self)]
-
-    def mean_length(self, batch_size: int) -> float:
-        order = self.arrange(torch.randperm(len(self), generator=torch.Generator().manual_seed(0)), batch_size)
-        widths = [self._width(part) for part in order.split(batch_size)]
-        return sum(widths) / len(widths) / self._width(self.widest(batch_size))

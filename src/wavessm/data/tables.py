@@ -1,8 +1,7 @@
 """Tables and their dates: the one reader of CSV files for training, prediction and the estimators.
 
-pandas parses: columns separated by commas, semicolons or tabs, decimals with a point or a comma, dates in any usual
-form. What is wrong or ambiguous is refused in one line that names column and line. Estimators, which are given tables
-that are read already, use `LARGEST` and `continue_dates`. `windows.py` cuts what is read here into forecasting sets.
+pandas parses: columns separated by commas, decimals with a point, dates in any usual form. What is wrong or ambiguous
+is refused in one line that names column and line. `windows.py` cuts what is read here into forecasting sets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ LARGEST = float(np.finfo(np.float32).max)
 """What models can take: they compute in float32."""
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
 """Names of a column with dates, in any case, where none is given."""
-_DAY = 86400
 _UNEVEN = 0.12
 """Part of a step by which steps may differ: the lengths of months do by a tenth, and clocks are not exact."""
 _DATE_LIKE = re.compile(r"\d{1,4}[-/. ]\s?\w")  # a time of day alone is no date
@@ -47,24 +45,24 @@ def read_table(path: Path, index: bool = False, bare: bool = False, text: bool =
         bare: there is no line with names; columns are "0", "1", ….
         text: fields stay as they are written (04015, None), and only empty ones are missing.
     """
-    pd = import_pandas()
-    header, separator, decimal = _start(path)
-    if not bare:
-        _check_header(header, path)
+    pd, header = import_pandas(), first_line(path)
+    if not bare and all(map(is_number, header)) and not counted(header):
+        raise DataError(f"{path}: has no line with names, the first is {','.join(header)[:60]!r}; write a name for "
+                        "each column above it, or a letter before each of these.")  # fmt: skip
+    for name in header if not bare else ():
+        if name and header.count(name) > 1:
+            raise DataError(f"{path}: column {name!r} is there {header.count(name)} times; give each a name.")
     as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
     if b"\0" in path.read_bytes():  # pandas would end the field there
         raise DataError(f"{path}: not a readable CSV table (it holds zero bytes).")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows with more fields than names
             table = pd.read_csv(
-                path, sep=separator, decimal=decimal, header=None if bare else 0, index_col=0 if index else False,
-                low_memory=False, encoding="utf-8-sig", **as_written,
+                path, header=None if bare else 0, index_col=0 if index else False, low_memory=False,
+                encoding="utf-8-sig", **as_written,
             )  # fmt: skip
-    except pd.errors.ParserWarning as reason:
-        raise DataError(f"{path}: rows have more fields than there are names; where commas are decimal signs, separate "
-                        "columns by semicolons.") from reason  # fmt: skip
-    except (pd.errors.ParserError, UnicodeDecodeError) as reason:
+    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as reason:
         raise DataError(f"{path}: not a readable CSV table ({' '.join(str(reason).split())}).") from reason
     table.columns = [str(name) for name in table.columns]
     if not index:
@@ -74,31 +72,16 @@ def read_table(path: Path, index: bool = False, bare: bool = False, text: bool =
 
 def first_line(path: Path) -> list[str]:
     """Return the fields of the first line that is not blank."""
-    return _start(path)[0]
-
-
-def _start(path: Path) -> tuple[list[str], str, str]:
-    """The first line's fields, what separates them, and the decimal sign."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            text = file.read(1 << 16)
-        first = next(line for line in text.splitlines() if line.strip())
+            first = next(line for line in file.read(1 << 16).splitlines() if line.strip())
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
     except (UnicodeDecodeError, OSError, StopIteration) as reason:
         raise DataError(f"{path}: not a readable CSV table ({str(reason) or 'it is empty'}).") from reason
-    separator = max(",;\t", key=first.count)
-    decimal = "," if separator != "," and re.search(r"\d,\d", text) else "."
-    return next(csv.reader([first], delimiter=separator)), separator, decimal
-
-
-def _check_header(header: list[str], path: Path) -> None:
-    if all(map(is_number, header)) and not counted(header):
-        raise DataError(f"{path}: has no line with names, the first is {','.join(header)[:60]!r}; write a name for "
-                        "each column above it, or a letter before each of these.")  # fmt: skip
-    for name in header:
-        if name and header.count(name) > 1:
-            raise DataError(f"{path}: column {name!r} is there {header.count(name)} times; give each a name.")
+    if "," not in first and re.search(r"[;\t]", first):
+        raise DataError(f"{path}: begins with {first[:60]!r}; separate columns by commas, decimals by a point.")
+    return next(csv.reader([first]))
 
 
 def is_number(text: str) -> bool:
@@ -154,11 +137,7 @@ def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
 
 
 def parse_dates(column: pd.Series, source: str) -> tuple[np.ndarray, str]:
-    """Read dates of one clock, rising from row to row.
-
-    Args:
-        column: text; its index are lines, for messages.
-        source: what the column belongs to, for messages.
+    """Read dates of one clock, rising from row to row: a column of text whose index are lines, for messages.
 
     Returns:
         Whole seconds (rows,) int64 since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00",
@@ -225,44 +204,26 @@ def same_clock(offset: str, trained: str, where: str) -> None:
 
 
 def same_step(seconds: np.ndarray, trained: float, where: str) -> None:
-    """Refuse dates (rows,) that are not as far apart as those of training; months may differ, and weekdays.
+    """Refuse dates (rows,) that are not as far apart as those of training; months may differ, and weekends be left out.
 
     >>> same_step(np.array([0, 3600, 7200]), 3600.0, "the table")
     """
-    step = float(np.median(np.diff(seconds))) if len(seconds) > 1 else trained
-    if abs(step - trained) <= _UNEVEN * trained:
-        return
-    if trained == _DAY and _are_weekdays(seconds.astype("datetime64[s]").astype("datetime64[D]")):
-        return
-    here, there = (datetime.timedelta(seconds=one) for one in (step, trained))
-    raise DataError(f"{where}: its rows are {here} apart, but the model was trained on rows {there} apart; resample "
-                    "them or train another model.")  # fmt: skip
+    steps = np.diff(seconds) if len(seconds) > 1 else np.array([trained])
+    if min(abs(np.median(steps) - trained), abs(steps.min() - trained)) > _UNEVEN * trained:
+        here, there = (datetime.timedelta(seconds=float(one)) for one in (np.median(steps), trained))
+        raise DataError(f"{where}: its rows are {here} apart, but the model was trained on rows {there} apart; "
+                        "resample them or train another model.")  # fmt: skip
 
 
 def continue_dates(seconds: np.ndarray, step: float, count: int) -> np.ndarray:
-    """Return the next dates, by months or weekdays where the given ones (rows,) are; else `step` seconds apart.
+    """Return the next dates, by months or weekdays where pandas finds that the last ones are; else by `step` seconds.
 
-    >>> days = np.array(["2024-12-24", "2024-12-27", "2024-12-30"], "datetime64[s]").astype(np.int64)
-    >>> continue_dates(days, 86400.0, 4).astype("datetime64[D]").astype(str).tolist()
-    ['2024-12-31', '2025-01-01', '2025-01-02', '2025-01-03']
+    >>> days = np.array(["2024-12-26", "2024-12-27", "2024-12-30"], "datetime64[s]").astype(np.int64)
+    >>> continue_dates(days, 86400.0, 3).astype("datetime64[D]").astype(str).tolist()
+    ['2024-12-31', '2025-01-01', '2025-01-02']
     """
     pd = import_pandas()
-    dates, steps = pd.DatetimeIndex(seconds.astype("datetime64[s]")), np.arange(1, count + 1)
-    apart = np.diff(dates.year * 12 + dates.month)
-    if step > 27 * _DAY and len(apart) and apart[0] > 0 and (apart == apart[0]).all():
-        at = int(dates.day.argmax())  # a shorter month may have cut the others
-        offset = pd.offsets.MonthEnd if dates.is_month_end.all() else lambda n: pd.DateOffset(months=n)
-        ahead = [dates[at] + offset(int(apart[0]) * (len(apart) - at + int(k))) for k in steps]
-        return np.array(ahead, "datetime64[s]")
-    days = dates.to_numpy().astype("datetime64[D]")
-    if _are_weekdays(days):
-        return np.busday_offset(days[-1], steps).astype("datetime64[s]") + (dates[-1].to_numpy() - days[-1])
-    return (seconds[-1] + np.rint(step * steps).astype(np.int64)).astype("datetime64[s]")
-
-
-def _are_weekdays(days: np.ndarray) -> bool:
-    """Whether days (rows,) run from Monday to Friday, perhaps without some holidays; a weekend must be among them."""
-    if len(days) < 2 or not np.is_busday(days).all():
-        return False
-    working = np.busday_count(days[:-1], days[1:])
-    return bool(np.median(working) == 1 and (np.diff(days).astype(int) != working).any())
+    dates = pd.DatetimeIndex(seconds[-64:].astype("datetime64[s]"))
+    known = pd.infer_freq(dates) if len(dates) > 2 else None
+    ahead = pd.date_range(dates[-1], periods=count + 1, freq=known or pd.Timedelta(seconds=step))
+    return ahead[1:].to_numpy().astype("datetime64[s]")

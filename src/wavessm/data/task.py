@@ -27,14 +27,10 @@ ROOT_VARIABLE = "WAVESSM_DATA"
 ENTRY_POINTS = "wavessm.tasks"
 
 CALENDARS = ("table", "numbers", "waves", "waves-year")
-RENAMED: dict[str, str] = {
-    "hz": "sampling_rate",
-    "least": "min_count",
-    "epoch": "cases_per_epoch",
-    "seq_len": "context",
-    "timeenc": "calendar",
-    "eval_stamp": "future_calendar",
-}
+RENAMED = {
+    "hz": "sampling_rate", "least": "min_count", "epoch": "cases_per_epoch", "seq_len": "context",
+    "timeenc": "calendar", "eval_stamp": "future_calendar",
+}  # fmt: skip
 """Data options that had another name before: old name → new name. Run folders with the old ones still load."""
 
 
@@ -53,11 +49,11 @@ class DataOptions:
         check_fields(self, self.checks)
 
     def load(self, seed: int) -> DataSet:
-        """Read the data.
+        """Read the data; `seed` is that of the run, for generated data."""
+        raise NotImplementedError
 
-        Args:
-            seed: seed of the run, for generated data.
-        """
+    def files(self) -> list[Path]:
+        """Return the files and folders that are read; raises `DataError` where one of a published set is missing."""
         raise NotImplementedError
 
     def checksum(self) -> str:
@@ -72,15 +68,10 @@ class PublishedOptions(DataOptions):
     root: str = ""
     """Folder of the published sets, or of this one; default $WAVESSM_DATA."""
 
-    def files(self) -> list[Path]:
-        """Return the files and folders that the set is made of; raises `DataError` where one is missing."""
-        raise NotImplementedError
-
     def find(self, places: Iterable[str], wanted: Iterable[str], missing: str, source: str) -> Path:
         """Return the first of `places` below the data folder that holds all `wanted` files or folders.
 
-        Raises:
-            DataError: what is `missing`, where it was looked for, and its `source`.
+        Otherwise `DataError` says what is `missing`, where it was looked for, and its `source`.
         """
         root, wanted = data_root(self.root), list(wanted)
         for folder in (root / place for place in places):
@@ -93,13 +84,13 @@ class PublishedOptions(DataOptions):
 class OwnOptions(DataOptions):
     """Options of a user's own data."""
 
-    def files(self) -> list[Path]:
-        """Return the files that are read."""
-        raise NotImplementedError
-
     def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
         """Return a recording as training has it: the whole of it, unless options cut it."""
         return signal
+
+    def needs_gradient(self) -> bool:
+        """Whether no closed form reads such data: samples with times, or a label for each step."""
+        return False
 
     def place(self) -> Path:
         """Return the folder or file of the data, the first option."""
@@ -117,17 +108,11 @@ class OwnOptions(DataOptions):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Values of `ModelConfig` and `TrainConfig` that differ from the defaults.
+    """Values that differ from the defaults."""
 
-    Attributes:
-        model: fields of `ModelConfig`.
-        train: fields of `TrainConfig`.
-        note: how the recipe differs from the paper's.
-    """
-
-    model: dict[str, Any] = field(default_factory=dict)
-    train: dict[str, Any] = field(default_factory=dict)
-    note: str = ""
+    model: dict[str, Any] = field(default_factory=dict)  # fields of `ModelConfig`
+    train: dict[str, Any] = field(default_factory=dict)  # fields of `TrainConfig`
+    note: str = ""  # how the recipe differs from the paper's
 
     def change(self, note: str = "", model: Mapping[str, Any] | None = None, **train: Any) -> Recipe:
         """Return a copy with other values and another note.
@@ -140,27 +125,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task:
-    """What `wavessm train NAME` trains on.
-
-    Attributes:
-        name: its name on the command line.
-        options: the options of its data, with their defaults.
-        recipes: name → recipe; "best" is the default.
-        path_option: the data option that names the folder or file; None where data are generated.
-        head: head of models that do not forecast.
-        fixed: data options that the name decides, so that they are no options on the command line.
-        help: one line for `wavessm train --help`; "" takes that of the list in `datasets`.
-        closed_form: the method "auto" of `wavessm train`, "features" or "linear"; "" is gradient training.
-    """
+    """What `wavessm train NAME` trains on."""
 
     name: str
-    options: Any  # a DataOptions
-    recipes: dict[str, Recipe]
-    path_option: str | None = None
-    head: str = "pool"
-    fixed: tuple[str, ...] = ()
-    help: str = ""
-    closed_form: str = ""
+    options: Any  # a `DataOptions` with the defaults
+    recipes: dict[str, Recipe]  # by name; "best" is the default
+    path_option: str | None = None  # the option that names the folder or file; None where data are generated
+    head: str = "pool"  # of models that do not forecast
+    fixed: tuple[str, ...] = ()  # options that the name decides, so that they are none on the command line
+    help: str = ""  # one line for `wavessm train --help`; "" takes that of the list in `datasets`
+    closed_form: str = ""  # method "auto" of `wavessm train`, "features" or "linear"; "" is gradient training
 
     def __post_init__(self) -> None:
         if not self.help and self.name in TASKS:
@@ -195,11 +169,7 @@ def tasks() -> dict[str, str]:
 
 
 def get_task(name: str) -> Task:
-    """Return a task; only its module is imported.
-
-    Raises:
-        UnknownNameError: with the closest known name.
-    """
+    """Return a task; only its module is imported. An unknown name is refused with the closest match."""
     modules = [_module(TASKS[name][0])] if name in TASKS else _added()
     for module in modules:
         for task in module.TASKS:

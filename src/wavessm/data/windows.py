@@ -38,11 +38,6 @@ class Series:
         """Seconds between rows (the median, where they differ)."""
         return None if self.seconds is None or len(self.seconds) < 2 else float(np.median(np.diff(self.seconds)))
 
-    def only(self, columns: list[str]) -> Series:
-        """Return the same rows with these columns."""
-        chosen = [self.columns.index(name) for name in columns]
-        return dataclasses.replace(self, values=self.values[:, chosen], columns=tuple(columns))
-
 
 def read_series(path: Path, columns: list[str] | None, date_column: str | None) -> Series:
     """Read rows of a CSV file; columns=None takes all but the date. Dates must rise from row to row."""
@@ -62,15 +57,12 @@ def warn_of_gaps(series: Series) -> None:
 
 
 def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """Return calendar marks (rows, k) and the table sizes of those that are embedded.
+    """Return calendar marks (rows, k) of seconds (rows,) since 1970, and the table sizes of those that are embedded.
 
-    Args:
-        seconds: (rows,) since 1970, by the clock of the place.
-        calendar: "table": month, day, weekday, hour and, with `minutes`, quarter of the hour, long; "numbers": minute
-            where wanted, hour, weekday, day, day of year, each in [-0.5, 0.5]; "waves": sines and cosines of the day
-            (four harmonics) and the week (three), 14 in all; "waves-year": with the first of the year, and that times
-            the first two of the day, 24 in all: a mean for every hour and season is then linear in them.
-        minutes: whether rows are closer than an hour.
+    "table": month, day, weekday, hour and, with `minutes`, quarter of the hour, long; "numbers": minute where wanted,
+    hour, weekday, day, day of year, each in [-0.5, 0.5]; "waves": sines and cosines of the day (four harmonics) and the
+    week (three), 14 in all; "waves-year": with the first of the year, and that times the first two of the day, 24 in
+    all: a mean for every hour and season is then linear in them.
     """
     import torch
 
@@ -106,30 +98,22 @@ def split_rows(rows: int) -> Parts:
 
 
 def window_sets(
-    name: str,
-    series: Series,
-    parts: Parts,
-    context: int,
-    horizon: int,
-    calendar: str = "table",
-    future_calendar: bool = False,
+    name: str, series: Series, parts: Parts, context: int, horizon: int, calendar: str, future_calendar: bool
 ) -> DataSet:
     """Cut windows of stride 1 in each part; validation and test reach `context` rows back for their first context.
 
-    Args:
-        name: of the set.
-        series: rows in time; columns are scaled by mean and population standard deviation of the training rows.
-        parts: rows of train, val and test.
-        context: rows that a model sees.
-        horizon: rows to forecast.
-        calendar: kind of the marks, see `make_marks`.
-        future_calendar: whether a model is given the marks of the horizon too.
+    Columns are scaled by mean and population standard deviation of the training rows. With `future_calendar` a model is
+    given the marks (see `make_marks`) of the horizon too.
     """
     import torch
 
     from wavessm.data.source import Windows
 
-    mean, std = _scale(series, parts["train"])
+    train = series.values[slice(*parts["train"])]
+    mean, std = train.mean(axis=0), train.std(axis=0)
+    for k in np.flatnonzero(std <= 1e-12 * np.abs(mean)):
+        raise DataError(f"{series.source}: column {series.columns[k]!r} is constant ({train[0, k]:g}) over the "
+                        f"{len(train)} training rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
     scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
     marks: torch.Tensor | None = None
     sizes: tuple[int, ...] = ()
@@ -151,15 +135,4 @@ def window_sets(
         mark_width=0 if marks is None or calendar == "table" else marks.shape[1], step=series.step,
         offset=series.offset,
     )  # fmt: skip
-    train, val, test = sources
-    return DataSet(name, train, val, test, info)
-
-
-def _scale(series: Series, rows: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (columns,) of the rows; constant columns are refused."""
-    train = series.values[slice(*rows)]
-    mean, std = train.mean(axis=0), train.std(axis=0)
-    for k in np.flatnonzero(std <= 1e-12 * np.abs(mean)):
-        raise DataError(f"{series.source}: column {series.columns[k]!r} is constant ({train[0, k]:g}) over the "
-                        f"{len(train)} training rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
-    return mean, std
+    return DataSet(name, sources[0], sources[1], sources[2], info)

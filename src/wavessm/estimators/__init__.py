@@ -15,10 +15,18 @@ try:
 except ImportError as reason:
     raise MissingExtraError("the estimators need scikit-learn: pip install 'wavessm[estimators]'.") from reason
 
-from wavessm.estimators.backtest import Backtest, Interval
+from wavessm.estimators.backtest import Backtest
 from wavessm.estimators.classifier import WaveSSMClassifier
 from wavessm.estimators.features import StateFeatures
 from wavessm.estimators.forecaster import WaveSSMForecaster
 from wavessm.estimators.regressor import WaveSSMRegressor
+from wavessm.estimators.sound import LogEnergies
 
-__all__ = ["Backtest", "Interval", "StateFeatures", "WaveSSMClassifier", "WaveSSMForecaster", "WaveSSMRegressor"]
+__all__ = [
+    "Backtest",
+    "LogEnergies",
+    "StateFeatures",
+    "WaveSSMClassifier",
+    "WaveSSMForecaster",
+    "WaveSSMRegressor",
+]

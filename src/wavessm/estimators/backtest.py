@@ -1,4 +1,4 @@
-"""Forecasts from many origins, beyond the fitted horizon too; quantiles from their errors; how they compare."""
+"""Forecasts of a line and of a state space on what it leaves; quantiles from their errors; how they compare."""
 
 from __future__ import annotations
 
@@ -9,21 +9,71 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from wavessm.data.source import Batch, Windows
 from wavessm.errors import DataError, NotFiniteError
 from wavessm.estimators.series import TimeSeries, pd
+from wavessm.estimators.windows import parts_of
 from wavessm.features.line import Line
 from wavessm.nn.model import SequenceModel
 
-MOST_ORIGINS = 500
-"""Forecasts of a series that calibrate quantiles or validate an epoch."""
+MOST_ORIGINS = 500  # forecasts of a series that calibrate quantiles or validate an epoch
+MOST_NUMBERS = 50_000_000  # targets that are held in memory; windows are thinned out beyond that
 
 
-class Interval(NamedTuple):
-    """Bounds of a forecast, in the form of the forecast itself."""
+class Residuals(Windows):
+    """Windows whose contexts have their last value taken off, and whose targets are what a line leaves of the truth."""
 
-    lower: Any
-    upper: Any
+    targets: Tensor  # (windows, horizon, columns)
+    stride: int  # rows between windows
+
+    @classmethod
+    def of(
+        cls, line: Line, series: Sequence[TimeSeries], context: int, begin: Any, end: np.ndarray, most: int
+    ) -> Residuals:
+        """Up to `most` windows whose horizons lie in [begin, end) of their series and have no gap."""
+        horizon, values = line.horizon, [one.scaled() for one in series]
+        origins = [part.origins(horizon) for part in parts_of(series, values, np.maximum(context, begin), end)]
+        most = min(most, MOST_NUMBERS // (horizon * values[0].shape[1]))
+        stride = max(1, -(-sum(map(len, origins)) // most))
+        origins = [one[::stride] for one in origins]
+        rest = [
+            v[o[:, None] + np.arange(horizon)] - line.forecast(v, o, one.marks)
+            for v, o, one in zip(values, origins, series, strict=True)
+        ]
+        offsets = np.cumsum([0, *map(len, values)])
+        starts = np.concatenate([o - context + offset for o, offset in zip(origins, offsets, strict=False)])
+        each = [one.marks for one in series if one.marks is not None]
+        marks = torch.from_numpy(np.concatenate(each)).float() if each else None
+        table = torch.from_numpy(np.concatenate(values)).float()
+        source = cls(table, marks, context, horizon, tuple(range(table.shape[1])), torch.from_numpy(starts), True)
+        source.targets = torch.from_numpy(np.concatenate(rest)).float()
+        source.stride = stride
+        return source
+
+    def take(self, index: Tensor) -> Batch:
+        batch = super().take(index)
+        return batch._replace(x=batch.x - batch.x[:, -1:], y=self.targets[index.to(self.device)])
+
+
+def improves(gain: np.ndarray, block: int, draws: int = 2000) -> bool:
+    """Whether a mean gain over consecutive windows is beyond their noise.
+
+    Neighbouring windows share most of their values, so circular blocks of `block` windows are drawn: the mean must be
+    positive in 97.5 % of the draws. Fewer than four blocks prove nothing.
+
+    >>> random = np.random.default_rng(0)
+    >>> improves(random.standard_normal(400), 20), improves(0.5 + random.standard_normal(400), 20)
+    (False, True)
+    """
+    n = len(gain)
+    if n < 4 * block:
+        return False
+    sums = np.cumsum(np.concatenate([[0.0], gain, gain[:block]]))
+    means = (sums[block : block + n] - sums[:n]) / block  # of the block that starts at each window
+    starts = np.random.default_rng(0).integers(0, n, (draws, -(-n // block)))
+    return bool(np.quantile(means[starts].mean(axis=1), 0.025) > 0)
 
 
 class Forecast(NamedTuple):
@@ -72,28 +122,17 @@ class Forecast(NamedTuple):
 class Backtest:
     """Forecasts from many origins beside the truth. Means are over origins, steps and columns, in the data's units."""
 
-    mae: float
-    """Mean absolute error."""
-    rmse: float
-    """Root of the mean squared error."""
-    mase: float
-    """`mae` over that of repeating the last season (the last value without one), on the same origins."""
-    r2: float
-    """Coefficient of determination."""
-    coverage: float
-    """Part of the truth inside the intervals; NaN without them."""
-    mae_by_step: np.ndarray
-    """Mean absolute error of each step ahead (h,)."""
-    forecasts: np.ndarray
-    """Forecasts (origins, h, columns)."""
-    truth: np.ndarray
-    """What they forecast (origins, h, columns)."""
-    origins: np.ndarray
-    """Number of the series and rows before the forecast (origins, 2)."""
-    quantiles: dict[float, np.ndarray]
-    """Quantiles of the truth (origins, h, columns) by their level; empty without them."""
-    series: dict[int, tuple[Any, TimeSeries]]
-    """Key of each series (its number without keys), and the series, by its number."""
+    mae: float  #: Mean absolute error.
+    rmse: float  #: Root of the mean squared error.
+    mase: float  #: `mae` over that of repeating the last season (the last value without one), on the same origins.
+    r2: float  #: Coefficient of determination.
+    coverage: float  #: Part of the truth between the lowest and the highest quantile; NaN without them.
+    mae_by_step: np.ndarray  #: Mean absolute error of each step ahead (h,).
+    forecasts: np.ndarray  #: Forecasts (origins, h, columns).
+    truth: np.ndarray  #: What they forecast (origins, h, columns).
+    origins: np.ndarray  #: Number of the series and rows before the forecast (origins, 2).
+    quantiles: dict[float, np.ndarray]  #: Quantiles of the truth (origins, h, columns) by their level, if any.
+    series: dict[int, tuple[Any, TimeSeries]]  #: Key (its number without keys) and series, by its number.
 
     @property
     def frame(self) -> Any:
@@ -102,7 +141,7 @@ class Backtest:
         parts = []
         for number, origin, truth, ahead, at in zip(*self.origins.T, self.truth, self.forecasts, range(n), strict=True):
             key, one = self.series[number]
-            index = np.arange(len(one.values)) if one.index is None else one.index
+            index = one.index
             names = one.columns if one.kind == "frame" else range(columns)
             for column, name in enumerate(names):
                 row: dict[Any, Any] = {"unique_id": key, "cutoff": index[origin - 1], "step": np.arange(1, h + 1)}
@@ -141,45 +180,31 @@ def compare(
     each: list[tuple[int, TimeSeries, np.ndarray, np.ndarray]],  # number, series, (n,) origins, (n, h, columns)
     keys: Sequence[Any],
     season: int,
-    offsets: dict[float, np.ndarray],  # level -> (h, columns) in deviations
-    levels: Sequence[float],
-    bounds: Sequence[float],  # levels of an interval whose coverage is counted, or none
+    offsets: dict[float, np.ndarray],  # level, rising -> (h, columns) in deviations
 ) -> Backtest:
     """Compare forecasts from the origins of each series with the truth."""
     parts = []
-    found: dict[float, list[np.ndarray]] = {one: [] for one in offsets}
     for number, one, origins, ahead in each:
         steps = np.arange(ahead.shape[1])
         truth, naive = one.values[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
-        parts.append((ahead, truth, naive, np.stack([np.full_like(origins, number), origins], axis=1)))
-        for name, offset in offsets.items():
-            found[name].append(ahead + offset * one.scale.deviation)
-    ahead, truth, naive, where = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    quantiles = {name: np.concatenate(values) for name, values in found.items()}
-    error, tiny, coverage = ahead - truth, 1e-12, math.nan
-    if bounds:
-        lower, upper = (quantiles[one] for one in bounds)
-        coverage = float(((lower <= truth) & (truth <= upper)).mean())
-    mae = float(np.abs(error).mean())
-    spread = float(np.square(truth - truth.mean(axis=(0, 1))).sum())
+        levels = [ahead + offset * one.scale.deviation for offset in offsets.values()]
+        parts.append((np.stack([np.full_like(origins, number), origins], axis=1), ahead, truth, naive, *levels))
+    where, ahead, truth, naive, *levels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    error, tiny = ahead - truth, 1e-12
+    mae, spread = float(np.abs(error).mean()), float(np.square(truth - truth.mean(axis=(0, 1))).sum())
     return Backtest(
         mae=mae,
         rmse=float(np.sqrt(np.square(error).mean())),
         mase=mae / max(float(np.abs(naive - truth).mean()), tiny),
         r2=1 - float(np.square(error).sum()) / max(spread, tiny),
-        coverage=coverage,
+        coverage=float(((levels[0] <= truth) & (truth <= levels[-1])).mean()) if levels else math.nan,
         mae_by_step=np.abs(error).mean(axis=(0, 2)),
         forecasts=ahead,
         truth=truth,
         origins=where,
-        quantiles={one: quantiles[one] for one in levels},
+        quantiles=dict(zip(offsets, levels, strict=True)),
         series={number: (keys[number], one) for number, one, _, _ in each},
     )
-
-
-def tails(level: float) -> tuple[float, float]:
-    """The quantiles that bound an interval."""
-    return (1 - level) / 2, (1 + level) / 2
 
 
 def conformal(errors: np.ndarray, level: float) -> np.ndarray:

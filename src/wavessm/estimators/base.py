@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from wavessm.data.source import Batch, Source
 from wavessm.data.tables import LARGEST
-from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive
+from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive, unknown_name
 from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
@@ -28,11 +28,10 @@ from wavessm.training import Plan, TrainConfig, pick_device
 from wavessm.training.loop import Objective, Trainer
 from wavessm.training.progress import Progress
 
-STEPS = 1500
-"""Optimiser steps a fit aims at."""
+STEPS = 1500  # optimiser steps a fit aims at
 
 PREDICT_BATCH = 256
-_MODEL_OPTIONS = ("family", "d_model", "n_layers", "d_state", "dt_min", "dt_max", "dropout")
+MODEL_OPTIONS = ("family", "d_model", "n_layers", "d_state", "dt_min", "dt_max", "dropout")
 _global_generator = threading.Lock()
 
 
@@ -67,7 +66,7 @@ class WaveSSMEstimator(BaseEstimator):
 
     def _fit_model(
         self, source: Source, held: Source | None, loss: Callable[[Tensor, Tensor], Tensor], config: ModelConfig,
-        training: TrainConfig, steps_per_epoch: int | None = None, **choices: Any,
+        training: TrainConfig, steps_per_epoch: int | None = None,
     ) -> None:  # fmt: skip
         """Train a new model, or continue the last one, by loss(output, target); `held` is the source of validation."""
         device = pick_device(training)
@@ -77,7 +76,7 @@ class WaveSSMEstimator(BaseEstimator):
             plan = Plan(steps, steps * int(training.epochs), steps)
         if not self._continues:
             self.model_ = self._new_model(config, training.seed)
-        self.choices_ = {name: getattr(config, name) for name in _MODEL_OPTIONS} | choices
+        self.choices_ = {name: getattr(config, name) for name in MODEL_OPTIONS}
         self.choices_ |= {"max_epochs": int(training.epochs), "batch_size": training.batch_size}
         self.choices_["early_stopping"] = held is not None
         if self.verbose:
@@ -86,7 +85,7 @@ class WaveSSMEstimator(BaseEstimator):
         model, source = self.model_.to(device), source.to(device)
         validate = None if held is None else _validation(model, held.to(device), loss)
         objective = Objective(source, lambda network, batch: loss(apply_model(network, batch), batch.y), validate)
-        with _own_dropout(model, training.seed), _one_thread(device):
+        with _apart(model, training.seed):
             progress = Progress(type(self).__name__, show=bool(self.verbose))
             self.history_ = Trainer(model, objective, training, plan).fit(progress)
         if held is None:
@@ -95,12 +94,13 @@ class WaveSSMEstimator(BaseEstimator):
         self.n_iter_ = len(self.history_.rows)
 
     def _new_model(self, config: ModelConfig, seed: int) -> SequenceModel:
-        return build_model(config, seed)
+        with borrowed_generator(seed):
+            return SequenceModel(config)
 
     def _model_config(self, sizes: dict[str, Any], **decided: Any) -> ModelConfig:
         """The model: options as given, the rest as `sizes` says or, for a warm start, as the last fit chose."""
         before = self.model_.config if self._continues else None
-        options = {name: getattr(self, name) for name in _MODEL_OPTIONS}
+        options = {name: getattr(self, name) for name in MODEL_OPTIONS}
         for name, value in sizes.items():
             if options.get(name) is None:
                 options[name] = value if before is None else getattr(before, name)
@@ -142,11 +142,12 @@ def model_sizes(cases: int, length: int, lookback: int) -> dict[str, Any]:
     }
 
 
-def build_model(config: ModelConfig, seed: int) -> SequenceModel:
-    """A model whose initial weights follow from the seed; one thread at a time borrows torch's global generator."""
+@contextlib.contextmanager
+def borrowed_generator(seed: int) -> Iterator[None]:
+    """Seed torch's global generator inside the block, for one thread at a time; afterwards it is as before."""
     with _global_generator, torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
-        return SequenceModel(config)
+        yield
 
 
 def apply_model(model: nn.Module, batch: Batch) -> Tensor:
@@ -168,35 +169,29 @@ def _validation(model: nn.Module, held: Source, loss: Callable) -> Callable[[], 
 
 
 @contextlib.contextmanager
-def _own_dropout(model: nn.Module, seed: int) -> Iterator[None]:
-    """Dropout masks from a generator of their own, so that fits in threads do not disturb each other."""
+def _apart(model: nn.Module, seed: int) -> Iterator[None]:
+    """Dropout masks from a generator of their own, so that fits in threads do not disturb each other; one CPU thread:
+    the operations are too small to share, and beside other processes threads wait for each other.
+    """
+    device, threads = next(model.parameters()).device, torch.get_num_threads()
     layers = [module for module in model.modules() if isinstance(module, TiedDropout)]
-    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     for layer in layers:
         layer.generator = generator
+    torch.set_num_threads(1 if device.type == "cpu" else threads)
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         for layer in layers:
             layer.generator = None
-
-
-@contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """One CPU thread: the operations are too small to share, and beside other processes threads wait for each other."""
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @torch.no_grad()
 def _refresh_batch_norm(model: nn.Module, batches: list[Batch]) -> None:
     """Recompute statistics of batch norms as the plain mean over batches: after a short training theirs lag behind."""
     norms = [module for module in model.modules() if isinstance(module, SequenceNorm) and module.kind == "batch"]
+    norms = [norm for norm in norms if next(norm.parameters()).requires_grad]  # not those of frozen blocks
     inner = [cast(nn.BatchNorm1d, norm.train().norm) for norm in norms]
     momentum = [norm.momentum for norm in inner]
     for number, batch in enumerate(batches if norms else (), start=1):
@@ -241,6 +236,13 @@ def check_unchanged(what: str, now: Any, before: Any) -> None:
         raise OptionError(
             f"warm_start: {what} is {now!r}, but the fitted model has {before!r}; use warm_start=False to start anew."
         )
+
+
+def check_names(kind: str, given: Iterable, known: Iterable[str]) -> None:
+    """Refuse a name that is not known."""
+    for value in given:
+        if value not in known:
+            raise unknown_name(kind, value, known)
 
 
 def check_number(value: Any, name: str, below: float = math.inf) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,33 +12,19 @@ from sklearn.base import ClassifierMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.data.cases import split_groups
-from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError, check_positive
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes
-from wavessm.estimators.features import (
-    FeatureMethods,
-    StateFeatures,
-    case_weights,
-    choose_method,
-    read_cases,
-    uses_features,
-)  # fmt: skip
-from wavessm.estimators.signals import Signals, TrainedModel, read_targets
-
-
-class FittedClassifier(Protocol):
-    """What a method of fitting leaves behind."""
-
-    def decision_function(self, signals: Signals) -> np.ndarray:
-        """Scores (cases, classes or labels) float64, as logits."""
+from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_positive
+from wavessm.estimators.base import check_number, check_unchanged
+from wavessm.estimators.features import SignalEstimator, case_weights, uses_features
+from wavessm.estimators.signals import read_labels, read_signals
+from wavessm.training.metrics import class_weights, weigh_cases
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
+class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
     """A classifier of signals (cases, channels, time): state features in closed form, or a model trained by gradient.
 
     Options of gradient training that are None follow from the data, see `choices_`.
@@ -51,7 +37,8 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
             than 7,200 cases were not compared.
         features: Method "features": a `StateFeatures` with other sizes or pools; None: its defaults. A model that is to
             stream needs StateFeatures(stretches=False).
-        missing: Method "features": what NaN means, "gap", "hold" or "error", as in `StateFeatures`.
+        missing: What NaN means, "gap", "hold" or "error", as in `StateFeatures`, by gradient as in `ModelConfig`; one
+            trained with "hold" on signals without NaN holds the last value too, but is not told where.
         family: Frame of the state: a name of `ws.families()`, or legs, legt, fout, s4d-legs, s4d-lin, s4d-inv.
         d_model: Width of the model.
         n_layers: Depth of the model.
@@ -70,13 +57,21 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         random_state: Seed of weights, order and dropout; a fit with a seed is reproducible, in threads too.
         verbose: 1 prints the choices and the progress.
         bidirectional: Also read backwards: better for complete recordings; False gives a model that can stream.
-        class_weight: None, "balanced" or {class: weight}.
+        class_weight: None, "balanced" or {class: weight}; of several labels, the weight of their ones.
         early_stopping: End training when the loss of held-out cases (`validation_fraction`) no longer falls. By default
             all cases are trained on, for the whole schedule.
+        pretrained: Fine-tune this model by gradient: a model folder, a run folder, a name of `ws.pretrained()`, or a
+            repository "owner/name" of a hub. It decides the architecture; see `ws.adapt`.
+        sampling_rate: With `pretrained`: of X, in hertz; None: that of the model.
+        channel_names: With `pretrained`: of X, to find the channels that the model knows; those of tables by default.
+        train_blocks: With `pretrained`: train the last blocks and the head only; 0 the head alone, None everything.
+        layer_decay: With `pretrained`: factor on the learning rate of each block, counted from the head.
 
     Attributes:
         method_: What was used, "features" or "gradient". Gradient training leaves `model_`, `mean_`, `scale_`,
             `choices_`, `history_` and `n_iter_`.
+        fitted_: The model, of method "features" a `wavessm.features.FeatureModel` (after `partial_fit` made when it is
+            first needed).
         classes_: Labels in the order of the columns of `predict_proba`.
         multilabel_: Whether y was a table of zeros and ones (cases, labels).
         model_: The trained `SequenceModel`, which reads (batch, length, channels).
@@ -98,17 +93,11 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
     (['high', 'low'], (40, 2), True)
     """
 
-    method: str = "auto"
-    features: StateFeatures | None = None
-    missing: str = "hold"
-    bidirectional: bool = True
     class_weight: dict | str | None = None
     early_stopping: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.allow_nan = self.missing != "error" and uses_features(self)
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = False
         return tags
@@ -128,21 +117,27 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         Returns:
             The estimator itself.
         """
-        reset = not self._continues
-        self.method_ = choose_method(self)
-        signals = read_cases(self, X, lengths, reset)
-        targets = read_targets(self, y, len(signals.values), reset)
+        signals = self._start(X, lengths, reset=not self._continues)
+        targets = self._read_labels(y, len(signals.values))
         weights, groups = case_weights(sample_weight, len(targets)), self._read_groups(groups, len(targets))
         if self.method_ == "features":
-            self._measure(signals)
-            self.length_ = signals.typical_length()
-            kind = "multilabel" if self.multilabel_ else "multiclass"
-            self.fitted_: FittedClassifier = self._fit_head(
-                signals, targets, kind, self._case_weights(targets, weights)
-            )
-            return self
-        self.fitted_ = self._fit_gradient(signals.without_gaps(), targets, weights, groups)
-        return self
+            return self._fit_features(signals, targets, self._kind, self._case_weights(targets, weights))
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        kept, held = self._split(targets, random, groups)
+        on = self._class_weights(targets[kept])
+
+        def loss(logits: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            each = torch.ones(logits.shape[1], device=y.device) if on is None else on.to(y)
+            y = y.to(logits.dtype)
+            if self.multilabel_:
+                losses = F.binary_cross_entropy_with_logits(logits, y, pos_weight=each, reduction="none").mean(1)
+                return (w * losses).sum() / w.sum().clamp_min(1e-6)
+            losses = -(y * each * F.log_softmax(logits, dim=1)).sum(1)
+            return (w * losses).sum() / (w * (y @ each)).sum().clamp_min(1e-6)
+
+        labels = targets if self.multilabel_ else F.one_hot(targets, len(self.classes_))
+        return self._fit_gradient(signals, labels, weights, loss, seed, kept, held)
 
     @available_if(uses_features)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> WaveSSMClassifier:
@@ -160,35 +155,34 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         Returns:
             The estimator itself.
         """
-        first = getattr(getattr(self, "fitted_", None), "sums", None) is None
-        signals = read_cases(self, X, None, reset=first)
-        labels = np.asarray(y)
-        if first:
-            if classes is None and labels.ndim == 1:
-                raise OptionError("the first call of partial_fit needs classes: all labels that will come.")
-            self.multilabel_ = labels.ndim == 2
-            self.classes_ = np.arange(labels.shape[1]) if self.multilabel_ else np.unique(classes)
-            self.method_, self.length_ = "features", signals.typical_length()
-        if not self.multilabel_ and (unknown := np.setdiff1d(labels, self.classes_)).size:
-            raise DataError(f"y has the label {unknown[0]!r}, which is not among classes.")
-        if len(labels) != len(signals.values):
-            raise DataError(f"X has {len(signals.values)} cases and y {len(labels)}.")
-        numbers = labels.astype(np.float32) if self.multilabel_ else np.searchsorted(self.classes_, labels)
-        targets = torch.from_numpy(numbers)
+        first = not hasattr(self, "sums_")
+        if first and classes is None and np.ndim(y) == 1:
+            raise OptionError("the first call of partial_fit needs classes: all labels that will come.")
+        self.method_ = "features"
+        signals = read_signals(self, X, reset=first)
+        targets = self._read_labels(y, len(signals.values), classes if first else self.classes_)
         weights = self._case_weights(targets, case_weights(sample_weight, len(targets)))
-        self._add_cases(
-            signals, targets, "multilabel" if self.multilabel_ else "multiclass", len(self.classes_), weights
-        )
-        return self
+        if weights is not None and weights.dim() > 1:
+            raise OptionError("class_weight with several labels needs all cases at once; use fit, or sample_weight.")
+        return self._add_cases(signals, targets, self._kind, len(self.classes_), weights)
+
+    @property
+    def _kind(self) -> str:
+        return "multilabel" if self.multilabel_ else "multiclass"
+
+    def _read_labels(self, y: Any, cases: int, known: Any = None) -> Tensor:
+        """Labels as numbers; a warm start needs those of the last fit."""
+        targets, classes, multilabel = read_labels(y, cases, known)
+        if self._continues:
+            check_unchanged("the list of classes", classes.tolist(), self.classes_.tolist())
+            check_unchanged("multilabel", multilabel, self.multilabel_)
+        self.classes_: np.ndarray = classes
+        self.multilabel_: bool = multilabel
+        return targets
 
     def _case_weights(self, targets: Tensor, weights: Tensor | None) -> Tensor | None:
-        """Sample weights times the weights of the classes."""
-        by_class = self._weights(targets)
-        if by_class is None:
-            return weights
-        if self.multilabel_:
-            raise OptionError("class_weight with several labels needs method='gradient'; or give sample_weight.")
-        return by_class[targets] if weights is None else by_class[targets] * weights
+        """Sample weights times the weights of the classes (cases,), of labels (cases, labels)."""
+        return weigh_cases(self._kind, targets, self._class_weights(targets), weights)
 
     def _read_groups(self, groups: Any, cases: int) -> np.ndarray | None:
         """Groups (cases,), refused where no validation part is set aside: they would have no effect."""
@@ -197,45 +191,9 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         if self.method_ == "features" or not self.early_stopping:
             raise OptionError("groups are for early_stopping=True of gradient training; else leave them out, and use "
                               "GroupKFold of scikit-learn around the estimator.")  # fmt: skip
-        found = np.asarray(groups)
-        if found.shape != (cases,):
-            raise ShapeError(f"groups has shape {found.shape}, expected ({cases},), one per case of X.")
-        return found
-
-    def _fit_gradient(
-        self, signals: Signals, targets: Tensor, case_weight: Tensor | None, groups: np.ndarray | None
-    ) -> TrainedModel:
-        """Train a model; `model_`, `mean_`, `scale_`, `choices_` and `history_` tell about it."""
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
-        kept, held = self._split(targets, random, groups)
-        self.length_ = signals.typical_length()
-        config = self._model_config(
-            model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=len(self.classes_),
-            bidirectional=self.bidirectional, norm="batch", head="pool",
-        )  # fmt: skip
-        weight = self._weights(targets[kept])
-        before = self.fitted_ if self._continues else None
-        scale = before.scale if isinstance(before, TrainedModel) else self._measure(signals.take(kept))
-        self.mean_, self.scale_ = scale.mean, scale.deviation
-
-        labels = targets if self.multilabel_ else F.one_hot(targets, len(self.classes_))
-        ones = torch.ones(len(targets)) if case_weight is None else case_weight
-        targets = torch.cat([labels, ones[:, None]], dim=1)  # each with its weight
-
-        def loss(logits: Tensor, y: Tensor) -> Tensor:
-            on = torch.ones(logits.shape[1], device=y.device) if weight is None else weight.to(y)
-            y, w = y[:, :-1].to(logits.dtype), y[:, -1]
-            if self.multilabel_:
-                each = F.binary_cross_entropy_with_logits(logits, y, pos_weight=on, reduction="none").mean(1)
-                return (w * each).sum() / w.sum().clamp_min(1e-6)
-            each = -(y * on * F.log_softmax(logits, dim=1)).sum(1)
-            return (w * each).sum() / (w * (y @ on)).sum().clamp_min(1e-6)
-
-        source = signals.take(kept).source(scale, targets[kept])
-        validation = None if held is None else signals.take(held).source(scale, targets[held])
-        self._fit_model(source, validation, loss, config, self._train_config(len(kept), seed))
-        return TrainedModel(self.model_, scale)
+        if (shape := np.shape(groups)) != (cases,):
+            raise ShapeError(f"groups has shape {shape}, expected ({cases},), one per case of X.")
+        return np.asarray(groups)
 
     def _split(
         self, targets: Tensor, random: np.random.RandomState, groups: np.ndarray | None
@@ -257,15 +215,7 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
         kept, held = train_test_split(np.arange(cases), test_size=count, random_state=random, stratify=stratify)
         return torch.from_numpy(kept), torch.from_numpy(held)
 
-    def _measure(self, signals: Signals) -> Scale:
-        """The scale of each channel over all samples, without padding; constant channels are told."""
-        scale = Scale.of(signals.samples().numpy())
-        for at in np.flatnonzero(scale.constant):
-            name = at if self.channel_names_ is None else repr(self.channel_names_[at])
-            warnings.warn(f"channel {name} is constant ({scale.mean[at]:g}) in all training cases.", stacklevel=4)
-        return scale
-
-    def _weights(self, targets: Tensor) -> Tensor | None:
+    def _class_weights(self, targets: Tensor) -> Tensor | None:
         """A weight for each class, or for the ones of each label."""
         given = self.class_weight
         if given is None:
@@ -277,28 +227,11 @@ class WaveSSMClassifier(ClassifierMixin, FeatureMethods, WaveSSMEstimator):
             return torch.tensor([check_positive(given.get(name, 1), f"class_weight of {name!r}") for name in names])
         if given != "balanced":
             raise OptionError(f"class_weight is {given!r}, expected None, 'balanced' or {{class: weight}}.")
-        if self.multilabel_:
-            ones = targets.sum(0)
-            return (len(targets) - ones).clamp(min=1) / ones.clamp(min=1)
-        counts = torch.bincount(targets, minlength=len(self.classes_))
-        balanced = len(targets) / ((counts > 0).sum() * counts.clamp(min=1))
-        return torch.where(counts > 0, balanced, 1.0).float()
-
-    def _read(self, X: Any) -> Signals:
-        signals = read_cases(self, X, None, reset=False)
-        return signals if self.method_ == "features" else signals.without_gaps()
+        return class_weights(self._kind, targets, len(self.classes_))
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits of cases.
-
-        Args:
-            X: As in `fit`, of any length.
-
-        Returns:
-            (cases, classes or labels), or (cases,) of two classes, above zero where `classes_[1]` is predicted.
-        """
-        check_is_fitted(self, "fitted_")
-        logits = self.fitted_.decision_function(self._read(X))
+        """Logits (cases, classes or labels) of X as in `fit`; of two classes (cases,), above zero for `classes_[1]`."""
+        logits = self._outputs(X)
         if (lost := np.flatnonzero(~np.isfinite(logits).all(axis=1))).size:
             raise NotFiniteError(f"case {lost[0]} of X is too far from the cases of fit; give it in their units.")
         return logits[:, 1] - logits[:, 0] if not self.multilabel_ and logits.shape[1] == 2 else logits

@@ -1,9 +1,11 @@
-"""`StateFeatures`: signals to a table of numbers for any model of scikit-learn; and what estimators share of it."""
+"""`StateFeatures`: signals to a table of numbers for any model of scikit-learn; what estimators of signals share."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +15,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
-from wavessm.errors import DataError, OptionError, ShapeError, WaveSSMError, check_int, unknown_name
+from wavessm.errors import DataError, OptionError, WaveSSMError, check_int
+from wavessm.estimators.base import Scale, check_names, model_sizes, predict_all
+from wavessm.estimators.finetune import FineTuning
 from wavessm.estimators.signals import Signals, read_signals
 from wavessm.features import POOLS, FeatureConfig, FeatureModel, FeatureSums, SignalFeatures
+from wavessm.features.model import case_ends
 from wavessm.frames import families as known_families
 from wavessm.training import TrainConfig, pick_device
 
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 METHODS = ("auto", "features", "gradient")
 MISSING = ("gap", "hold", "error")
-SHORTEST = 5
-"""Samples of the smallest window."""
 SHARED = ("method", "features", "missing", "class_weight", "device", "random_state", "verbose")
 """Options that both methods have; all others belong to gradient training."""
 
 
-class StateFeatures(TransformerMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     """State features of signals: fixed wavelet state spaces with random readouts, pooled over time.
 
     Args:
@@ -60,35 +65,8 @@ class StateFeatures(TransformerMixin, BaseEstimator):
     20
     """
 
-    def __init__(
-        self,
-        n_features: int | None = None,
-        families: tuple[str, ...] = FeatureConfig.families,
-        d_state: int = FeatureConfig.d_state,
-        n_scales: int = FeatureConfig.n_scales,
-        readouts: int = FeatureConfig.readouts,
-        pools: tuple[str, ...] = FeatureConfig.pools,
-        stretches: bool = True,
-        values: bool = True,
-        difference: bool = True,
-        n_mixtures: int | None = None,
-        missing: str = FeatureConfig.missing,
-        device: str = "auto",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features = n_features
-        self.families = families
-        self.d_state = d_state
-        self.n_scales = n_scales
-        self.readouts = readouts
-        self.pools = pools
-        self.stretches = stretches
-        self.values = values
-        self.difference = difference
-        self.n_mixtures = n_mixtures
-        self.missing = missing
-        self.device = device
-        self.random_state = random_state
+    device: str = "auto"
+    random_state: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -109,144 +87,181 @@ class StateFeatures(TransformerMixin, BaseEstimator):
             The transformer itself.
         """
         config = self.config()
-        signals = read_cases(self, X, lengths, reset=True)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        device = pick_device(TrainConfig(device=self.device))
-        self.features_ = SignalFeatures(signals.values.float(), signals.lengths, config, seed, device)
+        signals = read_signals(self, X, True, lengths)
+        self.features_ = SignalFeatures(signals.values.float(), signals.lengths, config, *seed_and_device(self))
         return self
 
     def config(self) -> FeatureConfig:
         """The options as the record that the bank is drawn from, checked."""
+        values = {field.name: getattr(self, field.name) for field in fields(FeatureConfig)}
         for name in ("n_features", "d_state", "n_scales", "readouts"):
-            if getattr(self, name) is not None or name != "n_features":
-                check_int(getattr(self, name), name, minimum=2)
-        checks = (("family", self.families, known_families()), ("pool", self.pools, POOLS))
-        for name, given, known in (*checks, ("missing", (self.missing,), MISSING)):
-            for value in (given,) if isinstance(given, str) else given:
-                if value not in known:
-                    raise unknown_name(name, value, known)
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(FeatureConfig)}
-        for name in ("families", "pools"):
+            if values[name] is not None or name != "n_features":
+                check_int(values[name], name, minimum=2)
+        for name, kind, known in (("families", "family", known_families()), ("pools", "pool", POOLS)):
             values[name] = (values[name],) if isinstance(values[name], str) else tuple(values[name])
+            check_names(kind, values[name], known)
+        check_names("missing", (self.missing,), MISSING)
         return FeatureConfig(**values)
 
     def transform(self, X: Any, lengths: Any = None) -> np.ndarray:
         """Features (cases, features) float32 of X and lengths as in `fit`."""
         check_is_fitted(self, "features_")
-        signals = read_cases(self, X, lengths, reset=False)
+        signals = read_signals(self, X, False, lengths)
         return self.features_(signals.values.float(), signals.lengths).cpu().numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Where each number comes from: family, window, channel, readout, pool and stretch."""
         check_is_fitted(self, "features_")
-        return np.array(self.features_.bank.names(self.channel_names_), dtype=object)
+        return np.array(self.features_.bank.names(self.channel_names_ or ()), dtype=object)
 
 
-def read_cases(estimator: Any, X: Any, lengths: Any, reset: bool) -> Signals:
-    """Signals for state features: with the lengths given, NaN where the option `missing` allows it.
-
-    A case shorter than the smallest window is refused in fit; predictions are made for it.
-    """
-    signals = read_signals(estimator, X, reset, gaps=estimator.missing != "error")
-    if lengths is not None:
-        given = torch.as_tensor(np.asarray(lengths)).long()
-        longest = signals.values.shape[1]
-        if given.shape != (len(signals.values),) or int(given.min()) < 1 or int(given.max()) > longest:
-            raise ShapeError(f"lengths are {lengths!r}, expected ({len(signals.values)},) numbers from 1 to {longest}.")
-        signals = Signals(signals.values, given)
-    method = getattr(estimator, "method_", "features")
-    if (
-        reset
-        and method == "features"
-        and signals.lengths is not None
-        and int(signals.lengths.min()) < SHORTEST <= int(signals.lengths.max())
-    ):
-        case = int(signals.lengths.argmin())
-        raise ShapeError(
-            f"case {case} of X has {int(signals.lengths[case])} samples, fewer than the smallest window of {SHORTEST}; "
-            "drop it."
-        )
-    return signals
+def seed_and_device(estimator: Any) -> tuple[int, torch.device]:
+    """A seed drawn from the estimator's random_state, and where it computes."""
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    return seed, pick_device(TrainConfig(device=estimator.device))
 
 
-@dataclasses.dataclass
-class FittedFeatures:
-    """State features with a head in closed form, as an estimator keeps them; sums are solved when first needed."""
-
-    model: FeatureModel | None
-    sums: FeatureSums | None = None
-
-    def solved(self) -> FeatureModel:
-        """The fitted model."""
-        if self.model is None and self.sums is not None:
-            self.model = self.sums.solve()
-        assert self.model is not None
-        return self.model
-
-    def decision_function(self, signals: Signals) -> np.ndarray:
-        """Logits (cases, classes or labels), or numbers (cases, targets), float64."""
-        return self.solved().logits(signals.values.float(), signals.lengths).double().cpu().numpy()
+def choose_method(estimator: Any) -> str:
+    """The method of an estimator: "auto" is gradient training where one of its options was given, else features."""
+    check_names("method", (estimator.method,), METHODS)
+    check_names("missing", (estimator.missing,), MISSING)
+    own = [field for field in fields(estimator) if field.name not in SHARED]
+    given = [field.name for field in own if getattr(estimator, field.name) != field.default]
+    if estimator.method == "features" and given:
+        raise OptionError(f"{given[0]} is an option of gradient training; use method='gradient', or leave it out.")
+    return ("gradient" if given else "features") if estimator.method == "auto" else estimator.method
 
 
-class FeatureMethods:
-    """What classifier and regressor share of the method "features"."""
+def uses_features(estimator: Any) -> bool:
+    """Whether the method of an estimator is "features", as `partial_fit` needs."""
+    try:
+        return choose_method(estimator) == "features"
+    except WaveSSMError:
+        return False
 
-    features: StateFeatures | None
-    missing: str
-    device: str
-    random_state: Any
-    fitted_: Any
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SignalEstimator(FineTuning):
+    """What classifier and regressor share: signals to outputs, by state features in closed form or by gradient."""
+
+    method: str = "auto"
+    features: StateFeatures | None = None
+    missing: str = "hold"
+    bidirectional: bool = True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = self.missing != "error"
+        return tags
+
+    def _start(self, X: Any, lengths: Any, reset: bool) -> Signals:
+        """The signals of a fit, whose method and typical length are known afterwards."""
+        self.method_ = choose_method(self)
+        signals = read_signals(self, X, reset, lengths)
+        self.length_ = signals.typical_length()
+        return signals
+
+    def _measure(self, signals: Signals) -> Scale:
+        """The scale of each channel over all observed samples, without padding; constant channels are told."""
+        case_ends(signals.values, signals.lengths)  # refuses a case without an observed sample
+        samples, names = signals.samples().numpy(), self.channel_names_ or range(self.n_channels_)
+        for at in np.flatnonzero(np.isnan(samples).all(axis=0)):
+            raise DataError(f"channel {names[at]!r} is NaN in all training cases; leave it out.")
+        scale = Scale.of(samples)
+        for at in np.flatnonzero(scale.constant):
+            warnings.warn(
+                f"channel {names[at]!r} is constant ({scale.mean[at]:g}) in all training cases.", stacklevel=4
+            )
+        return scale
 
     def _feature_config(self) -> FeatureConfig:
         if self.features is not None and not isinstance(self.features, StateFeatures):
             raise OptionError(f"features is {self.features!r}, expected a StateFeatures or None.")
         config = (self.features or StateFeatures()).config()
-        return dataclasses.replace(config, missing=self.missing) if self.missing != "error" else config
+        return replace(config, missing=self.missing) if self.missing != "error" else config
 
-    def _fit_head(self, signals: Signals, targets: Tensor, kind: str, weights: Tensor | None) -> FittedFeatures:
+    def _fit_features(self, signals: Signals, targets: Tensor, kind: str, weights: Tensor | None) -> Any:
         """State features with a ridge, in closed form."""
-        for name in ("model_", "history_", "choices_", "n_iter_"):  # of an earlier fit by gradient
+        for name in ("model_", "history_", "choices_", "n_iter_", "sums_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        x, device = signals.values.float(), pick_device(TrainConfig(device=self.device))
-        config = self._feature_config()
-        return FittedFeatures(FeatureModel.fit(x, targets, kind, signals.lengths, weights, config, seed, device))
+        self._measure(signals)
+        x, config = signals.values.float(), self._feature_config()
+        self.fitted_: Any = FeatureModel.fit(x, targets, kind, signals.lengths, weights, config, *seed_and_device(self))
+        return self
 
-    def _add_cases(self, signals: Signals, targets: Tensor, kind: str, outputs: int, weights: Tensor | None) -> None:
+    def _fit_gradient(
+        self, signals: Signals, targets: Tensor, weights: Tensor | None, loss: Loss, seed: int,
+        kept: Tensor | None = None, held: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        """Train a model by loss(output, targets, weights) on the cases `kept`; those `held` stop it early."""
+        self.__dict__.pop("sums_", None)
+        kept = torch.arange(len(targets)) if kept is None else kept
+        config = self._model_config(
+            model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=targets.shape[1],
+            bidirectional=self.bidirectional, norm="batch", head="pool", missing=self._reads_missing(signals),
+        )  # fmt: skip
+        if not self._continues:
+            self._scale = self._measure(signals.take(kept))
+        self.mean_, self.scale_ = self._scale.mean, self._scale.deviation
+        ones = torch.ones(len(targets)) if weights is None else weights
+        targets = torch.cat([targets, ones[:, None]], dim=1)  # each with its weight
+        fill = config.missing == "error"
+        source = signals.take(kept).source(self._scale, targets[kept], fill)
+        validation = None if held is None else signals.take(held).source(self._scale, targets[held], fill)
+        training = self._train_config(len(kept), seed)
+        self._fit_model(source, validation, lambda output, y: loss(output, y[:, :-1], y[:, -1]), config, training)
+        self.fitted_ = self.model_
+        return self
+
+    def _reads_missing(self, signals: Signals) -> str:
+        """`missing` of the model; one that was fitted without NaN and holds values needs no columns for it."""
+        if self._continues:
+            return self.model_.config.missing
+        return self.missing if self.missing == "gap" or bool(signals.values.isnan().any()) else "error"
+
+    def _add_cases(self, signals: Signals, targets: Tensor, kind: str, outputs: int, weights: Tensor | None) -> Any:
         """Add cases to the sums of `partial_fit`; the first ones draw the bank."""
-        sums = getattr(getattr(self, "fitted_", None), "sums", None)
         x = signals.values.float()
-        if sums is None:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            device = pick_device(TrainConfig(device=self.device))
-            sums = FeatureSums(SignalFeatures(x, signals.lengths, self._feature_config(), seed, device), kind, outputs)
-        sums.add(x, targets, signals.lengths, weights)
-        self.fitted_ = FittedFeatures(None, sums)
+        if not hasattr(self, "sums_"):
+            bank = SignalFeatures(x, signals.lengths, self._feature_config(), *seed_and_device(self))
+            self.sums_, self.method_, self.length_ = (
+                FeatureSums(bank, kind, outputs),
+                "features",
+                signals.typical_length(),
+            )
+        self.sums_.add(x, targets, signals.lengths, weights)
+        self.fitted_ = None
+        return self
 
-    def _sums(self) -> FeatureSums:
-        sums = getattr(getattr(self, "fitted_", None), "sums", None)
-        if sums is None:
+    def _check_sums(self) -> None:
+        if not hasattr(self, "sums_"):
             raise OptionError(f"{type(self).__name__} has no sums yet; call partial_fit first.")
-        return sums
 
     def empty_copy(self) -> Any:
         """A copy that has seen no case, for `partial_fit` on another machine; `merge` adds what it learns."""
-        sums = self._sums()
-        held, self.fitted_ = self.fitted_, None
-        try:
-            made = copy.deepcopy(self)
-        finally:
-            self.fitted_ = held
-        made.fitted_ = FittedFeatures(None, sums.empty())
+        self._check_sums()
+        made = copy.copy(self)
+        made.sums_, made.fitted_ = self.sums_.empty(), None
         return made
 
     def merge(self, other: Any) -> Any:
         """Add the cases that a copy of this estimator has seen; returns the estimator itself."""
-        try:
-            self.fitted_ = FittedFeatures(None, self._sums() + other._sums())
-        except ValueError as reason:
-            raise DataError(f"merge: {reason}") from reason
+        self._check_sums()
+        other._check_sums()
+        self.sums_, self.fitted_ = self.sums_ + other.sums_, None
         return self
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Logits or standardised numbers (cases, outputs) float64 of X as in `fit`."""
+        check_is_fitted(self, "fitted_")
+        signals = read_signals(self, X, reset=False)
+        if self.method_ == "features":
+            self.fitted_ = self.sums_.solve() if self.fitted_ is None else self.fitted_
+            return self.fitted_(signals.values.float(), signals.lengths).double().cpu().numpy()
+        case_ends(signals.values, signals.lengths)
+        source = signals.source(self._scale, torch.zeros(len(signals.values)), self.model_.config.missing == "error")
+        return predict_all(self.model_, source.to(next(self.model_.parameters()).device)).double().cpu().numpy()
 
 
 def case_weights(sample_weight: Any, cases: int) -> Tensor | None:
@@ -254,26 +269,5 @@ def case_weights(sample_weight: Any, cases: int) -> Tensor | None:
     if sample_weight is None:
         return None
     rows = np.empty((cases, 1))
-    return torch.from_numpy(
-        _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-    ).float()
-
-
-def choose_method(estimator: Any) -> str:
-    """The method of an estimator: "auto" is gradient training where one of its options was given, else features."""
-    for name, known in (("method", METHODS), ("missing", MISSING)):
-        if getattr(estimator, name) not in known:
-            raise unknown_name(name, getattr(estimator, name), known)
-    fields = [field for field in dataclasses.fields(estimator) if field.name not in SHARED]
-    given = [field.name for field in fields if getattr(estimator, field.name) != field.default]
-    if estimator.method == "features" and given:
-        raise OptionError(f"{given[0]} is an option of gradient training; use method='gradient', or leave it out.")
-    return ("gradient" if given else "features") if estimator.method == "auto" else estimator.method
-
-
-def uses_features(estimator: Any) -> bool:
-    """Whether the method of an estimator is "features", as `partial_fit` and missing samples need."""
-    try:
-        return choose_method(estimator) == "features"
-    except WaveSSMError:
-        return False
+    found = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    return torch.from_numpy(found).float()

@@ -12,46 +12,26 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch.nn import functional as F
 
-from wavessm.errors import DataError, OptionError, check_int, unknown_name
+from wavessm.errors import DataError, OptionError, check_int
 from wavessm.estimators.backtest import (
     MOST_ORIGINS,
     Backtest,
     Forecast,
-    Interval,
+    Residuals,
     calibration_errors,
     compare,
     conformal,
-    tails,
+    improves,
 )
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_number, model_sizes, predict_all
-from wavessm.estimators.residuals import Residuals, improves
-from wavessm.estimators.series import (
-    Form,
-    Repair,
-    TimeSeries,
-    check_alike,
-    column_names,
-    cycles_of,
-    read_series,
-    season_of,
-    split_long,
-)
-from wavessm.estimators.windows import (
-    Marks,
-    Split,
-    cuts_of,
-    first_origin,
-    fit_marks,
-    parts_of,
-    read_covariates,
-    split_series,
-)
-from wavessm.features.line import Line, LineStream, Moments, context_for, default_members, fit_line, refit
+from wavessm.estimators.base import Scale, WaveSSMEstimator, check_names, check_number, model_sizes, predict_all
+from wavessm.estimators.series import Form, TimeSeries, check_alike, column_names, read_series, split_long, step_seconds
+from wavessm.estimators.windows import Marks, Split, fit_series, read_covariates, refit_series, split_series
+from wavessm.features.line import Line, Part, context_for, season_steps
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 
 STEPS_PER_EPOCH = 50
-METHODS = ("auto", "linear", "gradient")
+METHODS, DUPLICATES, MISSING = ("auto", "linear", "gradient"), ("error", "mean", "last"), ("error", "hold", "gap")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -68,7 +48,8 @@ class WaveSSMForecaster(WaveSSMEstimator):
         method: "linear" is the line alone. "gradient" trains a state space on what the line leaves, starting at the
             line exactly, and keeps it only if it is better on rows that neither training nor early stopping saw, by
             more than their noise. "auto" is "linear".
-        quantiles: Levels that `predict` returns instead of the forecast, such as (0.1, 0.5, 0.9).
+        quantiles: Levels that `predict` returns instead of the forecast, such as (0.1, 0.5, 0.9): split conformal, from
+            the errors at the end of the series of fit. May be changed after fit (`set_params`).
         memory: Let the line look further back than the context by running means of the season.
         season: Steps in a season; None takes that of the dates, 1 without dates.
         calendar: Read the place in the day, week and year from a DatetimeIndex, those seen at least twice.
@@ -97,9 +78,8 @@ class WaveSSMForecaster(WaveSSMEstimator):
     >>> model = WaveSSMForecaster(horizon=12).fit(series)
     >>> model.predict().shape, model.predict(30).shape, model.method_
     ((12,), (30,), 'linear')
-    >>> lower, upper = model.predict_interval(level=0.8)
-    >>> bool((lower <= upper).all())
-    True
+    >>> model.set_params(quantiles=(0.1, 0.9)).predict().shape
+    (12, 2)
     """
 
     horizon: int = field(default=1, kw_only=False)
@@ -141,19 +121,16 @@ class WaveSSMForecaster(WaveSSMEstimator):
             raise
 
     def _fit(self, series: Any, covariates: Any) -> WaveSSMForecaster:
-        horizon, repair = self._check_options()
+        horizon = self._check_options()
         if covariates is None:
             series, covariates = split_long(series)
-        parts, form = read_series(series, "series", None, repair)
+        parts, form = read_series(series, "series", self)
         check_alike(parts, self.series_[0] if self._continues else parts[0])
         split = split_series(parts, horizon, self.validation_fraction, self.split)
-        season = season_of(parts[0].index) if self.season is None else check_int(self.season, "season", minimum=1)
+        season = season_steps(step_seconds(parts[0].index)) if self.season is None else self.season
         lengths = [len(one.values) for one in parts]
-        tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, None, None, repair)
-        cycles = [cycles_of(one.index, int(end)) for one, end in zip(parts, split.train_end, strict=True)]
-        shared = tuple(name for name in cycles[0] if self.calendar and all(name in some for some in cycles))
-        scale = Scale.of(np.concatenate([table.values for table in tables])) if tables else None
-        marks = Marks(shared, getattr(parts[0].index, "tz", None), scale)
+        tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, self)
+        marks = Marks.fit(parts, split.train_end if self.calendar else [], tables)
         known: list[Any] = [table.values for table in tables] or [None] * len(parts)
         for at, (one, end, table) in enumerate(zip(parts, split.train_end, known, strict=True)):
             parts[at] = replace(one, scale=Scale.of(one.values[:end]), marks=marks.of(one.index, table))
@@ -168,71 +145,42 @@ class WaveSSMForecaster(WaveSSMEstimator):
         self._errors: np.ndarray | None = None
         return self
 
-    def _check_options(self) -> tuple[int, Repair]:
-        """The horizon and what to repair; one line for what is wrong."""
+    def _check_options(self) -> int:
+        """The horizon; one line for what is wrong."""
         self._train_config(1, 0)  # wrong ones are refused even where nothing is trained
-        if self.method not in METHODS:
-            raise unknown_name("method", self.method, METHODS)
+        for name, known in (("method", METHODS), ("duplicates", DUPLICATES), ("missing", MISSING)):
+            check_names(name, (getattr(self, name),), known)
         for name in ("calendar", "memory", "refit"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is {getattr(self, name)!r}, expected True or False.")
-        if self.context is not None:
-            check_int(self.context, "context", minimum=1)
+        for name in ("context", "season"):
+            if getattr(self, name) is not None:
+                check_int(getattr(self, name), name, minimum=1)
         for level in () if self.quantiles is None else np.atleast_1d(self.quantiles).tolist():
             if not check_number(level, "quantiles", 1) > 0:
                 raise OptionError(f"quantiles has {level!r}, expected numbers between 0 and 1.")
-        return check_int(self.horizon, "horizon", minimum=1), Repair(self.duplicates, self.missing).check()
+        return check_int(self.horizon, "horizon", minimum=1)
 
     def _fit_line(self, parts: list[TimeSeries], split: Split) -> None:
         """The line of the training rows, and the one that forecasts."""
-        horizon, season, scaled = int(self.horizon), self.season_, [one.scaled() for one in parts]
-        members = default_members(self.context_, season, self.memory)
-        how, B = self._choose_marks(parts, scaled, split)
-        values = [one if B is None else one - each.marks @ B for one, each in zip(scaled, parts, strict=True)]
-        cuts, whole = cuts_of(parts, values, split, self.context_, horizon)
-        line = replace(fit_line(cuts, whole, members, season, horizon), B=B)
-        self.method_, self.held_ = "linear", Forecast(line)
-        self.choices_ = {"context": self.context_, "season": season, "marks": how}
+        line, how = fit_series(parts, split, self.context_, self.season_, int(self.horizon), self.memory)
+        self.choices_ = {"context": self.context_, "season": self.season_, "marks": how}
         self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
         self.line_ = self._refit(line, parts, [len(one.values) for one in parts]) if self.refit else line
-        self.forecast_ = Forecast(self.line_)
-
-    def _choose_marks(self, parts: list[TimeSeries], scaled: list[np.ndarray], split: Split) -> tuple[str, Any]:
-        """Whether calendar and covariates are taken off first, by levels or differences: the least error of a plain
-        ridge over the cuts.
-        """
-        marks = [one.marks for one in parts if one.marks is not None]
-        if not marks:
-            return "none", None
-        horizon, small = int(self.horizon), default_members(min(self.context_, 4 * self.season_ + 24), 1)[:1]
-        found: list[tuple[float, str, Any]] = []
-        for how, lag in (("none", None), ("levels", 0), ("differences", 1)):
-            B = None if lag is None else fit_marks(scaled, marks, split.train_end, lag)
-            values = [one if B is None else one - m @ B for one, m in zip(scaled, marks, strict=True)]
-            cuts, _ = cuts_of(parts, values, split, small[0].context, horizon)
-            errors = []
-            for fitted, held in cuts[-1:]:
-                line = fit_line([(fitted, held)], fitted, small, 1, horizon)
-                errors.append(float(Moments.of(held, line.features, horizon).error(line.W).mean()))
-            found.append((float(np.mean(errors)) if errors else float(how != "levels"), how, B))
-        return min(found, key=lambda one: one[0])[1:]
+        self.method_, self.held_, self.forecast_ = "linear", Forecast(line), Forecast(self.line_)
 
     def _refit(self, line: Line, parts: list[TimeSeries], ends: Any) -> Line:
-        """The chosen line, fitted on all rows up to `ends`."""
-        values = [one.scaled() if line.B is None else one.scaled() - one.marks @ line.B for one in parts]
-        first = [first_origin(self.context_, int(end)) for end in ends]
-        return refit(line, parts_of(parts, values, first, ends), self.season_)
+        return refit_series(line, parts, self.context_, self.season_, ends)
 
     def _fit_residuals(self, parts: list[TimeSeries], split: Split) -> None:
         """Train a state space on what the line leaves; keep it if it is better on unseen rows, beyond noise."""
         if not split.stops:
             raise DataError("method='gradient' needs rows to choose by: at least four horizons in validation_fraction.")
         line, middle = self.held_.line, (split.train_end + split.stop_end) // 2
-        spans = ((0 * middle, split.train_end), (split.train_end, middle), (middle, split.stop_end))
-        most = (len(parts[0].values) * len(parts), MOST_ORIGINS, MOST_ORIGINS)
-        source, stop, check = (
-            Residuals.of(line, parts, self.context_, *span, n) for span, n in zip(spans, most, strict=True)
-        )
+        rows = len(parts[0].values) * len(parts)
+        source = Residuals.of(line, parts, self.context_, 0, split.train_end, rows)
+        stop = Residuals.of(line, parts, self.context_, split.train_end, middle, MOST_ORIGINS)
+        check = Residuals.of(line, parts, self.context_, middle, split.stop_end, MOST_ORIGINS)
         if not (len(source) and len(stop) and len(check)):
             raise DataError(f"method='gradient': a part has no window of {self.context_} + {self.horizon} steps.")
         decided: dict[str, Any] = {"d_input": self.n_columns_, "d_output": self.n_columns_, "head": "forecast"}
@@ -244,8 +192,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
         config, training = self._model_config(sizes, **decided), self._train_config(len(source), seed, STEPS_PER_EPOCH)
         chosen = self.choices_
         self._fit_model(source, stop, F.mse_loss, config, training, STEPS_PER_EPOCH)
-        model = self.model_
-        rest = check.targets
+        model, rest = self.model_, check.targets
         found = predict_all(model, check.to(next(model.parameters()).device)).cpu()
         gain = (rest.square() - (rest - found).square()).mean((1, 2)).numpy()
         self.choices_ |= chosen | {"gain": float(gain.mean() / rest.square().mean())}
@@ -279,46 +226,19 @@ class WaveSSMForecaster(WaveSSMEstimator):
         """
         h = self._check_steps(h)
         inputs, form = self._inputs(series, covariates, h)
+        ahead = [self.forecast_(one, np.array([len(one.values)]), h)[0] for one in inputs]  # (h, columns) each
         if self.quantiles is None:
-            return form.wrap([one.wrap(self._ahead(one, h)) for one in inputs])
-        levels = sorted(np.atleast_1d(self.quantiles).tolist())
-        offsets = np.stack(list(self._offsets(h, levels).values()), axis=-1)  # (h, columns, levels)
-        results = []
-        for one in inputs:
-            values = self._ahead(one, h)[..., None] + offsets * one.scale.deviation[:, None]
-            results.append(one.wrap(values, levels))
-        return form.wrap(results)
-
-    def predict_interval(
-        self, h: int | None = None, level: float = 0.9, series: Any = None, covariates: Any = None
-    ) -> Interval:
-        """Bounds that hold each step with probability `level`: split conformal, from the end of the series of fit.
-
-        The promise is exact when forecasts made later err as those of the calibrating rows do, each step by itself.
-
-        Args:
-            h: Steps; None takes the horizon.
-            level: Probability, between 0 and 1.
-            series: As in `predict`.
-            covariates: As in `predict`.
-
-        Returns:
-            Lower and upper bounds, each in the form of `predict` without quantiles.
-        """
-        h = self._check_steps(h)
-        inputs, form = self._inputs(series, covariates, h)
-        sides = []
-        for offset in self._offsets(h, tails(check_number(level, "level", 1))).values():
-            each = [one.wrap(self._ahead(one, h) + offset * one.scale.deviation) for one in inputs]
-            sides.append(form.wrap(each))
-        return Interval(*sides)
+            return form.wrap([one.wrap(values) for one, values in zip(inputs, ahead, strict=True)])
+        offsets = self._offsets(h)
+        added = np.stack(list(offsets.values()), axis=-1)  # (h, columns, levels)
+        each = zip(inputs, ahead, strict=True)
+        return form.wrap([one.wrap(x[..., None] + added * one.scale.deviation[:, None], [*offsets]) for one, x in each])
 
     def backtest(
         self,
         series: Any = None,
         h: int | None = None,
         stride: int = 1,
-        level: float | None = None,
         covariates: Any = None,
         refit: bool = False,
     ) -> Backtest:
@@ -328,7 +248,6 @@ class WaveSSMForecaster(WaveSSMEstimator):
             series: As in `predict`; None takes the calibrating end of the series of fit, which fitting never saw.
             h: Steps of each forecast; None takes the horizon.
             stride: Rows between origins.
-            level: Also count how much of the truth lies inside intervals of this level; give a new series for that.
             covariates: Where fit had them and a series is given: rows of all its steps (time, k).
             refit: Fit the line anew before each forecast, on all rows before its origin; a line only.
         """
@@ -337,15 +256,11 @@ class WaveSSMForecaster(WaveSSMEstimator):
         inputs, form = (self.series_, self.form_) if own else self._inputs(series, covariates, 0)
         if refit and self.method_ != "linear":
             raise OptionError("refit: a trained state space is not fitted again; use method='linear'.")
-        bounds = () if level is None else tails(check_number(level, "level", 1))
-        levels = [] if self.quantiles is None else np.atleast_1d(self.quantiles).tolist()
-        offsets = self._offsets(h, [*levels, *bounds])
-        parts = []
+        offsets, parts = self._offsets(h), []
         for at, one in enumerate(inputs):
             begin = max(int(self.split_.stop_end[at]) if own else self.context_, self.season_, 1)
-            origins = np.arange(begin, len(one.values) - h + 1, stride)
-            if one.gaps is not None:
-                origins = origins[[not one.gaps[o : o + h].any() for o in origins]]
+            origins = Part(one.values, one.gaps, begin, len(one.values)).origins(h)
+            origins = origins[(origins - begin) % stride == 0]
             if not len(origins):
                 continue
             forecast = self.held_ if own else self.forecast_
@@ -357,7 +272,7 @@ class WaveSSMForecaster(WaveSSMEstimator):
                 parts.append((at, one, origins, forecast(one, origins, h)))
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets, levels, bounds)
+        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets)
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series, as in `backtest`."""
@@ -374,9 +289,6 @@ class WaveSSMForecaster(WaveSSMEstimator):
         check_is_fitted(self, "line_")
         return int(self.horizon) if h is None else check_int(h, "h", minimum=1)
 
-    def _ahead(self, one: TimeSeries, h: int) -> np.ndarray:  # (h, columns)
-        return self.forecast_(one, np.array([len(one.values)]), h)[0]
-
     def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[TimeSeries], Form]:
         """Series with the scales and marks to forecast h steps beyond their end, and the form they came in."""
         own = series is None
@@ -389,21 +301,17 @@ class WaveSSMForecaster(WaveSSMEstimator):
         known: list[Any] = [None] * len(parts)
         if self.marks_.scale is not None:
             width, names = len(self.marks_.scale.mean), self.covariate_names_
-            tables = read_covariates(covariates, parts, form, rows, width, names, Repair(self.duplicates, self.missing))
+            tables = read_covariates(covariates, parts, form, rows, self, width, names)
             known = [table.values for table in tables]
         for at, (one, table) in enumerate(zip(parts, known, strict=True)):
-            if own:
-                ahead = self.marks_.of(one.future(h), table)
-                marks = None if one.marks is None or ahead is None else np.concatenate([one.marks, ahead])
-            else:
-                index = None if one.index is None else one.index.append(one.future(h))
-                marks = self.marks_.of(index, table)
-            parts[at] = replace(one, marks=marks)
+            index = one.future(h) if own else one.index.append(one.future(h))
+            marks = self.marks_.of(index, table)
+            parts[at] = replace(one, marks=np.concatenate([one.marks, marks]) if own and marks is not None else marks)
         return parts, form
 
     def _read(self, series: Any) -> tuple[list[TimeSeries], Form]:
         """Given series, scaled as the series of fit with their key or place, others by themselves."""
-        parts, form = read_series(series, "series", self.column_names_, Repair(self.duplicates, self.missing))
+        parts, form = read_series(series, "series", self, self.column_names_)
         check_alike(parts, self.series_[0])
         keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
         if not form.keys and len(parts) == len(self.series_):
@@ -412,9 +320,9 @@ class WaveSSMForecaster(WaveSSMEstimator):
             parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
         return parts, form
 
-    def _offsets(self, h: int, levels: Sequence[float]) -> dict[float, np.ndarray]:
+    def _offsets(self, h: int) -> dict[float, np.ndarray]:
         """Quantiles of the errors over the calibrating end of each series, (h, columns) in deviations, by level."""
-        if not levels:
+        if self.quantiles is None:
             return {}
         if (self.split_.stop_end >= [len(one.values) for one in self.series_]).all():
             raise OptionError("quantiles need calibrating rows; use a validation_fraction above 0, or a shorter split.")
@@ -422,34 +330,40 @@ class WaveSSMForecaster(WaveSSMEstimator):
             each = zip(self.series_, self.split_.stop_end, strict=True)
             known = [(one, int(end)) for one, end in each if end < len(one.values)]
             self._errors = np.concatenate([calibration_errors(self.held_, one, end, h) for one, end in known])
+        levels = sorted(np.atleast_1d(self.quantiles).tolist())
         return {level: conformal(self._errors[:, :h], level) for level in levels}
 
 
 class ForecastStream:
-    """A fitted line that takes one sample after another; see `WaveSSMForecaster.stream`."""
+    """A fitted line that takes one sample after another in constant time; see `WaveSSMForecaster.stream`."""
 
     def __init__(self, model: WaveSSMForecaster) -> None:
-        (self._one,), self._model, self.horizon = model.series_, model, model.line_.horizon
-        self.time = len(self._one.values)
-        values = self._one.scaled()
-        self._known = self._extend() if model.line_.B is not None else np.zeros((0, 1))
-        self._line = LineStream(model.line_, values - self._known[: self.time] if len(self._known) else values)
+        (self._one,), self._line, self._marks = model.series_, model.line_, model.marks_
+        self.time, features = len(self._one.values), self._line.features
+        self._known = self._extend()
+        channels = features.channels(self._one.scaled() - self._known[: self.time])
+        self._parts = [one[-width:] for one, width in zip(channels, features.widths, strict=True)]
 
     def _extend(self) -> np.ndarray:
         """What the calendar adds to all rows so far and a thousand beyond the next horizon. (rows, columns)"""
-        ahead = self._one.future(self.time - len(self._one.values) + self.horizon + 1000)
-        marks = self._model.marks_.of(self._one.index.append(ahead), None)
-        assert marks is not None
-        return marks @ self._model.line_.B
+        rows = self.time + self._line.horizon + 1000
+        if self._line.B is None:
+            return np.zeros((rows, 1))
+        marks = self._marks.of(self._one.index.append(self._one.future(rows - len(self._one.values))), None)
+        return np.asarray(marks) @ self._line.B
 
     def step(self, sample: Any) -> np.ndarray:
         """Take the next sample, a number or (columns,), and forecast what follows it. (horizon, columns)"""
-        scale = self._one.scale
-        row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
-        self.time += 1
-        if not len(self._known):
-            return scale.undo(self._line.step(row))
-        if self.time + self.horizon > len(self._known):
+        scale, line = self._one.scale, self._line
+        if self.time + 1 + line.horizon > len(self._known):
             self._known = self._extend()
-        ahead = self._line.step(row - self._known[self.time - 1])
-        return scale.undo(ahead + self._known[self.time : self.time + self.horizon])
+        row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
+        row = row - self._known[self.time]
+        for k, memory in enumerate([None, *line.features.memories]):
+            part, new = self._parts[k], row
+            if memory is not None and self.time >= memory.period:
+                new = part[0] + (row - part[0]) * max(1 / (self.time // memory.period + 1), 1 / memory.span)
+            self._parts[k] = np.concatenate([part[1:], new[None]])
+        self.time += 1
+        ahead = line.apply(np.concatenate(self._parts) - row) + row
+        return scale.undo(ahead + self._known[self.time : self.time + line.horizon])

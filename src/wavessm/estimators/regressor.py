@@ -8,32 +8,24 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from wavessm.errors import OptionError, ShapeError
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_finite, model_sizes
-from wavessm.estimators.features import (
-    FeatureMethods,
-    StateFeatures,
-    case_weights,
-    choose_method,
-    read_cases,
-    uses_features,
-)
-from wavessm.estimators.signals import AXES, Signals, TrainedModel
+from wavessm.estimators.base import Scale, check_finite
+from wavessm.estimators.features import SignalEstimator, case_weights, seed_and_device, uses_features
+from wavessm.estimators.signals import AXES, read_signals
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
+class WaveSSMRegressor(RegressorMixin, SignalEstimator):
     """A regressor of signals (cases, channels, time): state features in closed form, or a model trained by gradient.
 
     Args:
         method: "features", "gradient" or "auto", as in `WaveSSMClassifier`, which documents the other options too.
         features: Method "features": a `StateFeatures` with other sizes or pools; None: its defaults.
-        missing: Method "features": what NaN means, "gap", "hold" or "error", as in `StateFeatures`.
+        missing: What NaN means, "gap", "hold" or "error", as in `WaveSSMClassifier`.
         bidirectional: Gradient training: also read backwards; False gives a model that can stream.
 
     Attributes:
@@ -48,15 +40,8 @@ class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
     True
     """
 
-    method: str = "auto"
-    features: StateFeatures | None = None
-    missing: str = "hold"
-    bidirectional: bool = True
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.allow_nan = self.missing != "error" and uses_features(self)
         tags.target_tags.multi_output = True
         return tags
 
@@ -72,17 +57,16 @@ class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
         Returns:
             The estimator itself.
         """
-        self.method_ = choose_method(self)
-        signals = read_cases(self, X, lengths, reset=not self._continues)
+        signals = self._start(X, lengths, reset=not self._continues)
         targets = self._read_targets(y, len(signals.values), reset=True)
         weights = case_weights(sample_weight, len(targets))
-        self.length_ = signals.typical_length()
         if self.method_ == "features":
-            self.fitted_ = self._fit_head(signals, targets, "regression", weights)
-            return self
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fitted_ = self._fit_gradient(signals.without_gaps(), targets, seed, weights)
-        return self
+            return self._fit_features(signals, targets, "regression", weights)
+
+        def loss(output: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            return (w[:, None] * (output - y).square()).sum() / (w.sum().clamp_min(1e-6) * y.shape[1])
+
+        return self._fit_gradient(signals, targets, weights, loss, seed_and_device(self)[0])
 
     @available_if(uses_features)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> WaveSSMRegressor:
@@ -96,13 +80,11 @@ class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
         Returns:
             The estimator itself.
         """
-        first = getattr(getattr(self, "fitted_", None), "sums", None) is None
-        signals = read_cases(self, X, None, reset=first)
+        first, self.method_ = not hasattr(self, "sums_"), "features"
+        signals = read_signals(self, X, reset=first)
         targets = self._read_targets(y, len(signals.values), reset=first)
-        if first:
-            self.method_, self.length_ = "features", signals.typical_length()
-        self._add_cases(signals, targets, "regression", targets.shape[1], case_weights(sample_weight, len(targets)))
-        return self
+        weights = case_weights(sample_weight, len(targets))
+        return self._add_cases(signals, targets, "regression", targets.shape[1], weights)
 
     def _read_targets(self, y: Any, cases: int, reset: bool) -> Tensor:
         """Standardised numbers (cases, targets); `reset` measures their scale."""
@@ -122,26 +104,7 @@ class WaveSSMRegressor(RegressorMixin, FeatureMethods, WaveSSMEstimator):
             self.target_scale_ = Scale.of(numbers.reshape(cases, -1))
         return torch.from_numpy(self.target_scale_.apply(numbers.reshape(cases, -1))).float()
 
-    def _fit_gradient(self, signals: Signals, targets: Tensor, seed: int, weights: Tensor | None) -> TrainedModel:
-        scale = Scale.of(signals.samples().numpy())
-        config = self._model_config(
-            model_sizes(len(targets), self.length_, self.length_), d_input=self.n_channels_,
-            d_output=targets.shape[1], bidirectional=self.bidirectional, norm="batch", head="pool",
-        )  # fmt: skip
-        ones = torch.ones(len(targets)) if weights is None else weights
-
-        def loss(output: Tensor, y: Tensor) -> Tensor:
-            y, w = y[:, :-1], y[:, -1:]
-            return (w * (output - y).square()).sum() / (w.sum().clamp_min(1e-6) * y.shape[1])
-
-        source = signals.source(scale, torch.cat([targets, ones[:, None]], dim=1))  # each with its weight
-        self._fit_model(source, None, loss, config, self._train_config(len(targets), seed))
-        return TrainedModel(self.model_, scale)
-
     def predict(self, X: Any) -> np.ndarray:
         """Numbers (cases,) or (cases, targets), as y was, of X as in `fit`."""
-        check_is_fitted(self, "fitted_")
-        signals = read_cases(self, X, None, reset=False)
-        signals = signals if self.method_ == "features" else signals.without_gaps()
-        numbers = self.target_scale_.undo(self.fitted_.decision_function(signals))
+        numbers = self.target_scale_.undo(self._outputs(X))
         return numbers[:, 0] if self._single else numbers

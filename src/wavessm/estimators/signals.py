@@ -14,14 +14,14 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import Arrays
-from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError, real_array
-from wavessm.estimators.base import Scale, check_finite, check_unchanged, column_order, predict_all
-from wavessm.nn.model import SequenceModel
+from wavessm.errors import DataError, OptionError, ShapeError, real_array
+from wavessm.estimators.base import Scale, check_finite, column_order
+from wavessm.nn.encoders import hold
 
-SWAPPED = 8
-"""Channels for each sample beyond which time was probably given before channels."""
+SWAPPED = 8  # channels for each sample beyond which time was probably given before channels
 AXES = "X is (cases, channels, time), (cases, time) or a list of arrays (channels, time)"
 
 
@@ -41,41 +41,23 @@ class Signals(NamedTuple):
         """Samples of a case, the median where they differ."""
         return int(self.values.shape[1] if self.lengths is None else self.lengths.double().median())
 
-    def without_gaps(self) -> Signals:
-        """The signals themselves; NaN, which gradient training does not read, is refused."""
-        if (lost := self.values.isnan().flatten(1).any(1)).any():
-            case = int(lost.nonzero()[0])
-            raise NotFiniteError(f"case {case} of X has NaN, which needs method='features'; or fill or drop it first.")
-        return self
-
     def take(self, index: Tensor) -> Signals:
         """Some of the cases."""
         return Signals(self.values[index], None if self.lengths is None else self.lengths[index])
 
-    def source(self, scale: Scale, targets: Tensor) -> Arrays:
-        """What a model trains on: standardised signals and their targets (cases, …)."""
-        return Arrays(torch.from_numpy(scale.apply(self.values.numpy())).float(), targets, self.lengths)
+    def source(self, scale: Scale, targets: Tensor, fill: bool = False) -> Arrays:
+        """What a model trains on: standardised signals and their targets (cases, …); `fill` holds values over NaN."""
+        x = torch.from_numpy(scale.apply(self.values.numpy())).float()
+        return Arrays(hold(x)[0] if fill else x, targets, self.lengths)
 
 
-class TrainedModel(NamedTuple):
-    """A model trained by gradient descent on standardised signals."""
-
-    model: SequenceModel
-    scale: Scale  # of each channel
-
-    def decision_function(self, signals: Signals) -> np.ndarray:
-        """Logits or standardised numbers (cases, outputs) float64."""
-        source = signals.source(self.scale, torch.zeros(len(signals.values)))
-        return predict_all(self.model, source.to(next(self.model.parameters()).device)).double().cpu().numpy()
-
-
-def read_signals(estimator: Any, X: Any, reset: bool, gaps: bool = False) -> Signals:
+def read_signals(estimator: Any, X: Any, reset: bool, lengths: Any = None) -> Signals:
     """X as the estimator was given it; `reset` sets what the estimator knows of its channels, else X must agree.
 
-    With `gaps`, NaN is a missing sample.
+    NaN is a missing sample where the estimator's option `missing` allows it; lengths: (cases,) of a padded array.
     """
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    names = None if reset else estimator.channel_names_
+    names, gaps = None if reset else estimator.channel_names_, getattr(estimator, "missing", "error") != "error"
     if _is_list(X):
         signals, names = _from_list(X, names, gaps)
         if reset:
@@ -83,7 +65,7 @@ def read_signals(estimator: Any, X: Any, reset: bool, gaps: bool = False) -> Sig
             vars(estimator).pop("feature_names_in_", None)
     else:
         signals = _from_array(estimator, X, reset, gaps)
-    _, length, channels = signals.values.shape
+    cases, length, channels = signals.values.shape
     if reset:
         if channels > SWAPPED * length:
             warnings.warn(
@@ -92,10 +74,14 @@ def read_signals(estimator: Any, X: Any, reset: bool, gaps: bool = False) -> Sig
             )
         estimator.n_channels_, estimator.channel_names_ = channels, names
     elif channels != estimator.n_channels_:
-        swapped = length == estimator.n_channels_
-        hint = "; swap the last two axes of yours" if swapped else ""
+        hint = "; swap the last two axes of yours" if length == estimator.n_channels_ else ""
         raise ShapeError(f"X has {channels} channels, expected the {estimator.n_channels_} of fit; {AXES}{hint}.")
-    return signals
+    if lengths is None:
+        return signals
+    given = torch.as_tensor(np.asarray(lengths)).long()
+    if given.shape != (cases,) or int(given.min()) < 1 or int(given.max()) > length:
+        raise ShapeError(f"lengths are {lengths!r}, expected ({cases},) numbers from 1 to {length}.")
+    return Signals(signals.values, given)
 
 
 def _is_list(X: Any) -> bool:
@@ -149,37 +135,34 @@ def _from_list(X: Any, names: list | None, gaps: bool) -> tuple[Signals, list | 
             raise ShapeError(f"{where} has {len(array)} channels, case 0 has {len(arrays[0])}; {AXES}.")
         arrays.append(array)
     lengths = torch.tensor([array.shape[1] for array in arrays])
-    values = torch.zeros(len(arrays), int(lengths.max()), len(arrays[0]), dtype=torch.float64)
-    for row, array in zip(values, arrays, strict=True):
-        row[: array.shape[1]] = torch.from_numpy(array.T.copy())
+    values = pad_sequence([torch.from_numpy(array.T.copy()).double() for array in arrays], batch_first=True)
     return Signals(values, None if int(lengths.min()) == int(lengths.max()) else lengths), names
 
 
-def read_targets(estimator: Any, y: Any, cases: int, reset: bool) -> Tensor:
-    """Labels as numbers of classes (cases,), or as zeros and ones (cases, labels).
+def read_labels(y: Any, cases: int, classes: Any = None) -> tuple[Tensor, np.ndarray, bool]:
+    """Labels as numbers of classes (cases,), or zeros and ones (cases, labels); the classes; whether it is the latter.
 
-    With `reset` the estimator learns `classes_` and `multilabel_`, else y must agree with them.
+    The classes are those of y, or those given.
     """
     y = _without_gaps(y)
+    if type_of_target(y) == "multiclass-multioutput":
+        raise OptionError(f"y has shape {np.shape(y)}; estimators take a label for each case, or columns of 0 and 1. A "
+                          "label for each step is a task of `wavessm train arrays`.")  # fmt: skip
     check_classification_targets(y)
     multilabel = type_of_target(y) == "multilabel-indicator"
-    if not multilabel:
-        y = column_or_1d(y, warn=True)
+    names, y = getattr(y, "columns", None), np.asarray(y) if multilabel else column_or_1d(y, warn=True)
     if len(y) != cases:
         raise ShapeError(f"X has {cases} cases and y {len(y)}: inconsistent numbers of samples; {AXES}.")
     if multilabel:
-        targets = torch.from_numpy(np.asarray(y).astype(np.float32))
-        classes = np.asarray(y.columns) if hasattr(y, "columns") else np.arange(targets.shape[1])
-    else:
-        classes, numbers = np.unique(y, return_inverse=True)
-        targets = torch.from_numpy(numbers.astype(np.int64))
-        if len(classes) < 2:
-            raise OptionError(f"y has one class, '{classes[0]}'; a classifier needs at least two.")
-    if not reset:
-        check_unchanged("the list of classes", classes.tolist(), estimator.classes_.tolist())
-        check_unchanged("multilabel", multilabel, estimator.multilabel_)
-    estimator.classes_, estimator.multilabel_ = classes, multilabel
-    return targets
+        classes = np.arange(y.shape[1]) if names is None else np.asarray(names)
+        return torch.from_numpy(y.astype(np.float32)), classes, True
+    found = np.unique(y)
+    if classes is None and len(found) < 2:
+        raise OptionError(f"y has one class, '{found[0]}'; a classifier needs at least two.")
+    classes = found if classes is None else np.unique(classes)
+    if (unknown := np.setdiff1d(found, classes)).size:
+        raise DataError(f"y has the label {unknown[0]!r}, which is not among classes.")
+    return torch.from_numpy(np.searchsorted(classes, y)), classes, False
 
 
 def _without_gaps(y: Any) -> Any:
@@ -189,9 +172,12 @@ def _without_gaps(y: Any) -> Any:
     if y is None:
         raise OptionError("fit requires y to be passed, but the target y is None.")
     y = y.toarray() if hasattr(y, "toarray") else y
-    for (case, *_), label in np.ndenumerate(np.asarray(y, dtype=object)):
-        if pd.isna(label) or (isinstance(label, float | np.floating) and np.isinf(label)):
-            raise DataError(f"y has {label} for case {case}, expected a label; drop the case or name it.")
+    labels = np.asarray(y, dtype=object)
+    endless = [isinstance(label, float | np.floating) and np.isinf(label) for label in labels.flat]
+    if (lost := np.argwhere(pd.isna(labels) | np.reshape(endless, labels.shape))).size:
+        raise DataError(
+            f"y has {labels[tuple(lost[0])]} for case {lost[0][0]}, expected a label; drop the case or name it."
+        )
     if (plain := getattr(getattr(y, "dtype", None), "numpy_dtype", None)) is not None:  # Int64, boolean of pandas
         return np.asarray(y, dtype=plain)
     return y

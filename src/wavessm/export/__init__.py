@@ -1,5 +1,5 @@
-"""Trained models for other runtimes: ONNX for whole sequences and for streams, and `torch.export`."""
+"""Trained models for other runtimes: ONNX files for whole sequences and for streams."""
 
-from wavessm.export.files import CHUNK, ExportReport, export_closed, export_onnx, export_torch
+from wavessm.export.files import CHUNK, ExportReport, export_onnx
 
-__all__ = ["CHUNK", "ExportReport", "export_closed", "export_onnx", "export_torch"]
+__all__ = ["CHUNK", "ExportReport", "export_onnx"]

@@ -14,8 +14,9 @@ from wavessm.data.source import DataInfo
 from wavessm.errors import OptionError
 from wavessm.export.graph import Graph, Values
 from wavessm.export.model_graph import restore_output, scale_input
+from wavessm.features import FeatureModel
 from wavessm.features.bank import CellGroup, StateBank
-from wavessm.training.closed_form import FeatureNet, LineModel
+from wavessm.training.closed_form import LineModel
 
 SUMMED = ("share", "wins", "margin", "positive", "energy")
 """Pools that have an ONNX form."""
@@ -33,14 +34,14 @@ def line_graph(model: LineModel, info: DataInfo) -> Any:
     return g.close("wavessm", inputs, outputs, [restore_output(g, ahead, info)])
 
 
-def chunk_of(model: FeatureNet) -> int:
+def chunk_of(model: FeatureModel) -> int:
     """Samples of which the chunks of a stream are multiples: a chunk of the slowest group."""
-    return max(group.chunk for group in model.model.features.bank.groups)
+    return max(group.chunk for group in model.features.bank.groups)
 
 
-def stream_inputs(model: FeatureNet) -> Values:
+def stream_inputs(model: FeatureModel) -> Values:
     """The states of a stream, all zero at its start: sums, states of the groups, first and last sample, and samples."""
-    bank, chosen = model.model.features.bank, _chosen(model)
+    bank, chosen = model.features.bank, _chosen(model)
     states: Values = {"samples": (np.float32, ["batch", 1])}
     states |= {name: (np.float32, ["batch", 1, bank.channels]) for name in ("first", "last")}
     for k, group in enumerate(bank.groups):
@@ -52,18 +53,18 @@ def stream_inputs(model: FeatureNet) -> Values:
     return dict(sorted(states.items()))
 
 
-def _chosen(model: FeatureNet) -> set[str]:
+def _chosen(model: FeatureModel) -> set[str]:
     """Blocks whose features the ridge uses; pools without an ONNX form are refused."""
-    chosen = {name for name, columns in model.model.features.bank.blocks.items()
-              if bool(model.model.ridge.coef[columns].any())}  # fmt: skip
+    chosen = {name for name, columns in model.features.bank.blocks.items()
+              if bool(model.ridge.coef[columns].any())}  # fmt: skip
     if unknown := chosen - {*SUMMED, "stretch", "values"}:
         raise OptionError(f"export: the pool {min(unknown)!r} has no ONNX form; use others.")
     return chosen
 
 
-def feature_graph(model: FeatureNet, info: DataInfo, stream: bool) -> Any:
+def feature_graph(model: FeatureModel, info: DataInfo, stream: bool) -> Any:
     """The graph of state features with their ridge; in a stream, `stream_inputs` return as outputs next_…"""
-    g, features, ridge = Graph(), model.model.features, model.model.ridge
+    g, features, ridge = Graph(), model.features, model.ridge
     bank, chosen = features.bank, _chosen(model)
     states = stream_inputs(model) if stream else {}
     mean, scale = g.constant(features.mean), g.constant(features.scale)
@@ -87,11 +88,8 @@ def feature_graph(model: FeatureNet, info: DataInfo, stream: bool) -> Any:
     used = np.concatenate([np.arange(bank.blocks[name].start, bank.blocks[name].stop) for name in pooled])
     weight = (ridge.coef / ridge.scale[:, None]).double()
     constant = ridge.intercept.double() - ridge.mean.double() @ weight
-    calibration = model.model.calibration
-    if calibration is not None:
-        weight, constant = weight * calibration.slope, constant * calibration.slope + calibration.offset
     y = g.add("Add", g.add("MatMul", row, g.constant(weight[used])), g.constant(constant))
-    inputs: Values = {"x": (np.float32, ["batch", "length", bank.channels])}
+    inputs: Values = {"x": (np.float32, ["batch", "length", info.d_input])}
     outputs: Values = {"y": (np.float32, ["batch", info.d_output])}
     outputs |= {f"next_{name}": value for name, value in states.items()}
     return g.close("wavessm", inputs | states, outputs, [restore_output(g, y, info), *(after[name] for name in states)])
@@ -120,7 +118,8 @@ def _group(
     rows = g.add("Transpose", rows, perm=[3, 0, 1, 2])  # (cells, batch, K, M)
     entering = g.add("MatMul", rows, g.constant(group.into.transpose(1, 2)[:, None]))  # (cells, batch, K, N)
     start = g.zeros(cells, g.size(u, 0), N) if stream is None else g.add("Transpose", f"state_{stream}", perm=[1, 0, 2])
-    before, end = _scan(g, entering, start, group)
+    decay = g.constant(group.decay.transpose(1, 2))
+    before, end = g.scan(entering, start, lambda body, state: body.add("MatMul", state, decay))
     z = g.add("Concat", rows, before, axis=3)
     y = g.add("MatMul", z, g.constant(group.weight.transpose(1, 2)[:, None]))  # (cells, batch, K, P·R)
     y = g.add("Reshape", y, g.ints(0, 0, -1, R))  # (cells, batch, positions, R)
@@ -143,20 +142,6 @@ def _group(
     if "stretch" in chosen:
         found["stretch"] = _stretches(g, sums["share"], group, P)
     return found
-
-
-def _scan(g: Graph, entering: str, start: str, group: CellGroup) -> tuple[str, str]:
-    """States before each chunk (cells, batch, K, N) and after the last (cells, batch, N)."""
-    inner = g.nested()
-    state, row = f"{inner.prefix}s", f"{inner.prefix}v"
-    moved = inner.add("MatMul", state, g.constant(group.decay.transpose(1, 2)))
-    ends = ((state, row), (f"{inner.prefix}next", f"{inner.prefix}here"))
-    inputs, outputs = ({name: (np.float32, None) for name in names} for names in ends)
-    body = inner.close(inner.prefix, inputs, outputs, [inner.add("Add", moved, row), state])
-    names = [f"{inner.prefix}after", f"{inner.prefix}before"]
-    options = {"scan_input_axes": [2], "scan_output_axes": [2]}
-    g.nodes.append(g.onnx.helper.make_node("Scan", [start, entering], names, body=body, num_scan_inputs=1, **options))
-    return names[1], names[0]
 
 
 def _pools(g: Graph, y: str, group: CellGroup, names: set[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Every method takes and returns names of values. Next: `model_graph.py`, which bu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -33,12 +33,6 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._names: dict[bytes, str] = {}
-
-    def nested(self) -> Graph:
-        """A graph for the body of a node; it shares the constants of this one."""
-        inner = Graph(f"{self.prefix}body{len(self.nodes)}_")
-        inner.constants, inner._names = self.constants, self._names
-        return inner
 
     def close(self, name: str, inputs: Values, outputs: Values, values: Sequence[str]) -> Any:
         """The finished graph; `values` become its outputs."""
@@ -96,6 +90,25 @@ class Graph:
         ends = [part if isinstance(part, str) else self.ints(part) for part in (start, end)]
         return self.add("Slice", x, *ends, self.ints(axis))
 
+    def scan(self, v: str, s: str, step: Callable[[Graph, str], str], back: bool = False) -> tuple[str, str]:
+        """Run s ← step(s) + v over rows v (d, batch, rows, R) from s (d, batch, R), backwards if asked.
+
+        Returns the states before each row (d, batch, rows, R) and after the last (d, batch, R). `step` adds its nodes
+        to the graph of the body that it is given.
+        """
+        body = Graph(f"{self.prefix}body{len(self.nodes)}_")
+        body.constants, body._names = self.constants, self._names
+        state, row, after, here = (f"{body.prefix}{name}" for name in ("s", "v", "next", "here"))
+        values = [body.add("Add", step(body, state), row), state]
+        inputs, outputs = ({name: (np.float32, None) for name in names} for names in ((state, row), (after, here)))
+        names = [f"{body.prefix}after", f"{body.prefix}before"]
+        axes = {f"scan_{end}_axes": [2] for end in ("input", "output")}
+        directions = {f"scan_{end}_directions": [int(back)] for end in ("input", "output")}
+        graph = body.close(body.prefix, inputs, outputs, values)
+        make = self.onnx.helper.make_node
+        self.nodes.append(make("Scan", [s, v], names, body=graph, num_scan_inputs=1, **axes, **directions))
+        return names[1], names[0]
+
     def linear(self, x: str, layer: nn.Linear) -> str:
         """A Linear layer."""
         y = self.add("MatMul", x, self.constant(layer.weight.T))
@@ -106,17 +119,13 @@ class Graph:
         bell = self.add("Erf", self.add("Mul", x, self.constant(0.5**0.5)))
         return self.add("Mul", x, self.add("Mul", self.add("Add", bell, self.constant(1.0)), self.constant(0.5)))
 
-    def mean(self, x: str, keepdims: bool) -> str:
-        """Mean over axis 1."""
-        return self.add("ReduceMean", x, axes=[1], keepdims=int(keepdims))
+    def mean(self, x: str) -> str:
+        """Mean over axis 1, which is removed."""
+        return self.add("ReduceMean", x, axes=[1], keepdims=0)
 
     def sum(self, x: str) -> str:
         """Sum over axis 1, which is removed."""
         return self.add("ReduceSum", x, self.ints(1), keepdims=0)
-
-    def where(self, condition: str, x: str) -> str:
-        """x where the condition holds, else zero, even where x is NaN."""
-        return self.add("Where", condition, x, self.constant(0.0))
 
     def steps(self, x: str) -> str:
         """0, 1, … along axis 1 of x, (length,)."""

@@ -18,52 +18,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.features.pools import Values, pooled, read_pools, read_stretch, total_sums
 from wavessm.frames import make_frame
 from wavessm.operators import make_operator
 
-SHORTEST = 5.0
-"""Samples in the shortest window."""
-PER_WINDOW = 16
-"""Smallest number of outputs of a cell in a window; slower cells have longer strides."""
-MIN_DECAY = 1.0
-"""Least decay of a mode over a window: operators have modes that would never forget."""
-BIAS_VALUES = 256
-"""Outputs of a readout among which its bias is a quantile."""
+SHORTEST = 5.0  # samples in the shortest window
+PER_WINDOW = 16  # smallest number of outputs of a cell in a window; slower cells have longer strides
+MIN_DECAY = 1.0  # least decay of a mode over a window: operators have modes that would never forget
+BIAS_VALUES = 256  # outputs of a readout among which its bias is a quantile
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FeatureConfig:
-    """Size and kind of a bank of state features."""
+    """Size and kind of a bank of state features; `StateFeatures` says what each option means."""
 
     n_features: int | None = None
-    """Numbers for a case, about; None: 10,000, and 20,000 from 1,000 training cases on."""
     families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
-    """Frames, in random turns."""
     d_state: int = 8
-    """Atoms of a frame."""
     n_scales: int = 16
-    """Windows, spaced logarithmically from 5 samples to the length of a signal."""
     readouts: int = 20
-    """Readouts of a cell, which compete for the pools "wins" and "margin"."""
     pools: tuple[str, ...] = ("share", "wins", "margin")
-    """Of `POOLS`: what is kept of every output."""
     stretches: bool = True
-    """Also pool shares over a random dyadic stretch of the signal, one for each readout."""
     values: bool = True
-    """Also the shares of the samples themselves, and of their differences, above quantiles of the training signals."""
     difference: bool = True
-    """Also read the first difference of each channel."""
     n_mixtures: int | None = None
-    """Random mixtures of the channels beside them; None: one for each channel, none of a single one."""
     missing: str = "hold"
-    """Missing samples, NaN: "gap" does not pool them, "hold" pools the last value in their place."""
 
 
 @dataclass(frozen=True)
@@ -98,49 +84,55 @@ def _modes(family: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.minimum(lam.real, -MIN_DECAY) + 1j * lam.imag, V, np.linalg.solve(V, operator.B.astype(complex))
 
 
-@dataclass
-class CellGroup:
-    """All cells of one stride as batched matrices.
+class CellGroup(nn.Module):
+    """All cells of one stride, samples between two outputs, as batched matrices with random readouts and stretches."""
 
-    Attributes:
-        stride: samples between two outputs.
-        source: (cells,) rows of the sources.
-        weight: (cells, P·R, M + N), from a chunk and the state before it to the outputs.
-        into: (cells, N, M) and decay: (cells, N, N), from a chunk and the state before it to the state after it.
-        bias: (cells, R), outputs above it count for the pool "share".
-        stretch: (2, cells, R), start and end of the part of a signal that the pool "stretch" of a readout looks at.
-    """
+    source: Tensor  # (cells,) rows of the sources
+    weight: Tensor  # (cells, P·R, M + N), from a chunk and the state before it to the outputs
+    into: Tensor  # (cells, N, M), from a chunk to the state after it
+    decay: Tensor  # (cells, N, N), from the state before a chunk to that after it
+    bias: Tensor  # (cells, R), outputs above it count for the pool "share"
+    stretch: Tensor  # (2, cells, R), start and end of the part of a signal that a readout's pool "stretch" looks at
 
-    stride: int
-    source: Tensor
-    weight: Tensor
-    into: Tensor
-    decay: Tensor
-    bias: Tensor
-    stretch: Tensor
+    def __init__(self, cells: list[StateCell], n: int, P: int, readouts: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.stride = stride = cells[0].stride
+        self.positions, self.chunk = P, (M := P * stride)
+        after = stride * np.arange(1, P + 1)  # samples read at each position
+        lam, V, b = (np.stack(part) for part in zip(*(_modes(cell.family, n) for cell in cells), strict=True))
+        z, inverse = lam / np.array([cell.window for cell in cells])[:, None], np.linalg.inv(V)
+        held = b * np.expm1(z) / lam  # response to one sample, held for its period
+        powers = np.exp(z[..., None] * np.arange(M + 1))  # (cells, modes, M + 1)
+        constant = (V @ (held / -np.expm1(z))[..., None])[..., 0].real  # state under a constant signal
+        C = rng.standard_normal((len(cells), readouts, n))
+        C -= (C @ constant[..., None]) * (constant / (constant**2).sum(1, keepdims=True))[:, None]
+        c = C @ V
+        noise = held[:, :, None] * held.conj()[:, None] / -np.expm1(z[:, :, None] + z.conj()[:, None])
+        c /= np.sqrt(((c @ noise) * c.conj()).sum(2).real)[..., None]  # unit response to white noise
+        kernel = ((c * held[:, None]) @ powers[..., :M]).real  # (cells, R, M) by age
+        age = after[:, None] - 1 - np.arange(M)  # (P, M)
+        newest = np.where(age >= 0, kernel[..., np.maximum(age, 0)], 0).transpose(0, 2, 1, 3)  # (cells, P, R, M)
+        start = ((c[:, None] * powers[:, :, after].transpose(0, 2, 1)[:, :, None]) @ inverse[:, None]).real
+        weight = np.concatenate([newest, start], axis=3).reshape(len(cells), P * readouts, M + n)
+        into = (V @ (held[..., None] * powers[..., M - 1 :: -1])).real  # (cells, N, M)
+        decay = ((V * powers[:, None, :, M]) @ inverse).real  # (cells, N, N)
+        dyadic = np.array([(k / size, (k + 1) / size) for size in (2, 4, 8) for k in range(size)])
+        stretch = dyadic[rng.integers(len(dyadic), size=(len(cells), readouts))].transpose(2, 0, 1)
+        self.register_buffer("source", torch.tensor([cell.source for cell in cells]))
+        made = {"weight": weight, "into": into, "decay": decay, "bias": np.zeros(C.shape[:2]), "stretch": stretch}
+        for name, array in made.items():
+            self.register_buffer(name, torch.from_numpy(array.astype(np.float32)))
 
-    @property
-    def positions(self) -> int:
-        """P, outputs of a readout in a chunk."""
-        return self.weight.shape[1] // self.bias.shape[1]
-
-    @property
-    def chunk(self) -> int:
-        """M, samples of a chunk."""
-        return self.into.shape[2]
-
-    def start(self, cases: int) -> Tensor:
-        """The state before the first sample. (cells, N, cases)"""
-        return self.decay.new_zeros(len(self.source), self.decay.shape[1], cases)
-
-    def columns(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Each chunk of u (sources, K·M, cases) above the state before it, and the state after the last.
+    def columns(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Each chunk of u (sources, length, cases) above the state before it, and the state after the last.
 
         Returns (cells, M + N, K, cases) and (cells, N, cases).
         """
+        u = self.padded(u)
         sources, length, cases = u.shape
         M, (cells, N) = self.chunk, self.decay.shape[:2]
         K = length // M
+        state = u.new_zeros(cells, N, cases) if state is None else state
         z = u.new_empty(cells, M + N, K, cases)
         z[:, :M] = u.view(sources, K, M, cases).transpose(1, 2)[self.source]
         entering = torch.bmm(self.into, z[:, :M].flatten(2)).view(cells, N, K, cases)
@@ -150,70 +142,33 @@ class CellGroup:
         return z, state
 
     def padded(self, u: Tensor) -> Tensor:
-        """U (sources, length, cases) with zeros up to whole chunks, at least one."""
+        """Samples (sources, length, cases) with zeros up to whole chunks, at least one."""
         missing = -u.shape[1] % self.chunk if u.shape[1] else self.chunk
         return F.pad(u, (0, 0, 0, missing)) if missing else u
 
-    def seen(self, mask: Tensor) -> Tensor:
+    def seen(self, mask: Tensor, end: int | None = None) -> Tensor:
         """Positions that are pooled (sources, K, P, cases): those in a case with an observed sample in their stride.
 
-        mask: (sources, length, cases) of 0 and 1; a case ends with its last observed sample.
+        mask: (sources, length, cases) of 0 and 1; a case ends at `end`, or with its last observed sample.
         """
         mask = self.padded(mask)
-        end = (mask.amax(0) * torch.arange(1, mask.shape[1] + 1, device=mask.device)[:, None]).amax(0)  # (cases,)
+        last = (mask.amax(0) * torch.arange(1, mask.shape[1] + 1, device=mask.device)[:, None]).amax(0)  # (cases,)
         seen = mask.unflatten(1, (-1, self.stride)).amax(2)
         read = self.stride * torch.arange(1, seen.shape[1] + 1, device=mask.device)[:, None]
-        return (seen * (read <= end)).unflatten(1, (-1, self.positions))
-
-    def to(self, device: torch.device) -> CellGroup:
-        """The same group on another device."""
-        return CellGroup(self.stride, *(t.to(device) for t in list(vars(self).values())[1:]))
+        return (seen * (read <= (last if end is None else end))).unflatten(1, (-1, self.positions))
 
 
-def make_group(cells: list[StateCell], n: int, P: int, readouts: int, rng: np.random.Generator) -> CellGroup:
-    """The matrices of cells that share a stride, with random readouts and stretches."""
-    stride, M = cells[0].stride, P * cells[0].stride
-    after = stride * np.arange(1, P + 1)  # samples read at each position
-    lam, V, b = (np.stack(part) for part in zip(*(_modes(cell.family, n) for cell in cells), strict=True))
-    z, inverse = lam / np.array([cell.window for cell in cells])[:, None], np.linalg.inv(V)
-    held = b * np.expm1(z) / lam  # response to one sample, held for its period
-    powers = np.exp(z[..., None] * np.arange(M + 1))  # (cells, modes, M + 1)
-    constant = (V @ (held / -np.expm1(z))[..., None])[..., 0].real  # state under a constant signal
-    C = rng.standard_normal((len(cells), readouts, n))
-    C -= (C @ constant[..., None]) * (constant / (constant**2).sum(1, keepdims=True))[:, None]
-    c = C @ V
-    noise = held[:, :, None] * held.conj()[:, None] / -np.expm1(z[:, :, None] + z.conj()[:, None])
-    c /= np.sqrt(((c @ noise) * c.conj()).sum(2).real)[..., None]  # unit response to white noise
-    kernel = ((c * held[:, None]) @ powers[..., :M]).real  # (cells, R, M) by age
-    age = after[:, None] - 1 - np.arange(M)  # (P, M)
-    newest = np.where(age >= 0, kernel[..., np.maximum(age, 0)], 0).transpose(0, 2, 1, 3)  # (cells, P, R, M)
-    start = ((c[:, None] * powers[:, :, after].transpose(0, 2, 1)[:, :, None]) @ inverse[:, None]).real
-    weight = np.concatenate([newest, start], axis=3).reshape(len(cells), P * readouts, M + n)
-    into = (V @ (held[..., None] * powers[..., M - 1 :: -1])).real  # (cells, N, M)
-    decay = ((V * powers[:, None, :, M]) @ inverse).real  # (cells, N, N)
-    dyadic = np.array([(k / size, (k + 1) / size) for size in (2, 4, 8) for k in range(size)])
-    stretch = dyadic[rng.integers(len(dyadic), size=(len(cells), readouts))].transpose(2, 0, 1)
-    bias, source = np.zeros((len(cells), readouts)), torch.tensor([cell.source for cell in cells])
-    parts = (torch.from_numpy(part.astype(np.float32)) for part in (weight, into, decay, bias, stretch))
-    return CellGroup(stride, source, *parts)
-
-
-class StateBank:
-    """Features of signals, from a bank that was drawn for a length.
-
-    Args:
-        config: sizes and pools.
-        channels: channels of a signal.
-        length: samples of a typical signal; the longest window.
-        seed: of readouts, mixtures and stretches.
-    """
+class StateBank(nn.Module):
+    """Features of signals, from a bank that was drawn for a length: that of a typical signal and the longest window."""
 
     def __init__(self, config: FeatureConfig, channels: int, length: int, seed: int) -> None:
+        super().__init__()
         rng = np.random.default_rng(seed)
         self.config, self.channels, self.length, self.seed = config, channels, length, seed
         mixtures = (channels if channels > 1 else 0) if config.n_mixtures is None else config.n_mixtures
         mixing = rng.standard_normal((mixtures, channels)) / math.sqrt(channels)
-        self.mixing = torch.from_numpy(np.concatenate([np.eye(channels), mixing]).astype(np.float32))
+        self.mixing: Tensor
+        self.register_buffer("mixing", torch.from_numpy(np.vstack([np.eye(channels), mixing]).astype(np.float32)))
         sources = len(self.mixing) * (2 if config.difference else 1)
         per_readout, n_features = len(config.pools) + config.stretches, config.n_features or 10_000
         windows = np.geomspace(SHORTEST, max(length, 2 * SHORTEST), config.n_scales)
@@ -222,17 +177,17 @@ class StateBank:
         count = round(n_features / (per_readout * self.readouts))
         self.cells = make_cells(config.families, windows, sources, count, rng)
         P = 8 if length >= 64 else 4  # short chunks leave short signals something to divide into stretches
-        self.groups = [
-            make_group(list(group), config.d_state, P, self.readouts, rng)
-            for _, group in groupby(self.cells, key=lambda cell: cell.stride)
-        ]
+        strides = groupby(self.cells, key=lambda cell: cell.stride)
+        groups = [CellGroup(list(cells), config.d_state, P, self.readouts, rng) for _, cells in strides]
+        self.groups = cast("list[CellGroup]", nn.ModuleList(groups))
         self.values = Values(channels, config.difference, config.stretches, n_features // 4)
-
-    def to(self, device: torch.device) -> StateBank:
-        """The bank itself, moved to a device."""
-        self.groups = [group.to(device) for group in self.groups]
-        self.mixing, self.values.levels = self.mixing.to(device), self.values.levels.to(device)
-        return self
+        self.pools = {*config.pools, *(["share"] if config.stretches else [])}  # stretches are stretches of shares
+        names, count = [*config.pools, *(["stretch"] if config.stretches else [])], len(self.cells) * self.readouts
+        self.blocks = {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}  # columns of a kind
+        self.n_features = len(names) * count
+        if config.values:
+            self.blocks["values"] = slice(self.n_features, self.n_features + self.values.n_features)
+            self.n_features += self.values.n_features
 
     @property
     def device(self) -> torch.device:
@@ -242,9 +197,7 @@ class StateBank:
     def sources(self, x: Tensor, first: Tensor | None = None, last: Tensor | None = None) -> Tensor:
         """Channels, mixtures and differences, as seen from the first sample. (sources, length, cases)
 
-        Args:
-            x: (cases, length, channels).
-            first, last: (cases, 1, channels), the first sample of the signal and the last before x; default x's first.
+        x: (cases, length, channels); the first sample of the signal and the last before x are (cases, 1, channels).
         """
         first = x[:, :1] if first is None else first
         u = torch.einsum("blc,sc->slb", x - first, self.mixing)
@@ -271,7 +224,7 @@ class StateBank:
         u = self.sources(x)
         seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
         for group in self.groups:
-            z, _ = group.columns(group.padded(u), group.start(len(x)))
+            z, _ = group.columns(u)
             count = group.seen(seen).sum((0, 2)).expand(-1, len(x)).flatten()  # of each chunk of each case
             full = torch.nonzero(count == count.max())[:, 0]
             drawn = torch.randint(len(full), (max(8, BIAS_VALUES // group.positions),), generator=generator)
@@ -283,21 +236,16 @@ class StateBank:
 
     @torch.no_grad()
     def features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Features of signals.
+        """Features (cases, features) of signals (cases, length, channels), finite where samples are missing.
 
-        Args:
-            x: (cases, length, channels), with finite values where samples are missing.
-            mask: (cases, length, 1 or channels) bool, samples that were observed; None: all. A case ends with its last.
-
-        Returns:
-            (cases, features) float32.
+        mask: (cases, length, 1 or channels) bool, samples that were observed; None: all. A case ends with its last.
         """
         u = self.sources(x)
         seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
         made = x.new_empty(len(x), self.n_features)
         blocks, done = self.blocks, 0
         for group in self.groups:
-            z, _ = group.columns(group.padded(u), group.start(len(x)))
+            z, _ = group.columns(u)
             valid = group.seen(seen)
             for cells, sums in pooled(group, z, valid, self.pools):
                 count = (valid if len(valid) == 1 else valid[group.source[cells]]).sum(2)  # (1 or cells, K, cases)
@@ -312,42 +260,28 @@ class StateBank:
             made[:, blocks["values"]] = self.values.read(self.values.counts(x, mask, eighths=self.config.stretches))
         return made
 
-    @property
-    def pools(self) -> set[str]:
-        """Pools that are summed: stretches are stretches of shares."""
-        return {*self.config.pools, *(["share"] if self.config.stretches else [])}
-
-    @property
-    def n_features(self) -> int:
-        """Numbers of a case."""
-        return max(columns.stop for columns in self.blocks.values())
-
-    @property
-    def blocks(self) -> dict[str, slice]:
-        """Columns of each kind of feature."""
-        count = sum(group.bias.numel() for group in self.groups)
-        names = [*self.config.pools, *(["stretch"] if self.config.stretches else [])]
-        made = {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}
-        first = len(names) * count
-        return made | ({"values": slice(first, first + self.values.n_features)} if self.config.values else {})
-
-    def names(self, channels: Sequence[str] | None = None) -> list[str]:
-        """Where each feature comes from: family, window, source, pool, stretch.
-
-        Args:
-            channels: names of the channels; default their numbers.
-        """
+    def origins(self, channels: Sequence[str] = ()) -> list[tuple[str, str, str, str, str, str]]:
+        """Where each feature comes from: family, window, source, readout or level, pool and stretch of the signal."""
         named = [f"channel {name}" for name in channels or range(self.channels)]
-        raw = named + ([f"difference of {name}" for name in named] if self.config.difference else [])
-        named += [f"mixture {k}" for k in range(len(self.mixing) - self.channels)]
-        named += [f"difference of {name}" for name in named] if self.config.difference else []
+        mixtures = [f"mixture {k}" for k in range(len(self.mixing) - self.channels)]
+        sources, raw = named + mixtures, named
+        if self.config.difference:
+            sources, raw = ([*names, *(f"difference of {name}" for name in names)] for names in (sources, raw))
         readouts = [
-            f"{cell.family}, window {cell.window:.0f}, {named[cell.source]}, readout {k}"
+            (cell.family, f"{cell.window:.0f}", sources[cell.source], f"readout {k}")
             for cell in self.cells
             for k in range(self.readouts)
         ]
-        made = [f"{readout}, {pool}" for pool in self.config.pools for readout in readouts]
+        made = [(*readout, pool, "whole signal") for pool in self.config.pools for readout in readouts]
         if self.config.stretches:
             edges = torch.cat([group.stretch.flatten(1) for group in self.groups], dim=1).T.tolist()
-            made += [f"{readout}, share in {a:g} to {b:g}" for readout, (a, b) in zip(readouts, edges, strict=True)]
-        return made + (self.values.names(raw) if self.config.values else [])
+            made += [(*readout, "share", f"{a:g} to {b:g}") for readout, (a, b) in zip(readouts, edges, strict=True)]
+        for a, b in self.values.parts if self.config.values else ():
+            stretch = "whole signal" if b - a == 8 else f"{a / 8:g} to {b / 8:g}"
+            for source, levels in zip(raw, self.values.levels.tolist(), strict=True):
+                made += [("samples", "1", source, f"above {level:.3g}", "values", stretch) for level in levels]
+        return made
+
+    def names(self, channels: Sequence[str] = ()) -> list[str]:
+        """`origins` as text, such as "morlet, window 12, channel 0, readout 3, share, 0 to 0.5"."""
+        return [f"{family}, window {', '.join(rest)}" for family, *rest in self.origins(channels)]

@@ -15,16 +15,15 @@ evidence than the near one, and `weight` for the memories. Windows overlap, so G
 a correlation and the others follow from it, and an error over other windows is a quadratic form in their table. So any
 number of maps is scored without forecasting once, and memory does not grow with the series.
 
-Four members, the context alone and with memories of 7, 30 and 60 seasons, are fitted and averaged: which is best
-changes from one quarter of a year to the next more than can be learnt, and an average of maps is a map. The penalty p
-of each has the least error over up to three cuts, each fitted on the past alone: the first half of the training part
-forecasts the third quarter, three quarters the last one, all of it the validation part. The map is shared by all
-columns; each may add a difference of its own, with a penalty that the same cuts choose.
+Four members, the context alone and with memories of 7, 30 and 60 seasons, are averaged: which is best changes from one
+quarter of a year to the next more than can be learnt, and an average of maps is a map. The penalty p of each has the
+least error over up to three cuts, each fitted on the past alone. The map is shared by all columns; each may add a
+difference of its own, with a penalty that the same cuts choose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,19 +32,14 @@ import scipy.linalg
 
 PENALTIES = tuple(10.0 ** (k / 2) for k in range(-6, 4))
 COLUMN_PENALTIES = (1.0, 10.0, 100.0, np.inf)
-MOST_COLUMNS = 16
-"""Series of more columns share one map."""
-LONGEST_SEASON = 384
-"""Seasons of more steps have no memory: their features would outnumber the windows."""
-STEPS = 48
-"""Steps of a horizon that choose penalties, at least."""
+MOST_COLUMNS = 16  # series of more columns share one map
+LONGEST_SEASON = 384  # seasons of more steps have no memory: their features would outnumber the windows
+STEPS = 48  # steps of a horizon that choose penalties, at least
 SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4))
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
-BLOCK = 256
-"""Windows that are forecast at once."""
-FEW = 64
-"""Windows that are multiplied out instead of following the table of lag products."""
+BLOCK = 256  # windows that are forecast at once
+FEW = 64  # windows that are multiplied out instead of following the table of lag products
 
 
 class Memory(NamedTuple):
@@ -69,8 +63,8 @@ class Memory(NamedTuple):
         return table.reshape(len(padded), -1)[: len(values)]
 
 
-class Member(NamedTuple):
-    """What one of the averaged maps reads, and the prior variance of its memory weights."""
+class Features(NamedTuple):
+    """What a map reads: a context and memories, whose weights have a prior variance; several maps read their union."""
 
     context: int
     memories: tuple[Memory, ...] = ()
@@ -81,12 +75,11 @@ class Member(NamedTuple):
         """Steps of context and what is remembered, such as "336+30x24"."""
         return f"{self.context}" + "".join(f"+{one.span:g}x{one.period}" for one in self.memories)
 
-
-class Features(NamedTuple):
-    """The union of what several maps read: its layout and its values."""
-
-    context: int
-    memories: tuple[Memory, ...]
+    def prior(self, season: int) -> np.ndarray:
+        """Prior variances of the weights. (features,)"""
+        scale = season if season > 1 else self.context / 4
+        values = (1 + np.arange(self.context, 0, -1) / scale) ** -2.0
+        return np.concatenate([values, *(np.full(one.period, self.weight) for one in self.memories)])
 
     @property
     def widths(self) -> list[int]:
@@ -109,8 +102,8 @@ class Features(NamedTuple):
         parts = [one[rows - w + np.arange(w)] for one, w in zip(channels, self.widths, strict=True)]
         return np.concatenate(parts, axis=1) - channels[0][rows - 1]
 
-    def select(self, member: Member) -> np.ndarray:
-        """Places of a member's features."""
+    def select(self, member: Features) -> np.ndarray:
+        """Places of the features of a member of this union."""
         starts = np.cumsum([0, *self.widths])
         picked = [np.arange(self.context - member.context, self.context)]
         picked += [starts[1 + self.memories.index(one)] + np.arange(one.period) for one in member.memories]
@@ -144,16 +137,13 @@ class Part(NamedTuple):
     begin: int
     end: int
 
-    def runs(self, horizon: int) -> Iterator[tuple[int, int]]:
-        """First origin and number of origins of each stretch whose horizons lie in [begin, end) and have no gap."""
-        free = np.ones(max(0, self.end - horizon + 1 - self.begin), dtype=bool)
-        if self.gaps is not None:
-            bad = np.concatenate([[0], np.cumsum(self.gaps)])
-            rows = self.begin + np.arange(len(free))
-            free = bad[rows + horizon] == bad[rows]
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], free.astype(int), [0]])))
-        for first, stop in edges.reshape(-1, 2):
-            yield self.begin + int(first), int(stop - first)
+    def origins(self, horizon: int) -> np.ndarray:
+        """Origins whose horizons lie in [begin, end) and have no gap. (n,)"""
+        found = np.arange(self.begin, max(self.begin, self.end - horizon + 1))
+        if self.gaps is None:
+            return found
+        bad = np.concatenate([[0], np.cumsum(self.gaps)])
+        return found[bad[found + horizon] == bad[found]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,14 +156,16 @@ class Moments:
 
     @classmethod
     def of(cls, parts: Sequence[Part], features: Features, horizon: int, column: int | None = None) -> Moments:
-        """Of all windows of the parts, of all columns or one."""
+        """Of all windows of the parts, of all columns or one; neighbouring windows share a table of lag products."""
         size, last = sum(features.widths), features.context - 1
         starts = np.cumsum([0, *features.widths, horizon])
         table, yy, count = np.zeros((size, size + horizon)), np.zeros(horizon), 0
         for part in parts:
             values = part.values if column is None else part.values[:, [column]]
             channels = features.channels(values)
-            for first, n in part.runs(horizon):
+            origins = part.origins(horizon)
+            for run in np.split(origins, np.flatnonzero(np.diff(origins) > 1) + 1) if len(origins) else ():
+                first, n = int(run[0]), len(run)
                 at = first + features.reach
                 pieces = [one[at - w : at + n - 1] for one, w in zip(channels, features.widths, strict=True)]
                 pieces.append(values[first : first + n + horizon - 1])
@@ -208,25 +200,13 @@ class Moments:
 # -- fitting and choosing -------------------------------------------------------------------------------------------
 
 
-class RidgePath:
-    """Ridge maps of one table of products for any penalty, from one eigendecomposition. prior: (features,)"""
-
-    def __init__(self, moments: Moments, prior: np.ndarray) -> None:
-        root = np.sqrt(prior)[:, None]
-        self.roots, U = np.linalg.eigh(root * moments.G * root.T)
-        self.basis = root * U
-        self.target = self.basis.T @ moments.R
-
-    def map(self, penalty: float) -> np.ndarray:  # (features, horizon)
-        """The map with the smallest error plus penalty."""
-        return self.basis @ (self.target / (np.maximum(self.roots, 0) + penalty)[:, None])
-
-
-def prior_of(member: Member, season: int) -> np.ndarray:
-    """Prior variances of a member's weights. (features,)"""
-    scale = season if season > 1 else member.context / 4
-    values = (1 + np.arange(member.context, 0, -1) / scale) ** -2.0
-    return np.concatenate([values, *(np.full(one.period, member.weight) for one in member.memories)])
+def ridge_maps(moments: Moments, prior: np.ndarray, penalties: Sequence[float]) -> list[np.ndarray]:
+    """The ridge map (features, horizon) of each penalty, from one eigendecomposition; prior: (features,)."""
+    root = np.sqrt(prior)[:, None]
+    roots, U = np.linalg.eigh(root * moments.G * root.T)
+    basis = root * U
+    target = basis.T @ moments.R
+    return [basis @ (target / (np.maximum(roots, 0) + penalty)[:, None]) for penalty in penalties]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +215,7 @@ class Line:
 
     features: Features
     W: np.ndarray  # (features, horizon), or a map for each column (columns, features, horizon)
-    members: tuple[tuple[Member, float], ...]  # averaged maps with their penalties
+    members: tuple[tuple[Features, float], ...]  # averaged maps with their penalties
     column_penalty: float = np.inf  # of what the map of a column adds to the shared one
     B: np.ndarray | None = None  # (marks, columns): what the marks of a row add to its values
 
@@ -264,48 +244,6 @@ class Line:
         return ahead + known[rows]
 
 
-class LineStream:
-    """A line that takes one sample after another in constant time and memory, after the rows it is given.
-
-    >>> line = Line(Features(2, ()), np.array([[-1.0], [0.0]]), ())           # the last difference once more
-    >>> stream = LineStream(line, np.array([[1.0], [2.0], [4.0]]))
-    >>> stream.forecast().item(), stream.step(np.array([7.0])).item()
-    (6.0, 10.0)
-    """
-
-    def __init__(self, line: Line, values: np.ndarray) -> None:
-        self.line, self.time = line, 0
-        widths, columns = line.features.widths, values.shape[1]
-        self._rings = [np.repeat(values[:1], 2 * width, axis=0) for width in widths]  # each row is there twice
-        self._out = np.empty((sum(widths), columns))
-        for row in values:
-            self._push(row)
-
-    def _push(self, row: np.ndarray) -> None:
-        memories = [None, *self.line.features.memories]
-        for ring, width, memory in zip(self._rings, self.line.features.widths, memories, strict=True):
-            at, new = self.time % width, row
-            if memory is not None and self.time >= width:
-                gain = max(1 / (self.time // width + 1), 1 / memory.span)
-                new = ring[at] + (row - ring[at]) * gain
-            ring[at] = ring[at + width] = new
-        self.time += 1
-
-    def forecast(self) -> np.ndarray:  # (horizon, columns)
-        """What follows the samples so far."""
-        start = 0
-        for ring, width in zip(self._rings, self.line.features.widths, strict=True):
-            self._out[start : start + width] = ring[self.time % width :][:width]
-            start += width
-        last = self._out[self.line.features.context - 1]
-        return self.line.apply(self._out - last) + last
-
-    def step(self, row: np.ndarray) -> np.ndarray:  # (columns,) → (horizon, columns)
-        """Take the next sample and forecast what follows it."""
-        self._push(row)
-        return self.forecast()
-
-
 def season_steps(seconds: float | None) -> int:
     """Steps in the season that a step of so long suggests: a day of minutes or hours, a week of days, a year of longer.
 
@@ -329,39 +267,21 @@ def context_for(horizon: int, season: int, shortest: int) -> int:
     return max(1, min(wanted, LONGEST_CONTEXT, (shortest - horizon) // 2))
 
 
-def default_members(context: int, season: int, memory: bool = True) -> tuple[Member, ...]:
+def default_members(context: int, season: int, memory: bool = True) -> tuple[Features, ...]:
     """The maps that are averaged: the context alone, and with memories of 7, 30 and 60 seasons."""
-    if not memory or not 1 < season <= LONGEST_SEASON:
-        return (Member(context),)
-    week, month, longer = (Memory(season, span) for span in (7, 30, 60))
-    return (
-        Member(context),
-        Member(context, (week,)),
-        Member(context, (month,), 10.0),
-        Member(context, (longer,), 10.0),
-    )
+    spans = ((7, 1.0), (30, 10.0), (60, 10.0)) if memory and 1 < season <= LONGEST_SEASON else ()
+    return (Features(context), *(Features(context, (Memory(season, span),), weight) for span, weight in spans))
 
 
 Cut = tuple[list[Part], list[Part]]  # windows to fit, windows to score
 
 
-def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Member], season: int, horizon: int) -> Line:
-    """Choose penalties by the cuts, then fit the average of all members.
-
-    Args:
-        cuts: Windows to fit and windows to score, of each cut; without any all penalties are 1.
-        whole: Windows that the maps are fitted on.
-        members: What the averaged maps read.
-        season: Steps in which the prior variance of a lag falls to a quarter.
-        horizon: Steps to forecast.
-    """
+def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Features], season: int, horizon: int) -> Line:
+    """Choose penalties by the cuts, without any 1, then fit the average of all members to the windows `whole`."""
     memories = tuple(dict.fromkeys(one for member in members for one in member.memories))
     features = Features(max(member.context for member in members), memories)
     tables = [tuple(Moments.of(parts, features, horizon).thin() for parts in cut) for cut in cuts]
-    chosen = []
-    for member in members:
-        places, prior = features.select(member), prior_of(member, season)
-        chosen.append((member, _choose_penalty(tables, places, prior) if tables else 1.0))
+    chosen = [(one, _choose_penalty(tables, features.select(one), one.prior(season))) for one in members]
     line = Line(features, np.empty((0, horizon)), tuple(chosen))
     if cuts and 1 < whole[0].values.shape[1] <= MOST_COLUMNS:
         line = replace(line, column_penalty=_choose_column_penalty(cuts, line, season))
@@ -369,27 +289,25 @@ def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Member], 
 
 
 def _choose_penalty(tables: Sequence[tuple[Moments, ...]], places: np.ndarray, prior: np.ndarray) -> float:
-    """The penalty with the least error over the cuts, relative to repeating the last value."""
+    """The penalty with the least error over the cuts, relative to repeating the last value; 1 without cuts."""
+    if not tables:
+        return 1.0
     total = np.zeros(len(PENALTIES))
     for fit, held in tables:
-        path, some = RidgePath(fit.only(places), prior), held.only(places)
-        errors = [some.error(path.map(penalty)).mean() for penalty in PENALTIES]
+        some = held.only(places)
+        errors = [some.error(W).mean() for W in ridge_maps(fit.only(places), prior, PENALTIES)]
         total += np.array(errors) / max(held.yy.mean(), 1e-12)
     return PENALTIES[int(total.argmin())]
 
 
 def refit(line: Line, whole: list[Part], season: int) -> Line:
     """The same choice fitted on these windows."""
-    W = _fit(Moments.of(whole, line.features, line.horizon), line.features, line.members, season)
+    W = _fit(Moments.of(whole, line.features, line.horizon), line, season)
     if np.isfinite(line.column_penalty):
-        prior = _column_prior(line, season)
         columns = [Moments.of(whole, line.features, line.horizon, k) for k in range(whole[0].values.shape[1])]
+        prior = line.features.prior(season)
         W = np.stack([W + _difference(one, W, prior, line.column_penalty) for one in columns])
     return replace(line, W=W)
-
-
-def _column_prior(line: Line, season: int) -> np.ndarray:
-    return prior_of(Member(line.features.context, line.features.memories), season)
 
 
 def _difference(moments: Moments, W: np.ndarray, prior: np.ndarray, penalty: float) -> np.ndarray:
@@ -399,8 +317,8 @@ def _difference(moments: Moments, W: np.ndarray, prior: np.ndarray, penalty: flo
 
 def _choose_column_penalty(cuts: Sequence[Cut], line: Line, season: int) -> float:
     """The penalty of the columns' own maps with the least error over the cuts; infinite where the shared map has it."""
-    prior, features, horizon = _column_prior(line, season), line.features, line.horizon
-    shared = [_fit(Moments.of(fit, features, horizon).thin(), features, line.members, season) for fit, _ in cuts]
+    prior, features, horizon = line.features.prior(season), line.features, line.horizon
+    shared = [_fit(Moments.of(fit, features, horizon).thin(), line, season) for fit, _ in cuts]
     errors, naive = np.zeros((len(COLUMN_PENALTIES), len(cuts))), np.zeros(len(cuts))
     for column in range(cuts[0][0][0].values.shape[1]):
         for k, (cut, W) in enumerate(zip(cuts, shared, strict=True)):
@@ -412,10 +330,10 @@ def _choose_column_penalty(cuts: Sequence[Cut], line: Line, season: int) -> floa
     return COLUMN_PENALTIES[int((errors / np.maximum(naive, 1e-12)).mean(1).argmin())]
 
 
-def _fit(moments: Moments, features: Features, chosen: Sequence[tuple[Member, float]], season: int) -> np.ndarray:
+def _fit(moments: Moments, line: Line, season: int) -> np.ndarray:
     """The average of the members' maps. (features, horizon)"""
     total = np.zeros_like(moments.R)
-    for member, penalty in chosen:
-        places = features.select(member)
-        total[places] += RidgePath(moments.only(places), prior_of(member, season)).map(penalty) / len(chosen)
+    for member, penalty in line.members:
+        places = line.features.select(member)
+        total[places] += ridge_maps(moments.only(places), member.prior(season), [penalty])[0] / len(line.members)
     return total

@@ -7,52 +7,50 @@ A case ends with its last observed sample.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from wavessm.errors import DataError, OptionError
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
-from wavessm.features.calibration import Calibration, calibrate
-from wavessm.features.pools import pooled, read_pools, total_sums
-from wavessm.features.ridge import Blocks, Ridge, RidgeSums, fit_ridge
+from wavessm.features.pools import EMPTY, pooled, read_pools, total_sums
+from wavessm.features.ridge import Blocks, Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
 
-BIAS_CASES = 32
-"""Training cases on whose outputs the biases are quantiles."""
-MANY_CASES = 1000
-"""Training cases from which twice the number of features is drawn by default."""
-CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}
-"""Size of the chunks and states of a group of cells that are held at once."""
+BIAS_CASES = 32  # training cases on whose outputs the biases are quantiles
+MANY_CASES = 1000  # training cases from which twice the number of features is drawn by default
+CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
 
 
-class SignalFeatures:
+class SignalFeatures(nn.Module):
     """Signals of any lengths to state features: standardises each channel, then runs a bank drawn for these signals.
 
-    Args:
-        x: (cases, length, channels) training signals, padded beyond `lengths`; NaN was not observed.
-        lengths: (cases,) true lengths, or None.
-        config: size and pools of the bank.
-        seed: of everything that is drawn.
-        device: where to compute.
+    x: (cases, length, channels) training signals, padded beyond `lengths` (cases,) or None; NaN was not observed.
     """
+
+    mean: Tensor  # (channels,)
+    scale: Tensor  # (channels,)
 
     def __init__(
         self, x: Tensor, lengths: Tensor | None, config: FeatureConfig, seed: int, device: torch.device | str
     ) -> None:
+        super().__init__()
         ends = case_ends(x, lengths)
-        self.missing = config.missing
-        self.mean, self.scale = _channel_scale(x, ends)
-        length = int(ends.double().median())
+        mean, scale = _channel_scale(x, ends)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
         if config.n_features is None:
             config = replace(config, n_features=10_000 if len(x) < MANY_CASES else 20_000)
-        self.bank = StateBank(config, x.shape[2], length, seed).to(torch.device(device))
+        self.bank = StateBank(config, x.shape[2], int(ends.double().median()), seed)
+        self.to(device)
         drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
-        values, mask = self.prepared(x[drawn], ends[drawn])
-        self.bank.set_biases(values.to(device), None if mask is None else mask.to(device))
+        self.bank.set_biases(*self.prepared(x[drawn], ends[drawn]))
 
-    def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Features (cases, features) of signals (cases, length, channels), on the bank's device."""
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Features (cases, features) of signals (cases, length, channels) on the CPU, on the bank's device."""
         bank, ends = self.bank, case_ends(x, lengths)
         order = ends.argsort(descending=True, stable=True)
         made = torch.empty(len(x), bank.n_features, device=bank.device)
@@ -61,31 +59,24 @@ class SignalFeatures:
         at_most = 64 if bank.device.type == "cpu" else 4096
         while len(order):
             rows = order[: max(8, min(at_most, int(budget / int(ends[order[0]]))))]
-            values, mask = self.prepared(x[rows], ends[rows])
-            mask = None if mask is None else mask.to(bank.device)
-            made[rows.to(bank.device)] = bank.features(values.to(bank.device), mask)
+            made[rows.to(bank.device)] = bank.features(*self.prepared(x[rows], ends[rows]))
             order = order[len(rows) :]
         return made
 
     def prepared(self, x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Signals standardised, missing samples filled; and the samples to pool, None for all.
+        """Signals standardised, missing samples filled, on the bank's device; and the samples to pool, None for all.
 
-        Args:
-            x: (cases, length, channels).
-            ends: (cases,) lengths of the cases.
-
-        Returns:
-            (cases, longest, channels) float32 and (cases, longest, 1 or channels) bool or None.
+        (cases, length, channels), lengths (cases,) → (cases, longest, channels), (cases, longest, 1 or channels) bool.
         """
         longest = int(ends.max())
-        x = (x[:, :longest].float() - self.mean) / self.scale
-        inside = (torch.arange(longest) < ends[:, None])[..., None] if int(ends.min()) < longest else None
-        seen = ~x.isnan() if inside is None else ~x.isnan() & inside
+        x = (x[:, :longest].to(self.mean) - self.mean) / self.scale
+        inside = (torch.arange(longest) < ends[:, None])[..., None].to(x.device)
+        inside_or_all = inside if int(ends.min()) < longest else None
+        seen = ~x.isnan() & inside
         if bool(seen.all()):
-            return x, inside
-        x = hold(x, seen)
-        gaps = not bool(seen.all()) if inside is None else bool((seen != inside).any())
-        return x, seen if self.missing == "gap" and gaps else inside
+            return x, inside_or_all
+        gaps = self.bank.config.missing == "gap" and bool((seen != inside).any())
+        return hold(x, seen), seen if gaps else inside_or_all
 
 
 def case_ends(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -100,46 +91,28 @@ def case_ends(x: Tensor, lengths: Tensor | None) -> Tensor:
     return ends
 
 
-def hold(x: Tensor, seen: Tensor, last: Tensor | None = None) -> Tensor:
-    """Signals with the last observed value in place of missing ones.
+def hold(x: Tensor, seen: Tensor) -> Tensor:
+    """Signals (cases, length, channels) with the last observed value in place of those that are not `seen`.
 
-    Args:
-        x: (cases, length, channels); seen: the same, bool.
-        last: (cases, 1, channels), value before x, NaN for none; before the first observed value comes that value, and
-            zero in a channel without any.
+    Before the first observed value comes that value, and zero in a channel without any.
     """
-    time = torch.arange(x.shape[1], device=x.device)[:, None]
-    index = torch.where(seen, time, -1).cummax(1).values
-    filled = x.gather(1, index.clamp_min(0))
+    index = torch.where(seen, torch.arange(x.shape[1], device=x.device)[:, None], -1).cummax(1).values
     first = x.gather(1, seen.int().argmax(1, keepdim=True))
-    before = first if last is None else torch.where(last.isnan(), first, last)
-    return torch.where(index < 0, before, filled).nan_to_num(0.0)
+    return torch.where(index < 0, first, x.gather(1, index.clamp_min(0))).nan_to_num(0.0)
 
 
-class FeatureModel:
-    """Signals to classes, labels or numbers, fitted in closed form.
+class FeatureModel(nn.Module):
+    """Signals to logits or numbers, fitted in closed form; called and streamed as a `SequenceModel`."""
 
-    Args:
-        features: signals to state features.
-        ridge: the head.
-        calibration: from its scores to logits; None for a regression.
-    """
-
-    def __init__(self, features: SignalFeatures, ridge: Ridge, calibration: Calibration | None) -> None:
-        self.features, self.ridge, self.calibration = features, ridge, calibration
+    def __init__(self, features: SignalFeatures, ridge: Ridge) -> None:
+        super().__init__()
+        self.features, self.ridge = features, ridge
 
     @classmethod
     def fit(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        kind: str,
-        lengths: Tensor | None = None,
-        weights: Tensor | None = None,
-        config: FeatureConfig | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-    ) -> FeatureModel:
+        cls, x: Tensor, y: Tensor, kind: str, lengths: Tensor | None = None, weights: Tensor | None = None,
+        config: FeatureConfig | None = None, seed: int = 0, device: torch.device | str = "cpu",
+    ) -> FeatureModel:  # fmt: skip
         """Draw a bank for the signals and fit its head.
 
         Args:
@@ -147,179 +120,225 @@ class FeatureModel:
             y: (cases,) classes from 0 on, (cases, labels) of 0 and 1, or (cases, numbers).
             kind: "multiclass", "multilabel" or "regression".
             lengths: (cases,) true lengths, or None.
-            weights: (cases,) weights, or None; a case of weight 0 is left out.
-            config: size and pools of the bank.
-            seed: of everything that is drawn.
-            device: where to compute.
+            weights: (cases,) weights, or None; a case of weight 0 is left out. (cases, labels): each label has a ridge
+                of its own, with its blocks and penalty, under its weights.
+            config, seed, device: of the bank and everything that is drawn, and where to compute.
         """
         outputs = int(y.max()) + 1 if kind == "multiclass" else 0
-        if weights is not None and bool((weights <= 0).any()):
-            counts = weights > 0
+        if weights is not None and not bool((counts := weights.reshape(len(weights), -1).amax(1) > 0).all()):
             x, y, weights = x[counts], y[counts], weights[counts]
             lengths = None if lengths is None else lengths[counts]
         features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
-        targets = _targets(y, kind, outputs).to(features.bank.device)
-        ridge = fit_ridge(features(x, lengths), targets, _blocks(features), weights, _scored(targets, kind))
-        counted = None if weights is None else weights[ridge.sample.to(weights.device)]
-        return cls(features, ridge, calibrated(kind, ridge, y[ridge.sample.to(y.device)], counted))
+        targets = _targets(y, kind, outputs).to(features.mean)
+        made, blocks, scored = features(x, lengths), _blocks(features), _scored(targets, kind)
+        if weights is None or weights.dim() == 1:
+            ridge = fit_ridge(made, targets, blocks, weights, scored)
+            return cls(features, calibrate(ridge, kind, targets, weights))
+        pairs = list(zip(targets.split(1, dim=1), weights.T.to(targets), strict=True))
+        return cls(features, side_by_side([calibrate(fit_ridge(made, y, blocks, w), kind, y, w) for y, w in pairs]))
 
-    def scores(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Outputs of the head (cases, outputs): numbers of a regression, uncalibrated scores of classes."""
-        return self.ridge.predict(self.features(x, lengths))
+    @property
+    def size(self) -> int:
+        """Fitted numbers of the head, those of features that are used."""
+        return int(self.ridge.coef.any(1).sum() + 1) * self.ridge.coef.shape[1]
 
-    def logits(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Calibrated logits (cases, outputs), or the numbers of a regression."""
-        return self._calibrated(self.scores(x, lengths))
-
-    def _calibrated(self, scores: Tensor) -> Tensor:
-        return scores if self.calibration is None else self.calibration.logits(scores)
+    @torch.no_grad()
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, rate: float = 1.0, marks: Tensor | None = None
+    ) -> Tensor:
+        """Calibrated logits, or numbers (cases, outputs), of signals (cases, length, channels) at the rate of fit."""
+        _check_rate(rate)
+        return self.ridge(self.features(x.cpu(), None if lengths is None else lengths.cpu()))
 
     def contributions(self, x: Tensor, output: int, lengths: Tensor | None = None) -> Tensor:
         """What each feature adds to the logit of an output (cases, features).
 
-        Their sum and a constant are `logits(x)[:, output]`, exactly; `features.bank.names()` says where they come from.
+        Their sum and a constant are the output, exactly; `features.bank.names()` says where they come from.
         """
-        added = self.ridge.contributions(self.features(x, lengths), output)
-        if self.calibration is None:
-            return added
-        slope = self.calibration.slope
-        return added * (slope if slope.dim() == 0 else slope[output])
+        ridge = self.ridge
+        return (self.features(x, lengths) - ridge.mean) / ridge.scale * ridge.coef[:, output]
 
-    def stream(self, batch: int = 1) -> FeatureStream:
-        """A stream that gives, after every chunk, what `logits` gives for the signal so far."""
-        if "stretch" in self.ridge.chosen or self.features.bank.values.parts[1:]:
-            raise OptionError(
-                "this model pools over stretches of a whole signal and cannot stream; fit it with stretches=False."
-            )
+    def initial_state(self, batch: int = 1) -> FeatureStream:
+        """A stream that gives, after every chunk, what the model gives for the signal so far."""
+        if self.features.bank.config.stretches:
+            raise OptionError("this model pools over stretches of whole signals and cannot stream; fit it with "
+                              "stretches=False (--no-stretches).")  # fmt: skip
         return FeatureStream(self, batch)
+
+    def stream(self, x: Tensor, state: FeatureStream, rate: float = 1.0) -> tuple[Tensor, FeatureStream]:
+        """Process a chunk; returns the output for the whole stream so far, and the state."""
+        _check_rate(rate)
+        return state.step(x), state
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values from which `restore` makes a model of the same shape."""
+        bank, ridge = self.features.bank, self.ridge
+        config = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(bank.config).items()}
+        return {"bank": config, "length": bank.length, "seed": bank.seed, "chosen": list(ridge.chosen),
+                "penalty": ridge.penalty, "error": ridge.error}  # fmt: skip
+
+    @classmethod
+    def restore(cls, described: Mapping[str, Any], info: Any) -> FeatureModel:
+        """A model of the shape of `describe` for the `DataInfo` of its run, its tensors yet to be loaded."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in described["bank"].items()}
+        noise = torch.randn(2, described["length"], info.width, generator=torch.Generator().manual_seed(0))
+        features = SignalFeatures(noise, None, FeatureConfig(**values), described["seed"], "cpu")
+        coef = torch.zeros(features.bank.n_features, info.d_output)
+        chosen, penalty, error = tuple(described["chosen"]), described["penalty"], described["error"]
+        return cls(
+            features, Ridge(coef[:, 0].clone(), coef[:, 0].clone(), coef, coef[0].clone(), penalty, chosen, error)
+        )
 
 
 class FeatureSums:
     """A `FeatureModel` fitted from blocks of cases, for data larger than memory or on several machines.
 
-    Args:
-        features: signals to state features, drawn for some of the cases; machines share one (`empty`).
-        kind: "multiclass", "multilabel" or "regression".
-        outputs: number of classes, labels or numbers.
+    The features are drawn for some of the cases; machines share one bank (`empty`).
     """
 
-    def __init__(self, features: SignalFeatures, kind: str, outputs: int) -> None:
-        self.features, self.kind, self.outputs = features, kind, outputs
-        self.sums: RidgeSums | None = None
+    def __init__(self, features: SignalFeatures, kind: str, outputs: int, sums: RidgeSums | None = None) -> None:
+        self.features, self.kind, self.outputs, self.sums = features, kind, outputs, sums
 
     def add(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, weights: Tensor | None = None) -> None:
         """Add a block of cases, as in `FeatureModel.fit`."""
         made = self.features(x, lengths)
-        if self.sums is None:
-            self.sums = RidgeSums.empty(made, self.outputs)
+        self.sums = self.sums or RidgeSums.empty(made, self.outputs)
         self.sums.add(made, _targets(y, self.kind, self.outputs).to(made), weights)
+
+    def _first(self) -> RidgeSums:
+        if self.sums is None:
+            raise DataError("no case was added yet; add one first.")
+        return self.sums
 
     def empty(self) -> FeatureSums:
         """Sums over no case that can be added to these: for another machine, once these have their first block."""
-        made = FeatureSums(self.features, self.kind, self.outputs)
-        if self.sums is not None:
-            made.sums = self.sums.cleared()
-        return made
+        return FeatureSums(self.features, self.kind, self.outputs, self._first().cleared())
 
     def __add__(self, other: FeatureSums) -> FeatureSums:
         """The sums over the cases of both."""
-        if self.sums is None or other.sums is None:
-            return self if other.sums is None else other
-        made = FeatureSums(self.features, self.kind, self.outputs)
-        made.sums = self.sums + other.sums
-        return made
+        return FeatureSums(self.features, self.kind, self.outputs, self._first() + other._first())
 
     def solve(self) -> FeatureModel:
         """The model of all cases so far."""
-        if self.sums is None:
-            raise DataError("no case was added yet; call add first.")
-        ridge = self.sums.solve(_blocks(self.features), _scored(self.sums.kept[1], self.kind))
-        truth = self.sums.kept[1]
-        truth = truth.argmax(1) if self.kind == "multiclass" else (truth > 0).float()
-        return FeatureModel(self.features, ridge, calibrated(self.kind, ridge, truth, self.sums.kept[2]))
+        sums = self._first()
+        targets, weights = sums.sample()[1:]
+        ridge = sums.solve(_blocks(self.features), _scored(targets, self.kind))
+        return FeatureModel(self.features, calibrate(ridge, self.kind, targets, weights))
 
 
 class FeatureStream:
-    """A `FeatureModel` on a stream: memory of constant size, the same numbers as offline for the signal so far."""
+    """A `FeatureModel` on a stream: memory of constant size, the same numbers as offline for the signal so far.
+
+    As offline, a signal ends with its last observed sample: samples without any number wait for the next that has one.
+    """
 
     def __init__(self, model: FeatureModel, batch: int) -> None:
-        self.model, self.batch = model, batch
-        bank = model.features.bank
+        bank, mean = model.features.bank, model.features.mean
+        self.model, self.samples, self.waiting = model, 0, 0
         self.groups = [_GroupStream(group, batch, bank.pools) for group in bank.groups]
-        self.counts: Tensor | None = None
-        self.first: Tensor | None = None
-        self.last: Tensor | None = None
+        self.counts = mean.new_zeros(batch, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
+        self.first = self.last = mean.new_full((batch, 1, len(mean)), torch.nan)  # NaN before there was a number
+        self.cases: list[FeatureStream] = []  # one for each case, once they wait for different samples
 
     @torch.no_grad()
     def step(self, x: Tensor) -> Tensor:
-        """Take samples (batch, length, channels), none missing; returns the logits (batch, outputs) so far."""
-        features = self.model.features
-        bank = features.bank
-        x = ((x.float() - features.mean) / features.scale).to(bank.device)
-        self.first = x[:, :1] if self.first is None else self.first
-        u = bank.sources(x, self.first, self.last)
-        blocks: dict[str, list[Tensor]] = {name: [] for name in bank.config.pools}
-        for group in self.groups:
-            for name, values in group.step(u, bank.config.pools).items():
-                blocks[name].append(values.flatten(0, 1).T)
-        row = torch.cat([torch.cat(parts, dim=1) for parts in blocks.values()], dim=1)
-        if bank.config.values:
-            more = bank.values.counts(x, None, self.last, eighths=False)
-            self.counts = more if self.counts is None else self.counts + more
-            row = torch.cat([row, bank.values.read(self.counts)], dim=1)
-        self.last = x[:, -1:]
-        return self.model._calibrated(self.model.ridge.predict(row))
+        """Take samples (batch, length, channels), NaN where missing; returns the logits (batch, outputs) so far."""
+        if self.cases:
+            return torch.cat([case.step(own) for case, own in zip(self.cases, x.split(1), strict=True)])
+        mean, scale = self.model.features.mean, self.model.features.scale
+        known = F.pad(x.to(mean), (0, 0, self.waiting, 0), value=torch.nan)
+        time = torch.arange(1, known.shape[1] + 1, device=mean.device)
+        ends = F.pad(time * ~known.isnan().all(2), (1, 0)).amax(1).tolist()
+        if len({*ends}) > 1:
+            self.cases = [self._only(case) for case in range(len(x))]
+            return self.step(x)
+        self.waiting = known.shape[1] - ends[0]
+        return self.model.ridge(self._take((known[:, : ends[0]] - mean) / scale))
+
+    def _take(self, x: Tensor) -> Tensor:
+        """Features (batch, features) after standardised samples (batch, length, channels), the last one observed."""
+        bank, gap = self.model.features.bank, self.model.features.bank.config.missing == "gap"
+        seen, unknown = ~x.isnan(), self.first.isnan()
+        held = torch.cat([self.last, x], dim=1)
+        held = hold(held, ~held.isnan())  # what a channel has before its first number, that number, is known with it
+        first, last, x = torch.where(unknown, held[:, :1], self.first), held[:, :1], held[:, 1:]
+        u, mask = bank.sources(x, first, last), bank.observed(seen) if gap else x.new_ones(1, x.shape[1], 1)
+        read = [read_pools(*group.step(u, mask), bank.config.pools) for group in self.groups]
+        row = [part[name].flatten(0, 1).T for name in bank.config.pools for part in read]
+        new = unknown & seen.any(1, keepdim=True)
+        if bank.config.values and x.shape[1]:
+            self.counts = self.counts + bank.values.counts(x, seen if gap else None, last, eighths=False)
+            if not gap and self.samples and bool(new.any()):  # so far these were counted as zeros
+                now, before = (bank.values.counts(own, new, eighths=False) for own in (first, torch.zeros_like(first)))
+                self.counts += self.samples * (now - before)
+        row += [bank.values.read(self.counts)] if bank.config.values else []
+        self.samples += x.shape[1]
+        self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
+        return torch.cat(row, dim=1)
+
+    def _only(self, case: int) -> FeatureStream:
+        """One case of the stream."""
+        one, part = FeatureStream(self.model, 1), slice(case, case + 1)
+        one.samples, one.waiting = self.samples, self.waiting
+        one.counts, one.first, one.last = self.counts[part], self.first[part], self.last[part]
+        for own, group in zip(one.groups, self.groups, strict=True):
+            own.take(group, part)
+        return one
 
 
 class _GroupStream:
-    """State, sums and the samples of the open chunk of one group of cells."""
+    """State, sums and positions of whole chunks, and the samples of the open chunk of one group of cells."""
 
     def __init__(self, group: CellGroup, batch: int, names: set[str]) -> None:
-        self.group, self.names, self.state = group, names, group.start(batch)
-        self.sums: dict[str, Tensor] | None = None
-        self.count = 0
-        self.open: Tensor | None = None
+        sums = group.bias.new_zeros(*group.bias.shape, batch)
+        self.group, self.count = group, sums.new_zeros(1, 1)
+        self.state = sums.new_zeros(*group.decay.shape[:2], batch)
+        self.sums = {name: torch.full_like(sums, EMPTY) if name == "peak" else sums for name in names}
+        self.open: tuple[Tensor, Tensor] | None = None
 
-    def step(self, u: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Take samples u (sources, length, batch); returns the pools (cells, R, batch) of the signal so far."""
-        group = self.group
-        u = u if self.open is None else torch.cat([self.open, u], dim=1)
-        whole = u.shape[1] // group.chunk * group.chunk
+    def take(self, other: _GroupStream, part: slice) -> None:
+        """Take over a part of the cases of another."""
+        self.sums, self.state = {name: own[..., part] for name, own in other.sums.items()}, other.state[..., part]
+        self.count, *kept = (
+            own if own.shape[-1] == 1 else own[..., part] for own in (other.count, *(other.open or ()))
+        )
+        self.open = (kept[0], kept[1]) if kept else None
+
+    def step(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Take samples u (sources, length, batch), observed where mask (1 or sources, length, 1 or batch) is 1.
+
+        Returns the sums (cells, R, batch) over the signal so far, and its positions (1 or cells, 1 or batch).
+        """
+        if self.open is not None:
+            u, mask = (torch.cat(pair, dim=1) for pair in zip(self.open, (u, mask), strict=True))
+        whole = u.shape[1] // self.group.chunk * self.group.chunk
         if whole:
-            sums, self.state = self._pooled(u[:, :whole])
-            self.sums = sums if self.sums is None else _joined(self.sums, sums)
-            self.count += whole // group.stride
-        self.open = u[:, whole:]
-        sums, _ = self._pooled(self.open)
-        count = self.count + self.open.shape[1] // group.stride
-        total = sums if self.sums is None else _joined(self.sums, sums)
-        return read_pools(total, u.new_full((1, 1), float(count)), names)
+            self.sums, self.count, self.state = self._added(u[:, :whole], mask[:, :whole])
+        self.open = u[:, whole:], mask[:, whole:]
+        sums, count, _ = self._added(*self.open)
+        return sums, count if len(count) == 1 else count[self.group.source]
 
-    def _pooled(self, u: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        z, state = self.group.columns(self.group.padded(u), self.state)
-        valid = self.group.seen(u.new_ones(1, u.shape[1], 1))
-        parts = [total_sums(sums) for _, sums in pooled(self.group, z, valid, self.names)]
-        return {name: torch.cat([part[name] for part in parts]) for name in self.names}, state
-
-
-def _joined(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The sums of two parts of a signal."""
-    return {name: torch.maximum(a[name], b[name]) if name == "peak" else a[name] + b[name] for name in a}
+    def _added(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """The sums with those of more samples, their positions, and the state after them."""
+        z, state = self.group.columns(u, self.state)
+        valid = self.group.seen(mask, u.shape[1])
+        parts = [total_sums(sums) for _, sums in pooled(self.group, z, valid, self.sums)]
+        more = {name: torch.cat([part[name] for part in parts]) for name in self.sums}
+        sums = {k: torch.maximum(v, more[k]) if k == "peak" else v + more[k] for k, v in self.sums.items()}
+        return sums, self.count + valid.sum((1, 2)), state
 
 
-def calibrated(kind: str, ridge: Ridge, truth: Tensor, weights: Tensor | None) -> Calibration | None:
-    """Curves from the ridge's leave-one-out scores to logits; None for a regression."""
-    if kind == "regression":
-        return None
-    device = ridge.left_out.device
-    return calibrate(kind, ridge.left_out, truth.to(device), None if weights is None else weights.to(device))
+def _check_rate(rate: float) -> None:
+    if rate != 1:
+        raise OptionError(f"state features read signals of the sampling rate of training, this is another (rate "
+                          f"{rate:g}); resample them, or train with --method gradient.")  # fmt: skip
 
 
 def _blocks(features: SignalFeatures) -> Blocks:
     """Pools and stretches to start from; stretches may be left out, values added."""
-    bank = features.bank
-    start = tuple(name for name in bank.blocks if name != "values")
-    return Blocks(bank.blocks, start, tuple(name for name in ("stretch", "values") if name in bank.blocks))
+    columns = features.bank.blocks
+    start = tuple(name for name in columns if name != "values")
+    return Blocks(columns, start, tuple(name for name in ("stretch", "values") if name in columns))
 
 
 def _channel_scale(x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,5 +364,5 @@ def _scored(targets: Tensor, kind: str) -> Tensor | None:
 def _targets(y: Tensor, kind: str, outputs: int) -> Tensor:
     """What the ridge fits: ±1 for classes and labels, numbers as they are. (cases, outputs)"""
     if kind == "multiclass":
-        return 2.0 * torch.nn.functional.one_hot(y.long(), outputs).float() - 1.0
+        return 2.0 * F.one_hot(y.long(), outputs).float() - 1.0
     return 2.0 * y.float() - 1.0 if kind == "multilabel" else y.float().reshape(len(y), -1)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from wavessm.features.bank import CellGroup
@@ -21,27 +21,18 @@ POOLS = ("share", "wins", "margin", "positive", "energy", "peak")
 positive output there; mean of the positive part; mean square; largest output."""
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}
 """Size of the outputs that are held at once: on a CPU they stay in the cache of a core."""
-COLUMNS = 96
-"""Chunks times cases of one matrix product, at least."""
+COLUMNS = 96  # chunks times cases of one matrix product, at least
 PARTS = [(8 // size * k, 8 // size * (k + 1)) for size in (1, 2, 4, 8) for k in range(size)]
 """The dyadic stretches of a signal, in eighths: the whole, halves, quarters and eighths."""
-EMPTY = -1e30
-"""Peak of a chunk without a position."""
+EMPTY = -1e30  # peak of a chunk without a position
 
 
 def pooled(
     group: CellGroup, z: Tensor, valid: Tensor, names: Iterable[str]
 ) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Sums over the positions of each chunk, for some cells at a time.
+    """Sums (cells, R, K, cases) by pool over the positions of each chunk, for a slice of the cells at a time.
 
-    Args:
-        group: the cells.
-        z: (cells, M + N, K, cases), of `CellGroup.columns`.
-        valid: (1 or sources, K, P, 1 or cases), 1 where a position counts.
-        names: pools.
-
-    Yields:
-        A slice of cells and, by pool, (cells, R, K, cases).
+    z: (cells, M + N, K, cases), of `CellGroup.columns`; valid: (1 or sources, K, P, 1 or cases), 1 where one counts.
     """
     K, cases = z.shape[2:]
     P, R = group.positions, group.bias.shape[1]
@@ -58,9 +49,7 @@ def pooled(
             counted = None
             if not whole[start]:
                 part = valid[:, start:end] if len(valid) == 1 else valid[group.source[cells], start:end]
-                counted = (
-                    part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]
-                )  # (cells, P, 1, columns)
+                counted = part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]  # (cells, P, 1, …)
             for name, values in _chunk_sums(y, bias, counted, sums):
                 sums[name][:, :, start:end] = values.unflatten(2, (end - start, cases))
         yield cells, sums
@@ -109,13 +98,7 @@ def total_sums(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-    """Features (cells, R, cases) from sums over a signal; zero where nothing was observed.
-
-    Args:
-        totals: (cells, R, cases) by pool.
-        count: (1 or cells, 1 or cases), positions that were pooled.
-        names: pools to read.
-    """
+    """Features (cells, R, cases) from sums over a signal and the number of its positions (1 or cells, 1 or cases)."""
     n = count[:, None].clamp_min(1)
     made = {}
     for name in names:
@@ -131,10 +114,7 @@ def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]
 def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:
     """The pool "share" over a part of the chunks of a case, over all where that has no position. (cells, R, cases)
 
-    Args:
-        share: (cells, R, K, cases), outputs above the bias in each chunk.
-        count: (1 or cells, K, 1 or cases), positions.
-        stretch: (2, cells, R), start and end as fractions of the length of a case.
+    share: (cells, R, K, cases), outputs above the bias; count: (1 or cells, K, 1 or cases); stretch: (2, cells, R).
     """
     K = share.shape[2]
     k = torch.arange(K, device=share.device, dtype=share.dtype)[:, None]  # (K, 1)
@@ -147,24 +127,20 @@ def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:
     return torch.where(n > 0, (share * inside).sum(2) / n.clamp_min(1), whole)
 
 
-class Values:
+class Values(nn.Module):
     """Shares of samples above quantiles of the training signals, for each channel and its difference.
 
     What the readouts do not see: where the values of a signal lie. Counted in eighths of a signal, so that sums give
-    the dyadic stretches.
-
-    Args:
-        channels: channels of a signal.
-        difference: also of the first difference.
-        stretches: over all dyadic stretches, else over the whole signal.
-        budget: number of features, about.
+    the dyadic stretches. There are about `budget` features.
     """
 
     def __init__(self, channels: int, difference: bool, stretches: bool, budget: int) -> None:
+        super().__init__()
         self.difference, self.parts = difference, PARTS if stretches else PARTS[:1]
         self.sources = channels * (2 if difference else 1)
         count = max(2, min(16, budget // (self.sources * len(self.parts))))
-        self.levels = torch.zeros(self.sources, count)
+        self.levels: Tensor
+        self.register_buffer("levels", torch.zeros(self.sources, count))
 
     @property
     def n_features(self) -> int:
@@ -190,13 +166,9 @@ class Values:
         return mask.expand_as(v) if mask.shape[2] == 1 else torch.cat([mask] * (v.shape[2] // mask.shape[2]), 2)
 
     def counts(self, x: Tensor, mask: Tensor | None, last: Tensor | None = None, eighths: bool = True) -> Tensor:
-        """Samples between levels, by eighth of the signal. (cases, 8, sources, levels + 1)
+        """Samples between levels, by eighth of the signal, or all in the first. (cases, 8, sources, levels + 1)
 
-        Args:
-            x: (cases, length, channels), after the sample `last` (cases, 1, channels).
-            mask: (cases, length, 1 or channels) bool, or None.
-            last: the sample before x.
-            eighths: divide the signal.
+        x: (cases, length, channels); mask: (cases, length, 1 or channels) bool; last: (cases, 1, channels), before x.
         """
         v = self.samples(x, last)
         cases, length, sources = v.shape
@@ -220,12 +192,3 @@ class Values:
         n = totals.sum(3, keepdim=True)
         above = totals.flip(3).cumsum(3).flip(3)[..., 1:] / n.clamp_min(1)
         return torch.where(n > 0, above, above[:, :1]).flatten(1)
-
-    def names(self, sources: list[str]) -> list[str]:
-        """Where each feature comes from."""
-        return [
-            f"{source}, share above {float(level):.3g} in {first / 8:g} to {end / 8:g}"
-            for first, end in self.parts
-            for source, levels in zip(sources, self.levels, strict=True)
-            for level in levels
-        ]

@@ -6,11 +6,9 @@ adding a record to `WAVELETS` or `BASES`, or calling `register_family` from outs
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +31,17 @@ _POINTS_PER_ATOM = 4  # fewest grid points per atom; coarser grids cannot tell t
 
 def default_quadrature(n: int) -> Quadrature:
     """Return panels of order 8 with 16 points per atom, and at least 2,049 points."""
-    return Quadrature.panels(max(256, 2 * n), order=8)
+    return _panels(max(256, 2 * n), 8)
+
+
+@lru_cache(maxsize=32)
+def _panels(count: int, order: int) -> Quadrature:
+    return Quadrature.panels(count, order)
 
 
 def _single_panel(n: int) -> Quadrature:
     """One panel whose order integrates products of polynomials of degree < n exactly, with room to spare."""
-    return Quadrature.panels(1, order=max(64, 2 * n))
+    return _panels(1, max(64, 2 * n))
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,10 @@ class Basis:
     Args:
         atoms: Function of n and points s (L,) of [0, 1] that returns the values of n atoms, shape (n, L).
         quadrature: Function of n that returns the grid on which those atoms are resolved.
-        reference: Where the definition comes from.
     """
 
     atoms: Callable[[int, Array], Array]
     quadrature: Callable[[int], Quadrature] = default_quadrature
-    reference: str = ""
 
 
 Family = Wavelet | Basis
@@ -61,83 +62,56 @@ Family = Wavelet | Basis
 # -- wavelets -------------------------------------------------------------------------------------------------------
 
 
-def gauss(order: int = 1) -> Wavelet:
-    """Return the derivative of a Gaussian of the given order, ψ(x) = He_order(x) e^{−x²/2}."""
+def _gauss(order: int = 1) -> Wavelet:
+    """The derivative of a Gaussian of the given order, ψ(x) = He_order(x) e^{−x²/2}; the paper's eq. (gauss-deriv)."""
     order = check_int(order, "gauss: order", minimum=1)
     return Wavelet(
         lambda x: special.eval_hermitenorm(order, x) * np.exp(-(x**2) / 2),
         support=(-8.0 - order / 4, 8.0 + order / 4),
         centre_frequency=np.sqrt(order) / (2 * np.pi),
-        reference="the paper's eq. (gauss-deriv)",
     )
 
 
-def dpss(time_bandwidth: float = 2.0, tapers: int = 3) -> Wavelet:
-    """Return discrete prolate spheroidal sequences: the tapers best concentrated in a band, shifted together.
+@lru_cache
+def _dpss(time_bandwidth: float = 2.0, tapers: int = 3) -> Wavelet:
+    """The tapers best concentrated in a band, shifted together (Slepian 1978; the paper's eq. (dpss)).
 
-    Args:
-        time_bandwidth: A window of width w has bandwidth time_bandwidth / w, so each scale is one bandwidth.
-        tapers: Number of sequences, from 1 to 2 · time_bandwidth.
+    A window of width w has bandwidth time_bandwidth / w, so each scale is one bandwidth.
     """
-    if not 0 < tapers <= 2 * time_bandwidth:
-        raise OptionError(f"dpss: {tapers} tapers with time_bandwidth {time_bandwidth:g}, expected 1 to twice as many.")
     x = np.linspace(-0.5, 0.5, 2049)
     spline = interpolate.CubicSpline(x, signal.windows.dpss(len(x), time_bandwidth, tapers).T)
-    return Wavelet(
-        lambda t: spline(np.clip(t, -0.5, 0.5)).T,
-        support=(-0.5, 0.5),
-        centre_frequency=time_bandwidth,
-        reference="Slepian 1978; the paper's eq. (dpss)",
-    )
+    return Wavelet(lambda t: spline(np.clip(t, -0.5, 0.5)).T, (-0.5, 0.5), centre_frequency=time_bandwidth)
 
 
 _PARAMETERS = {"cmor": "cmor1.5-1.0", "shan": "shan1.0-1.5", "fbsp": "fbsp2-1.0-1.5"}  # of names without any
 
 
 @lru_cache(maxsize=256)
-def pywavelet(name: str) -> Wavelet:
-    """Return any wavelet of PyWavelets by name, discrete or continuous, as a mother wavelet."""
+def _pywavelet(name: str) -> Wavelet:
+    """Any wavelet of PyWavelets by name, discrete or continuous, as a mother wavelet."""
     full = _PARAMETERS.get(name, name)
     if full in pywt.wavelist(kind="discrete"):
         # Orthogonal families give (φ, ψ, x); biorthogonal ones (φ, ψ, φ̃, ψ̃, x), of which ψ̃ synthesises.
         *functions, x = pywt.Wavelet(full).wavefun(level=10)
         table = functions[-1]
-        interpolant = lambda t: np.interp(t, x, table, left=0.0, right=0.0)  # noqa: E731
-        return Wavelet(interpolant, (float(x[0]), float(x[-1])), reference=f"PyWavelets' {full}, cascade level 10")
+        return Wavelet(lambda t: np.interp(t, x, table, left=0.0, right=0.0), (float(x[0]), float(x[-1])))
     wavelet = pywt.ContinuousWavelet(full)
     low, high = float(wavelet.lower_bound), float(wavelet.upper_bound)
     psi, x = wavelet.wavefun(length=1 << 13)
     spline = interpolate.CubicSpline(x, psi)
-    return Wavelet(lambda t: spline(np.clip(t, low, high)), (low, high), reference=f"PyWavelets' {full}")
+    return Wavelet(lambda t: spline(np.clip(t, low, high)), (low, high))
 
 
-def _is_parametric(name: str) -> bool:
-    """Whether PyWavelets knows this name with parameters, as in cmor1.5-1.0."""
-    if not name.startswith(tuple(_PARAMETERS)) or name in _PARAMETERS:
-        return False
-    try:
-        psi, _ = pywt.ContinuousWavelet(name).wavefun(length=16)
-    except (ValueError, TypeError):  # PyWavelets answers parameters of zero with a TypeError
-        return False
-    return bool(np.isfinite(psi).all())
-
-
-WAVELETS: dict[str, Wavelet | Callable[..., Wavelet]] = {
-    "morlet": Wavelet(
-        lambda x: np.exp(-(x**2) / 2) * np.cos(5 * x),
-        centre_frequency=5 / (2 * np.pi),
-        reference="Morlet et al. 1982; the paper's eq. (morlet); PyWavelets' morl",
-    ),
-    "gauss": gauss,
-    "mexhat": Wavelet(
-        lambda x: (1 - x**2) * np.exp(-(x**2) / 2),
-        centre_frequency=np.sqrt(2) / (2 * np.pi),
-        reference="Ricker 1953; PyWavelets' mexh",
-    ),
-    "dpss": dpss,
-    "db6": partial(pywavelet, "db6"),
+_MORLET = Wavelet(lambda x: np.exp(-(x**2) / 2) * np.cos(5 * x), centre_frequency=5 / (2 * np.pi))
+_MEXHAT = Wavelet(lambda x: (1 - x**2) * np.exp(-(x**2) / 2), centre_frequency=np.sqrt(2) / (2 * np.pi))
+WAVELETS: dict[str, Callable[[], Wavelet]] = {
+    "morlet": lambda: _MORLET,  # Morlet et al. 1982; the paper's eq. (morlet); PyWavelets' morl
+    "gauss": _gauss,
+    "mexhat": lambda: _MEXHAT,  # Ricker 1953; PyWavelets' mexh
+    "dpss": _dpss,
+    "db6": partial(_pywavelet, "db6"),
 }
-"""The paper's wavelets: a record, or a function that returns one."""
+"""The paper's wavelets, made on first use."""
 
 # -- bases: polynomials, Fourier and Gabor ----------------------------------------------------------------------------
 
@@ -214,23 +188,19 @@ def _gabor(n: int, s: Array) -> Array:
     return np.concatenate(atoms)
 
 
-def _bernstein_grid(n: int) -> Quadrature:
-    return Quadrature.panels(len(_bernstein_pieces(n)), order=4 * _BERNSTEIN_DEGREE)
-
-
 BASES = {
-    "legendre": Basis(_legendre, _single_panel, "orthonormal shifted Legendre polynomials; HiPPO (Gu et al. 2020)"),
-    "fourier": Basis(_fourier, reference="1, √2 cos 2πks, √2 sin 2πks; HiPPO-FouT"),
-    "chebyshev": Basis(_chebyshev, _single_panel, "Chebyshev polynomials of the first kind, unit energy"),
-    "laguerre": Basis(_laguerre, lambda n: Quadrature.panels(1, order=3 * n + 64), "Laguerre functions of the age"),
-    "bernstein": Basis(_bernstein, _bernstein_grid, "Bernstein polynomials; composite beyond degree 9"),
-    "gabor": Basis(_gabor, reference="Gabor 1946, critical lattice"),
+    "legendre": Basis(_legendre, _single_panel),  # orthonormal shifted Legendre polynomials; HiPPO (Gu et al. 2020)
+    "fourier": Basis(_fourier),  # 1, √2 cos 2πks, √2 sin 2πks; HiPPO-FouT
+    "chebyshev": Basis(_chebyshev, _single_panel),  # of the first kind, unit energy
+    "laguerre": Basis(_laguerre, lambda n: _panels(1, 3 * n + 64)),
+    "bernstein": Basis(_bernstein, lambda n: _panels(len(_bernstein_pieces(n)), 4 * _BERNSTEIN_DEGREE)),
+    "gabor": Basis(_gabor),  # Gabor 1946, critical lattice
 }
 """The families beside wavelets, for comparison."""
 
 # -- names ----------------------------------------------------------------------------------------------------------
 
-_FAMILIES: Registry[Callable[..., Family]] = Registry("family")
+_FAMILIES: Registry[Callable[[], Family]] = Registry("family")
 
 
 def families() -> list[str]:
@@ -240,61 +210,46 @@ def families() -> list[str]:
 
 def is_family(name: str) -> bool:
     """Return whether `make_frame` knows a name, PyWavelets' with parameters (cmor1.5-1.0) included."""
-    return name in _FAMILIES or _is_parametric(name)
+    if name in _FAMILIES or not name.startswith(tuple(_PARAMETERS)):
+        return name in _FAMILIES
+    try:
+        return bool(_pywavelet(name))
+    except (ValueError, TypeError):  # PyWavelets answers parameters of zero with a TypeError
+        return False
 
 
-def register_family(name: str, family: Family | Callable[..., Any]) -> None:
+def register_family(name: str, family: Family | Callable[[Array], Array]) -> None:
     """Make a family known by name everywhere.
 
     Args:
         name: A name that is not taken.
-        family: A `Wavelet`, a `Basis`, a function without required arguments that returns one, or a mother wavelet
-            ψ(x) that decays within |x| ≤ 8.
+        family: A `Wavelet`, a `Basis`, or a mother wavelet ψ(x) that decays within |x| ≤ 8.
 
     Raises:
         OptionError: The name is taken.
     """
     if name in RESERVED:
         raise OptionError(f"register_family: {name!r} names a closed form; choose another name.")
-    if isinstance(family, Family):
-        _FAMILIES.register(name, lambda: family)
-    else:
-        _FAMILIES.register(name, partial(Wavelet, family) if _needs_arguments(family) else family)
+    record = family if isinstance(family, Family) else Wavelet(family)
+    _FAMILIES.register(name, lambda: record)
 
 
-def _needs_arguments(function: Callable) -> bool:
-    """Whether a function has required arguments, as ψ(x) has; NumPy's own functions do not tell and have."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        return True
-    return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
-
-
-for _name, _family in (WAVELETS | BASES).items():
-    register_family(_name, _family)
-for _name in pywt.wavelist():
-    if _name not in _FAMILIES:
-        register_family(_name, partial(pywavelet, _name))
+_FAMILIES.update(WAVELETS)
+_FAMILIES.update({name: partial(BASES.__getitem__, name) for name in BASES})
+_FAMILIES.update({name: partial(_pywavelet, name) for name in pywt.wavelist() if name not in _FAMILIES})
 
 
 def get_family(family: str | Family | Callable[[Array], Array], order: int | None = None) -> tuple[str, Family]:
-    """Return the name and the record of a family given as `make_frame` takes it.
-
-    Example:
-        >>> get_family("morlet")[1].reference
-        "Morlet et al. 1982; the paper's eq. (morlet); PyWavelets' morl"
-    """
-    if isinstance(family, str):
-        name = family
-        parametric = name not in _FAMILIES and _is_parametric(name)
-        make = partial(pywavelet, name) if parametric else _FAMILIES[name]
-    else:
+    """Return the name and the record of a family given as `make_frame` takes it."""
+    if order is not None and family != "gauss":
+        raise OptionError(f"make_frame: family '{family}' takes no order; gauss does.")
+    if not isinstance(family, str):
         name = getattr(family, "__name__", "own family")
-        make = (lambda: family) if isinstance(family, Family) else partial(Wavelet, family)
-    if order is not None and "order" not in inspect.signature(make).parameters:
-        raise OptionError(f"make_frame: family '{name}' takes no order; gauss does.")
-    return name, make() if order is None else make(order=order)
+        return name, family if isinstance(family, Family) else Wavelet(family)
+    if order is not None:
+        return family, _gauss(order)
+    parametric = family not in _FAMILIES and is_family(family)
+    return family, _pywavelet(family) if parametric else _FAMILIES[family]()
 
 
 # -- frames ---------------------------------------------------------------------------------------------------------
@@ -338,11 +293,11 @@ def make_frame(
     """
     n = check_int(n, "make_frame: n", minimum=2)
     tiling = Tiling(scales if scales is None or np.ndim(scales) == 0 else tuple(scales), f_min, f_max, alpha)  # type: ignore[arg-type]
-    if grid is None or isinstance(grid, Quadrature):
-        return _build(family, n, order, tiling, grid)
     if is_int(grid):
-        return _build(family, n, order, tiling, check_int(grid, "make_frame: grid", minimum=9))
-    return _build.__wrapped__(family, n, order, tiling, Quadrature.from_points(grid))
+        grid = _panels((check_int(grid, "make_frame: grid", minimum=9) + 6) // 8, 8)
+    elif grid is not None and not isinstance(grid, Quadrature):
+        grid = Quadrature.from_points(grid)
+    return _build(family, n, order, tiling, grid)
 
 
 @lru_cache(maxsize=32)
@@ -351,13 +306,10 @@ def _build(
     n: int,
     order: int | None,
     tiling: Tiling,
-    grid: int | Quadrature | None,
+    grid: Quadrature | None,
 ) -> Frame:
     name, record = get_family(family, order)
-    if grid is None:
-        quadrature = record.quadrature(n) if isinstance(record, Basis) else default_quadrature(n)
-    else:
-        quadrature = grid if isinstance(grid, Quadrature) else Quadrature.panels((grid - 1 + 7) // 8, order=8)
+    quadrature = grid or (record.quadrature(n) if isinstance(record, Basis) else default_quadrature(n))
     points = len(quadrature.grid)
     # A basis on its own grid is resolved there by construction; anything else needs enough points.
     if points < (_POINTS_PER_ATOM * n if grid is not None or isinstance(record, Wavelet) else n):

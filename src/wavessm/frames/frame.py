@@ -59,9 +59,8 @@ class Frame:
             expected = "(n, length) with one atom per row and 2 ≤ n ≤ length; more atoms need a finer grid"
             raise shape_error("Frame: atoms", self.atoms, expected)
         n, length = self.atoms.shape
-        broken = np.flatnonzero(~np.isfinite(self.atoms).all(axis=1))
-        if len(broken):
-            raise NotFiniteError(f"Frame: {len(broken)} of {n} atoms hold NaN or infinity, the first is {broken[0]}.")
+        if broken := int((~np.isfinite(self.atoms)).any(axis=1).sum()):
+            raise NotFiniteError(f"Frame: {broken} of {n} atoms hold NaN or infinity.")
         if not isinstance(grid, Quadrature):
             grid = Quadrature.from_points(np.linspace(0, 1, length) if grid is None else grid, weights)
         elif weights is not None:
@@ -87,8 +86,6 @@ class Frame:
     def weights(self) -> Array:
         """Quadrature weights, ∫ f ≈ weights · f, shape (L,)."""
         return self.quadrature.weights
-
-    # -- how the atoms relate -------------------------------------------------------------------------------
 
     @cached_property
     def _svd(self) -> tuple[Array, Array, Array]:
@@ -147,46 +144,33 @@ class Frame:
         dual = Frame((U / sigma) @ Vt / root, self.quadrature, name=f"dual of {self.name}")
         return dual, Frame(U @ Vt / root, self.quadrature, name=self.name)
 
-    # -- signals --------------------------------------------------------------------------------------------
-
     def analyse(self, signal: npt.ArrayLike) -> Array:
         """Return the coefficients ⟨f, φ_n⟩ of signals sampled on the grid, (..., L) → (..., N)."""
-        return self._last_axis(signal, len(self.grid), "analyse") @ (self.atoms * self.weights).T
+        return _last_axis(signal, len(self.grid), "analyse") @ (self.atoms * self.weights).T
 
     def synthesise(self, coefficients: npt.ArrayLike) -> Array:
         """Return Σ c_n φ_n on the grid, (..., N) → (..., L).
 
         `frame.dual().synthesise(frame.analyse(f))` is the projection of f on the span.
         """
-        return self._last_axis(coefficients, self.n, "synthesise") @ self.atoms
-
-    def _last_axis(self, values: npt.ArrayLike, size: int, call: str) -> Array:
-        array = real_array(values, f"Frame.{call}")
-        if array.ndim == 0 or array.shape[-1] != size:
-            raise shape_error(f"Frame.{call}: the argument", array, f"(..., {size})")
-        return array
+        return _last_axis(coefficients, self.n, "synthesise") @ self.atoms
 
     def evaluate(self, points: npt.ArrayLike) -> Array:
         """Return the atoms at any P points of [0, 1], interpolated from the grid, (P,) → (N, P)."""
         where = real_array(points, "Frame.evaluate: points")
         if where.ndim != 1 or not np.all((where >= 0) & (where <= 1)):
-            raise OptionError(
-                f"Frame.evaluate: expected points (P,) in [0, 1], got shape {where.shape} over "
-                f"[{where.min():g}, {where.max():g}]."
-            )
+            got = f"shape {where.shape} over [{where.min():g}, {where.max():g}]"
+            raise OptionError(f"Frame.evaluate: expected points (P,) in [0, 1], got {got}.")
         return (self.quadrature.interpolation(where) @ self.atoms.T).T
-
-    # -- where the atoms are ------------------------------------------------------------------------------------
 
     @cached_property
     def _energy(self) -> Array:
-        """(N, L) shares of the energy of each atom, every row summing to 1."""
-        energy = self.atoms**2 * self.weights
-        return energy / self._totals[:, None]
+        """(N, L) shares of the energy of each atom, every row summing to 1, or to 0 for an atom of zeros."""
+        return self.atoms**2 * self.weights / self._totals[:, None]
 
     @cached_property
     def _totals(self) -> Array:
-        """Energy of each atom, 1 for one of zeros."""
+        """(N,) energy of each atom, 1 for one of zeros."""
         total = self.atoms**2 @ self.weights
         return np.where(total > 0, total, 1.0)
 
@@ -214,3 +198,10 @@ class Frame:
         if not 0 <= start < stop <= 1:
             raise OptionError(f"Frame.share: got [{start:g}, {stop:g}], expected 0 ≤ start < stop ≤ 1.")
         return self._energy @ ((self.grid >= start) & (self.grid <= stop))
+
+
+def _last_axis(values: npt.ArrayLike, size: int, call: str) -> Array:
+    array = real_array(values, f"Frame.{call}")
+    if array.ndim == 0 or array.shape[-1] != size:
+        raise shape_error(f"Frame.{call}: the argument", array, f"(..., {size})")
+    return array

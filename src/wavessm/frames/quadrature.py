@@ -33,18 +33,12 @@ def frozen(values: npt.ArrayLike) -> Array:
 
 @lru_cache(maxsize=32)
 def lobatto(order: int) -> tuple[Array, Array, Array]:
-    """Return one panel: Gauss–Lobatto points x and weights w on [−1, 1], and Q = diag(w) D.
+    """Return one panel of degree p: Gauss–Lobatto points x (p + 1,) and weights w (p + 1,) on [−1, 1], Q = diag(w) D.
 
-    Args:
-        order: Polynomial degree p of the panel; 1 is the trapezoid rule.
-
-    Returns:
-        x (p + 1,), w (p + 1,) and Q (p + 1, p + 1); Q does not depend on the width of the panel.
+    Q (p + 1, p + 1) does not depend on the width of the panel. Degree 1 is the trapezoid rule.
     """
-    if order == 1:
-        x = np.array([-1.0, 1.0])
-    else:
-        x = np.concatenate([[-1.0], special.roots_jacobi(order - 1, 1.0, 1.0)[0], [1.0]])
+    inner = special.roots_jacobi(order - 1, 1.0, 1.0)[0] if order > 1 else []
+    x = np.concatenate([[-1.0], inner, [1.0]])
     p = special.eval_legendre(order, x)
     w = 2.0 / (order * (order + 1) * p**2)
     gaps = np.subtract.outer(x, x)
@@ -94,7 +88,7 @@ class Quadrature:
         breaks = np.linspace(0, 1, int(panels) + 1) if is_int(panels) else real_array(panels, "Quadrature")  # type: ignore[arg-type]
         if breaks.ndim != 1 or len(breaks) < 2 or not np.all(np.diff(breaks) > 0):
             raise OptionError("Quadrature: grid points and panel ends must be increasing numbers from 0 to 1.")
-        if abs(breaks[0]) > 1e-12 or abs(breaks[-1] - 1) > 1e-12:
+        if np.abs(breaks[[0, -1]] - [0, 1]).max() > 1e-12:
             raise OptionError(f"Quadrature: the points span [{breaks[0]:g}, {breaks[-1]:g}], expected [0, 1].")
         order = check_int(order, "Quadrature: order", minimum=1)
         x, w, _ = lobatto(order)
@@ -109,15 +103,7 @@ class Quadrature:
 
     @staticmethod
     def from_points(grid: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Quadrature:
-        """Return the trapezoid rule on the user's points, or the user's weights there.
-
-        Args:
-            grid: Increasing points from 0 to 1, shape (L,).
-            weights: Positive weights that sum to 1, shape (L,); the trapezoid rule by default.
-
-        Raises:
-            ShapeError, OptionError: Points or weights that cannot integrate over [0, 1].
-        """
+        """Return the trapezoid rule on increasing points from 0 to 1, or own weights that sum to 1, both (L,)."""
         points = real_array(grid, "Quadrature: grid")
         quad = Quadrature.panels(points, order=1)
         if weights is None:
@@ -126,10 +112,7 @@ class Quadrature:
         if given.shape != points.shape:
             raise shape_error("Quadrature: weights", given, f"{points.shape} as the grid")
         if not np.all(given > 0) or abs(given.sum() - 1) > 1e-3:
-            raise OptionError(
-                f"Quadrature: weights sum to {given.sum():g} (smallest {given.min():g}); they integrate over "
-                "[0, 1], so they must be positive and sum to 1."
-            )
+            raise OptionError(f"Quadrature: weights sum to {given.sum():g}, expected positive ones that sum to 1.")
         return Quadrature(quad.grid, frozen(given), quad.breaks, 1)
 
     def derivative_moments(self, values: Array) -> Array:

@@ -44,7 +44,6 @@ class Wavelet:
             parts become two atoms; or (voices, M), several waveforms that are shifted and dilated together.
         support: (low, high); ψ is taken as zero outside.
         centre_frequency: f_c in cycles per unit of x; by default where the spectrum peaks.
-        reference: Where the definition comes from.
 
     Raises:
         OptionError: A support that is not two increasing finite numbers.
@@ -59,7 +58,6 @@ class Wavelet:
     function: Callable[[Array], npt.NDArray]
     support: tuple[float, float] = (-8.0, 8.0)
     centre_frequency: float | None = None
-    reference: str = ""
 
     def __post_init__(self) -> None:
         low, high = map(float, self.support)
@@ -111,10 +109,7 @@ def _spectral_peak(values: Array, spacing: float) -> float:
     points = 1 << 19
     spectrum = np.abs(np.fft.rfft(values, points, axis=1)).max(axis=0)
     if spectrum.argmax() == 0:
-        raise OptionError(
-            "Wavelet: the spectrum peaks at frequency zero, so it has no pseudo-frequency; give centre_frequency, or "
-            "a function that oscillates."
-        )
+        raise OptionError("Wavelet: the spectrum peaks at frequency zero; give centre_frequency, or another function.")
     peak = 1 + int(spectrum[1:-1].argmax())
     left, top, right = spectrum[peak - 1 : peak + 2]
     curvature = left - 2 * top + right
@@ -124,22 +119,12 @@ def _spectral_peak(values: Array, spacing: float) -> float:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the window is filled; None leaves an option to the default of the module's docstring.
+    """How the window is filled, by the options of `make_frame`; None is the default of the module's docstring."""
 
-    Args:
-        scales: Number of scales, or the pseudo-frequencies themselves; by default one per octave.
-        f_min: Lowest pseudo-frequency in cycles per window; 0.5 by default.
-        f_max: Highest pseudo-frequency.
-        alpha: Hop in units of the width of the atoms; decides f_max.
-
-    Raises:
-        OptionError: A value out of range, or an option that another one leaves without effect.
-    """
-
-    scales: int | tuple[float, ...] | None = None
-    f_min: float | None = None
-    f_max: float | None = None
-    alpha: float | None = None
+    scales: int | tuple[float, ...] | None = None  # number, or the pseudo-frequencies; by default one per octave
+    f_min: float | None = None  # lowest pseudo-frequency in cycles per window
+    f_max: float | None = None  # highest pseudo-frequency
+    alpha: float | None = None  # hop in units of the width of the atoms; decides f_max
 
     def __post_init__(self) -> None:
         for name in ("f_min", "f_max", "alpha"):
@@ -173,16 +158,10 @@ class Tiling:
 
 
 def allocate(desired: npt.ArrayLike, total: int, minimum: int = 0) -> npt.NDArray[np.int_]:
-    """Return integers in proportion to `desired` that sum to `total`, by largest remainder.
+    """Return integers in proportion to `desired` that sum to `total`, by largest remainder; `minimum` where it fits.
 
-    Args:
-        desired: Positive weights.
-        total: What the integers sum to.
-        minimum: Smallest integer, as far as `total` allows.
-
-    Example:
-        >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, minimum=2).tolist()
-        ([1, 3, 6], [2, 3, 5])
+    >>> allocate([1.0, 2.0, 4.0], 10).tolist(), allocate([1.0, 2.0, 4.0], 10, minimum=2).tolist()
+    ([1, 3, 6], [2, 3, 5])
     """
     quota = np.asarray(desired, float)
     quota = quota / quota.sum() * total
@@ -222,11 +201,7 @@ def _place(wavelet: Wavelet, n: int, quadrature: Quadrature, frequencies: Array,
 
 
 def tile(wavelet: Wavelet, n: int, quadrature: Quadrature, tiling: Tiling) -> Array:
-    """Return n unit-energy atoms of one mother wavelet on the grid of a quadrature, shape (n, L).
-
-    Raises:
-        OptionError: Atoms too narrow for the grid.
-    """
+    """Return n unit-energy atoms of one mother wavelet on the grid of a quadrature, shape (n, L)."""
     if tiling.f_max is not None or isinstance(tiling.scales, tuple):
         return _place(wavelet, n, quadrature, tiling.frequencies(tiling.f_max or 0.0))
     frequency, _, spread, voices = _measure(wavelet)

@@ -1,15 +1,16 @@
-"""What all figures share, here and in the lab: the type of a finished figure, labels, colours and style."""
+"""What all figures share, here and in the lab: the type of a finished figure, labels, colours, style, and files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wavessm.training.record import pyplot
+from wavessm.training.record import provenance, pyplot, write_csv
 
 LABELS = {
     "morlet": "Morlet", "gauss": "Gauss", "mexhat": "Mexican hat", "dpss": "DPSS", "db6": "db6",
@@ -44,6 +45,22 @@ def canvas() -> Iterator[Any]:
     plt = pyplot()
     with plt.rc_context(STYLE):
         yield plt
+
+
+def write_drawings(title: str, drawings: dict[str, Drawing], folder: str | Path) -> dict[str, str]:
+    """Write NAME.png and NAME.csv of every drawing and README.md; returns the captions by name."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = [f"# {title}\n"]
+    for name, drawing in drawings.items():
+        with canvas() as plt:
+            drawing.figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
+            plt.close(drawing.figure)
+        write_csv(folder / f"{name}.csv", drawing.rows)
+        text.append(f"## {name}\n\n{drawing.caption}\n\n![{name}]({name}.png)\n")
+    text.append(f"Numbers: the CSV of the same name. Made by {provenance('wavessm inspect')}.\n")
+    (folder / "README.md").write_text("\n".join(text), encoding="utf-8")
+    return {name: drawing.caption for name, drawing in drawings.items()}
 
 
 def fitted_slope(x: Any, y: Any) -> float:

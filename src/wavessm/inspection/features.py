@@ -26,24 +26,8 @@ MAX_OUTPUTS = 12
 
 def feature_groups(bank: StateBank, channels: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
     """Where each feature comes from: `GROUPS`, each (features,) of text, in the order of `bank.names()`."""
-    named = [f"channel {name}" for name in channels or range(bank.channels)]
-    mixtures = [f"mixture {k}" for k in range(len(bank.mixing) - bank.channels)]
-    twice = (lambda names: [*names, *(f"difference of {name}" for name in names)]) if bank.config.difference else list
-    sources, raw = twice(named + mixtures), twice(named)
-    readouts = [(cell.family, f"{cell.window:.0f}", sources[cell.source]) for cell in bank.cells
-                for _ in range(bank.readouts)]  # fmt: skip
-    rows = [(*readout, pool, "whole signal") for pool in bank.config.pools for readout in readouts]
-    if bank.config.stretches:
-        edges = torch.cat([group.stretch.flatten(1) for group in bank.groups], dim=1).T.tolist()
-        rows += [(*readout, "share", _stretch(a, b)) for readout, (a, b) in zip(readouts, edges, strict=True)]
-    if bank.config.values:
-        rows += [("samples", "1", source, "values", _stretch(a / 8, b / 8)) for a, b in bank.values.parts
-                 for source in raw for _ in range(bank.values.levels.shape[1])]  # fmt: skip
-    return dict(zip(GROUPS, np.array(rows).T, strict=True))
-
-
-def _stretch(a: float, b: float) -> str:
-    return "whole signal" if (a, b) == (0, 1) else f"{a:g} to {b:g}"
+    family, window, channel, _, pool, stretch = np.array(bank.origins(channels)).T
+    return dict(zip(GROUPS, (family, window, channel, pool, stretch), strict=True))
 
 
 def feature_shares(model: FeatureModel, x: Tensor, output: int, lengths: Tensor | None = None) -> np.ndarray:
@@ -68,23 +52,22 @@ def sample_contributions(model: FeatureModel, x: Tensor, output: int) -> tuple[T
     """
     features, ridge = model.features, model.ridge
     bank = features.bank
-    values = features.prepared(x[None], torch.tensor([len(x)]))[0].to(bank.device)
+    values = features.prepared(x[None], torch.tensor([len(x)]))[0]
     row = bank.features(values)[0]
-    slope = torch.ones(()) if model.calibration is None else model.calibration.slope.expand(ridge.coef.shape[1])[output]
-    added = row / ridge.scale * ridge.coef[:, output] * slope.to(row)
+    added = row / ridge.scale * ridge.coef[:, output]
     found = torch.zeros(len(x), dtype=torch.float64)
     for columns, terms, stride in _terms(bank, values):  # (features of a block), (features, positions)
         total = terms.sum(1, keepdim=True)
         parts = torch.where(total > 0, terms / total.clamp_min(1e-30), 1 / terms.shape[1])
         found[stride - 1 :: stride][: terms.shape[1]] += (added[columns].double() @ parts.double()).cpu()
-    return found, float(model.logits(x[None])[0, output]) - float(found.sum())
+    return found, float(model(x[None])[0, output]) - float(found.sum())
 
 
 def _terms(bank: StateBank, x: Tensor) -> Iterator[tuple[slice, Tensor, int]]:
     """Columns of features, what they pool at each position (features, positions), and samples from one to the next."""
     u, blocks, done = bank.sources(x), bank.blocks, 0
     for group in bank.groups:
-        z, _ = group.columns(group.padded(u), group.start(1))
+        z, _ = group.columns(u)
         y = torch.bmm(group.weight, z.flatten(2)).unflatten(1, (group.positions, -1))  # (cells, P, R, K)
         y = y.permute(0, 2, 3, 1).flatten(2)[..., : x.shape[1] // group.stride]  # (cells, R, positions)
         width = group.bias.numel()
@@ -123,16 +106,16 @@ def draw_features(
         explained: cases whose samples are shown, the first ones.
         sampling_rate: hertz, where the run does not know it.
     """
-    model, names = run.load_model().model, output_names(run.info)
+    model, names = run.load_model(), output_names(run.info)
     drawings = {"contributions": _draw_shares(run, model, names, x, lengths)}
     if not explained:
         return drawings
-    rate = sampling_rate or run.info.sampling_rate
+    rate = sampling_rate or run.info.step_rate
     return drawings | {"samples": _draw_samples(model, names, x[:explained], lengths, rate)}
 
 
 def _draw_shares(run: Run, model: FeatureModel, names: list[str], x: Tensor, lengths: Tensor | None) -> Drawing:
-    groups, rows = feature_groups(model.features.bank, run.info.channels), []
+    groups, rows = feature_groups(model.features.bank, run.info.input_names), []
     tables: dict[str, dict[str, list[float]]] = {kind: {} for kind in GROUPS}
     for output, name in enumerate(names):
         shares = feature_shares(model, x, output, lengths)
@@ -170,7 +153,7 @@ def _draw_samples(
         figure, axes = plt.subplots(len(x), 1, figsize=(9, 2 * len(x)), squeeze=False)
         for case, axis in enumerate(axes[:, 0]):
             signal = x[case] if lengths is None else x[case, : int(lengths[case])]
-            output = int(model.logits(signal[None])[0].argmax())
+            output = int(model(signal[None])[0].argmax())
             added, constant = sample_contributions(model, signal, output)
             time = np.arange(len(signal)) / (rate or 1)
             axis.plot(time, signal.numpy(), color="0.6", linewidth=0.8)

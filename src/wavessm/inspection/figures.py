@@ -1,72 +1,58 @@
-"""A trained model as figures, each with the numbers it shows: time scales, kernels, memory and saliency."""
+"""A trained model as figures, each with the numbers it shows: time scales, kernels and saliency."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from torch import nn
 
-from wavessm.inspection.drawing import STYLE, Drawing, canvas
-from wavessm.inspection.layers import jacobian, layers_of, memory, time_scales
-from wavessm.inspection.model import InspectedModel
-from wavessm.inspection.saliency import Saliency
-from wavessm.training.record import provenance, pyplot, write_csv
+from wavessm.inspection.drawing import Drawing, canvas
+from wavessm.inspection.model import InspectedModel, Saliency
+from wavessm.nn.layer import WaveSSM
 
-DPI = 120
 MAX_LAYERS = 6
 """Layers drawn; a deeper model is shown by the first, the last and some between."""
 MAX_LAGS = 200
 """Weights of a kernel in its table; of longer kernels every k-th."""
+REACH = 0.9
+"""Fraction of a kernel's energy that its reach holds."""
+
+
+class TimeScales(NamedTuple):
+    """Time scales of every channel of a layer, in samples except Δ. All (channels,)."""
+
+    dt: np.ndarray  # the learned step Δ
+    window: np.ndarray  # 1/Δ, about how far back the channel can look
+    lag: np.ndarray  # energy-weighted mean lag of its kernel
+    reach: np.ndarray  # samples that hold 90 % of its kernel's energy
+
+
+def layers_of(model: nn.Module) -> list[WaveSSM]:
+    """Every `WaveSSM` of a model, from input to output."""
+    return [module for module in model.modules() if isinstance(module, WaveSSM)]
+
+
+def time_scales(layer: WaveSSM, length: int, rate: float = 1.0) -> TimeScales:
+    """Steps and kernels of the channels in samples, from the first `length` weights of the kernels.
+
+    >>> scales = time_scales(WaveSSM(d_model=2, d_state=8, dt_min=0.02, dt_max=0.02), length=200)
+    >>> scales.window.round().tolist()
+    [50.0, 50.0]
+    """
+    dt = layer.log_dt.detach().double().exp().cpu().numpy() * rate
+    energy = np.square(layer.kernel(length, rate).detach().cpu().numpy()).sum(0)  # both directions
+    energy /= energy.sum(1, keepdims=True)
+    reach = np.minimum(1 + (np.cumsum(energy, axis=1) < REACH).sum(1), length).astype(float)
+    return TimeScales(dt, 1 / dt, energy @ np.arange(length), reach)
 
 
 def draw_all(
     inspected: InspectedModel, shares: Saliency | None = None, signals: np.ndarray | None = None
 ) -> dict[str, Drawing]:
     """Every figure by name; with `shares` also the saliency, under its signals (cases, length, channels)."""
-    drawings = {"scales": _draw_scales(inspected), "kernels": _draw_kernels(inspected), "past": _draw_past(inspected)}
+    drawings = {"scales": _draw_scales(inspected), "kernels": _draw_kernels(inspected)}
     return drawings if shares is None else drawings | {"saliency": _draw_saliency(inspected, shares, signals)}
-
-
-def write_figures(
-    inspected: InspectedModel, folder: str | Path, shares: Saliency | None = None, signals: np.ndarray | None = None
-) -> dict[str, str]:
-    """Write NAME.png and NAME.csv of every figure of `draw_all` and README.md; returns the captions by name."""
-    return write_drawings(inspected.name, draw_all(inspected, shares, signals), folder)
-
-
-def write_drawings(title: str, drawings: dict[str, Drawing], folder: str | Path) -> dict[str, str]:
-    """Write NAME.png and NAME.csv of every drawing and README.md; returns the captions by name."""
-    folder, plt = Path(folder), pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
-    captions = {}
-    for name, drawing in drawings.items():
-        with plt.rc_context(STYLE):
-            drawing.figure.savefig(folder / f"{name}.png", dpi=DPI, metadata={"Software": None})
-        plt.close(drawing.figure)
-        write_csv(folder / f"{name}.csv", drawing.rows)
-        captions[name] = drawing.caption
-    parts = [f"## {name}\n\n{caption}\n\n![{name}]({name}.png)\n" for name, caption in captions.items()]
-    made = f"Numbers: the CSV of the same name. Made by {provenance('wavessm inspect')}.\n"
-    (folder / "README.md").write_text("\n".join([f"# {title}\n", *parts, made]), encoding="utf-8")
-    return captions
-
-
-def _shown(count: int) -> list[int]:
-    """Numbers of the layers to draw.
-
-    >>> _shown(3), _shown(12)
-    ([0, 1, 2], [0, 2, 4, 7, 9, 11])
-    """
-    return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MAX_LAYERS))})
-
-
-def _times(inspected: InspectedModel, **samples: float) -> dict[str, float]:
-    """Columns in samples, and in seconds where the sampling rate is known."""
-    row = {f"{name}_samples": float(value) for name, value in samples.items()}
-    if inspected.sampling_rate is not None:
-        row |= {f"{name}_seconds": float(inspected.seconds(value)) for name, value in samples.items()}
-    return row
 
 
 def _draw_scales(inspected: InspectedModel) -> Drawing:
@@ -76,9 +62,10 @@ def _draw_scales(inspected: InspectedModel) -> Drawing:
         figure, axis = plt.subplots(figsize=(1.6 + 1.3 * len(layers), 3.6))
         for number, layer in enumerate(layers):
             scales = time_scales(layer, inspected.length)
-            for channel, (dt, *values) in enumerate(zip(*scales, strict=True)):
-                times = _times(inspected, **dict(zip(scales._fields[1:], values, strict=True)))
-                rows.append({"layer": number, "channel": channel, "dt": float(dt), **times})
+            names = ("dt", *(f"{name}_{inspected.unit}" for name in scales._fields[1:]))
+            columns = (scales.dt, *map(inspected.seconds, scales[1:]))
+            for channel, values in enumerate(zip(*columns, strict=True)):
+                rows.append({"layer": number, "channel": channel, **dict(zip(names, map(float, values), strict=True))})
             spot = number + np.linspace(-0.3, 0.3, layer.d_model)[np.argsort(np.argsort(scales.window))]
             labels = (None, None) if number else ("1/Δ", "90 % of the kernel's energy")
             axis.scatter(spot, inspected.seconds(scales.window), s=14, color="#1f6fb4", label=labels[0])
@@ -88,7 +75,7 @@ def _draw_scales(inspected: InspectedModel) -> Drawing:
         axis.set(yscale="log", xlabel="layer (channels by 1/Δ)", ylabel=f"back in time ({inspected.unit})")
         axis.set_xticks(range(len(layers)))
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
-    low, middle, high = inspected.seconds(np.quantile([row["reach_samples"] for row in rows], [0.1, 0.5, 0.9]))
+    low, middle, high = np.quantile([row[f"reach_{inspected.unit}"] for row in rows], [0.1, 0.5, 0.9])
     caption = (
         f"Learned time scales of {len(rows)} channels in {len(layers)} layers: half of the kernels have 90 % of their "
         f"energy within {middle:.3g} {inspected.unit} (a tenth within {low:.3g}, nine tenths within {high:.3g}); the "
@@ -97,17 +84,13 @@ def _draw_scales(inspected: InspectedModel) -> Drawing:
     return Drawing(figure, rows, caption)
 
 
-def _panels(plt: Any, count: int, rows: int = 1, **options: Any) -> tuple[Any, Any]:
-    """A figure with a panel per layer, (rows, count) axes."""
-    return plt.subplots(rows, count, figsize=(1 + 2.6 * count, 0.6 + 2.5 * rows), squeeze=False, **options)
-
-
 def _draw_kernels(inspected: InspectedModel) -> Drawing:
     """Kernels of every channel as a map, sorted by reach."""
     layers, rows, length = layers_of(inspected.model), [], inspected.length
-    chosen, step = _shown(len(layers)), -(-length // MAX_LAGS)
+    chosen = sorted({round(at) for at in np.linspace(0, len(layers) - 1, min(len(layers), MAX_LAYERS))})
+    step = -(-length // MAX_LAGS)
     with canvas() as plt:
-        figure, axes = _panels(plt, len(chosen))
+        figure, axes = plt.subplots(1, len(chosen), figsize=(1 + 2.6 * len(chosen), 3.1), squeeze=False)
         for axis, number in zip(axes[0], chosen, strict=True):
             K = layers[number].kernel(length).detach().numpy()
             order = np.argsort(time_scales(layers[number], length).reach)
@@ -123,38 +106,6 @@ def _draw_kernels(inspected: InspectedModel) -> Drawing:
     caption = (
         f"Kernels of {'the forward direction of ' if len(K) == 2 else ''}layers {', '.join(map(str, chosen))}: the "
         "weight of each sample of the past in a channel's output, channels with the shortest reach on top."
-    )
-    return Drawing(figure, rows, caption)
-
-
-def _draw_past(inspected: InspectedModel) -> Drawing:
-    """∂h_T/∂x_t of one channel per layer, the one with the median Δ, and where in the past its coordinates look."""
-    layers, rows = layers_of(inspected.model), []
-    chosen, start = _shown(len(layers)), -inspected.seconds(inspected.length)
-    with canvas() as plt:
-        figure, axes = _panels(plt, len(chosen), rows=2, sharex=True)
-        for (top, bottom), number in zip(axes.T, chosen, strict=True):
-            layer = layers[number]
-            channel = int(np.argsort(layer.log_dt.detach().numpy())[layer.d_model // 2])
-            J = jacobian(layer, inspected.length, channel)
-            lag, spread = memory(J)
-            order = np.argsort(-lag)
-            share = np.abs(J[order]) / np.maximum(np.abs(J[order]).max(axis=1, keepdims=True), 1e-300)
-            top.imshow(share, aspect="auto", cmap="magma", vmin=0, vmax=1, extent=(start, 0, len(J), 0))
-            top.set_title(f"layer {number}, channel {channel}")
-            x, xerr = -inspected.seconds(lag[order]), inspected.seconds(spread[order])
-            bottom.errorbar(x, np.arange(len(J)) + 0.5, xerr=xerr, fmt=".", ms=4, linewidth=0.7, color="#1f6fb4")
-            bottom.set(xlabel=f"time before now ({inspected.unit})", ylim=(len(J), 0), xlim=(start, 0))
-            for k in range(len(J)):
-                times = _times(inspected, lag=lag[k], spread=spread[k])
-                rows.append({"layer": number, "channel": channel, "coordinate": k, **times})
-        axes[0, 0].set_ylabel("coordinate, oldest first")
-        axes[1, 0].set_ylabel("middle ± spread")
-    middle = inspected.seconds(float(np.median([row["spread_samples"] for row in rows])))
-    caption = (
-        f"Which part of the past each coordinate of the state holds: |∂h_T/∂x_t| of the channel with the median Δ, row "
-        f"by row in units of its largest entry, and its energy-weighted middle and spread (median spread {middle:.3g} "
-        f"{inspected.unit}). Coordinates are those of the frame the layers started with, `{layers[0].family}`."
     )
     return Drawing(figure, rows, caption)
 

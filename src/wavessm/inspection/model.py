@@ -1,11 +1,16 @@
-"""The model that is inspected and what is known about its data, from any place where trained models are kept."""
+"""The model that is inspected, what is known about its data, and which samples contribute to a class.
+
+Integrated gradients share a classifier's score among the samples of its input. With F the logit of one output and x the
+standardised input, the share of a sample is x ∫₀¹ ∂F/∂x (a x) da. The shares add up to F(x) − F(0), where zero is the
+mean of the training data (Sundararajan et al. 2017). Padding has no share.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import DataInfo
 from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive, real_array
+from wavessm.nn.layer import time_mask, whole_lengths
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import load_model, read_extra
 from wavessm.training.run import Run
@@ -28,12 +34,9 @@ class InspectedModel:
 
     name: str
     model: SequenceModel
-    info: DataInfo | None
-    """What is known about its data: scaling, classes."""
-    length: int
-    """Samples of a signal."""
-    sampling_rate: float | None = None
-    """Hertz, where known."""
+    info: DataInfo | None  # what is known about its data: scaling, classes
+    length: int  # samples of a signal
+    sampling_rate: float | None = None  # hertz, where known
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -71,68 +74,111 @@ class InspectedModel:
         return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
-def load(
-    source: Any, sampling_rate: float | None = None, length: int | None = None, checkpoint: str = "best"
-) -> InspectedModel:
+def load(source: Any, sampling_rate: float | None = None, length: int | None = None) -> InspectedModel:
     """Load a model to inspect.
 
     Args:
-        source: A `SequenceModel`, a fitted estimator, a run folder or a model folder.
+        source: A `SequenceModel`, a fitted classifier, a run folder or a model folder.
         sampling_rate: Hertz, where the source does not know it or it differs.
         length: Samples of a signal, where the source does not know it or it differs.
-        checkpoint: "best" or "last" of a run folder.
 
     Example:
         >>> from wavessm.nn.presets import create_model
         >>> load(create_model("wavessm-small", d_input=2), sampling_rate=100.0).seconds(50)
         0.5
     """
-    if checkpoint != "best" and not (isinstance(source, str | Path) and (Path(source) / "run.json").is_file()):
-        raise OptionError(f"inspect: checkpoint {checkpoint!r} goes with a run folder; leave it out.")
-    if isinstance(source, SequenceModel):
-        found = InspectedModel("model", source, None, LENGTH)
-    elif hasattr(source, "model_"):
-        found = _of_estimator(source)
-    elif isinstance(source, str | Path):
-        found = _of_folder(Path(source), checkpoint)
+    name, info = type(source).__name__, None
+    if isinstance(source, str | Path):
+        model, info = _read(Path(source))
+        name = Path(source).name
+    elif isinstance(source, SequenceModel):
+        model = source
+    elif hasattr(source, "model_") and hasattr(source, "classes_"):
+        model = source.model_
+        scale = (tuple(map(float, source.mean_)), tuple(map(float, source.scale_)))
+        kind, classes = "multilabel" if source.multilabel_ else "multiclass", tuple(map(str, source.classes_))
+        config = model.config
+        info = DataInfo(kind, config.d_input, config.d_output, source.length_, classes, scale=scale)
     else:
-        raise OptionError(
-            f"inspect: got a {type(source).__name__}, expected a SequenceModel, a fitted estimator or a folder."
-        )
-    if (backbone := found.model.config.backbone) != "wavessm":
-        raise OptionError(f"inspect: the backbone is {backbone!r}, expected 'wavessm', which has modes.")
-    rate = found.sampling_rate if sampling_rate is None else check_positive(sampling_rate, "sampling_rate")
-    length = found.length if length is None else check_int(length, "length", minimum=2)
-    return dataclasses.replace(found, model=found.model.cpu().eval(), length=length, sampling_rate=rate)
+        raise OptionError(f"inspect: got a {name}, expected a SequenceModel, a fitted classifier or a folder.")
+    known = info.length + info.horizon if info else LENGTH
+    length = known if length is None else check_int(length, "length", minimum=2)
+    if sampling_rate is not None:
+        check_positive(sampling_rate, "sampling_rate")
+    elif info is not None:
+        sampling_rate = info.step_rate or (1 / info.step if info.step else None)
+    return InspectedModel(name, model.cpu().eval(), info, length, sampling_rate)
 
 
-def _of_estimator(estimator: Any) -> InspectedModel:
-    name, config = type(estimator).__name__, estimator.model_.config
-    if hasattr(estimator, "classes_"):
-        scale = (tuple(map(float, estimator.mean_)), tuple(map(float, estimator.scale_)))
-        kind = "multilabel" if estimator.multilabel_ else "multiclass"
-        classes = tuple(str(label) for label in estimator.classes_)
-        info = DataInfo(kind, config.d_input, config.d_output, estimator.length_, classes, scale=scale)
-        return InspectedModel(name, estimator.model_, info, estimator.length_)
-    from wavessm.estimators.series import step_seconds
-
-    step = step_seconds(estimator.series_[0].index)
-    length = estimator.context_ + int(estimator.horizon)
-    return InspectedModel(name, estimator.model_, None, length, None if step is None else 1 / step)
-
-
-def _of_folder(folder: Path, checkpoint: str) -> InspectedModel:
+def _read(folder: Path) -> tuple[SequenceModel, DataInfo | None]:
+    """The model of a run folder or a model folder, and what it knows about its data."""
     if (folder / "run.json").is_file():
         run = Run.read(folder)
         if run.method != "gradient":
             raise OptionError(f"inspect: {folder} was fitted by method {run.method}, which has no layers to show.")
-        model, info = run.load_model(checkpoint), run.info
-    elif (folder / "config.json").is_file():
-        model, extra = load_model(folder), read_extra(folder)
-        if not isinstance(extra, dict) or "info" not in extra:
-            return InspectedModel(folder.name, model, None, LENGTH)
-        info = DataInfo.from_dict(extra["info"])
-    else:
+        return run.load_model(), run.info
+    if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: neither a run folder (run.json) nor a model folder (config.json).")
-    rate = info.sampling_rate if info.sampling_rate is not None or info.step is None else 1 / info.step
-    return InspectedModel(folder.name, model, info, info.length + info.horizon, rate)
+    extra = read_extra(folder)
+    info = DataInfo.from_dict(extra["info"]) if isinstance(extra, dict) and "info" in extra else None
+    return load_model(folder), info
+
+
+class Saliency(NamedTuple):
+    """Shares of the samples in the score of one output, case by case."""
+
+    values: Tensor  # (cases, length, d_input); zero where padded
+    target: Tensor  # (cases,) number of the output
+    score: Tensor  # (cases,) its logit F(x)
+    baseline: Tensor  # (cases,) F(0)
+    lengths: Tensor  # (cases,)
+
+    @property
+    def gap(self) -> Tensor:
+        """|Σ shares − (F(x) − F(0))|, the error of the quadrature. (cases,)"""
+        return (self.values.sum((1, 2)) - (self.score - self.baseline)).abs()
+
+
+def saliency(
+    model: SequenceModel,
+    x: Tensor,
+    lengths: Tensor | None = None,
+    target: int | None = None,
+    steps: int = 16,
+) -> Saliency:
+    """Share the score of a class among the samples of a classifier's input; the model is left as it was.
+
+    Args:
+        model: A model with the head "pool" or "last".
+        x: Input of the model, of `InspectedModel.standardise`, shape (cases, length, d_input).
+        lengths: True lengths of padded cases, shape (cases,).
+        target: Number of a class; None takes the predicted class of each case.
+        steps: Points of the Gauss-Legendre rule along the path from zero to the signal.
+
+    Example:
+        >>> from wavessm.nn.presets import create_model
+        >>> shares = saliency(create_model("wavessm-small", d_input=2, d_output=3), torch.randn(4, 60, 2))
+        >>> shares.values.shape, bool(shares.gap.max() < 1e-3)
+        (torch.Size([4, 60, 2]), True)
+    """
+    config = model.config
+    if config.head not in ("pool", "last") or config.encoder != "linear":
+        raise OptionError(f"saliency: head {config.head!r} and encoder {config.encoder!r}, expected a classifier of "
+                          "signals: 'pool' or 'last', and 'linear'.")  # fmt: skip
+    if target is not None and not 0 <= check_int(target, "target", minimum=0) < config.d_output:
+        raise OptionError(f"saliency: target is {target}, expected 0 to {config.d_output - 1}.")
+    points, weights = np.polynomial.legendre.leggauss(check_int(steps, "saliency: steps", minimum=1))
+    ends = whole_lengths(torch.full((len(x),), x.shape[1]) if lengths is None else lengths, x, "saliency")
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    x = x.detach().masked_fill(~time_mask(ends, x.shape[1]), 0)
+    logits = model(x, ends)
+    chosen = logits.argmax(1) if target is None else logits.new_full((len(x),), target, dtype=torch.long)
+
+    def score(x: Tensor) -> Tensor:  # (cases, length, d_input) → (cases,)
+        return model(x, ends).gather(1, chosen[:, None])[:, 0]
+
+    slope = torch.zeros_like(x)
+    for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
+        at = (float(point) * x).requires_grad_()
+        slope += float(weight) * torch.autograd.grad(score(at).sum(), at)[0]
+    return Saliency(x * slope, chosen, score(x), score(torch.zeros_like(x)), ends)

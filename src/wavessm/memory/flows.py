@@ -10,8 +10,6 @@ Legendre. Neither loops over samples in Python: a chunk of samples is a few matr
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,49 +29,14 @@ def _taylor_powers(time: Tensor, terms: int) -> Tensor:
     return torch.cat([torch.ones_like(ratios[..., :1]), torch.cumprod(ratios, dim=-1)], dim=-1)
 
 
-def _terms_needed(size: float, limit: int) -> int:
-    """Number of terms of e^x that reach rounding for |x| ≤ size, up to `limit`."""
-    term, count = 1.0, 0
-    while term > 1e-17 and count < limit:
-        count += 1
-        term *= size / count
-    return count
-
-
-class Flow(Protocol):
-    """A solver of dx/dτ = −A x + B u on a clock, in coordinates of its own."""
-
-    def zero(self, batch: tuple[int, ...]) -> Tensor:
-        """Return the empty state, shape (*batch, K)."""
-
-    def rest(self, u: Tensor) -> Tensor:
-        """Return the state after a constant input u of infinite length, A⁻¹B u, (...) → (..., K)."""
-
-    def reach(self, clock: Array) -> int:
-        """Return how many steps of a clock (M + 1,) that starts at 0 one call of `states` can take."""
-
-    def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
-        """Return the states after each of M inputs from state x (..., K); clock (M + 1,), u (..., M) → (..., M, K)."""
-
-    def response(self, sigma: Array) -> Tensor:
-        """Return ∫₀^σ e^{−As} B ds in the frame's coordinates, in float64, (M,) → (M, N)."""
-
-    def to_frame(self, x: Tensor) -> Tensor:
-        """Return states in the frame's coordinates, (..., K) → (..., N)."""
-
-
-class ModalFlow(Flow):
+class ModalFlow:
     """By modes: one complex number for each conjugate pair.
 
     A state is carried as e^{λτ} x relative to a point of the chunk, where the recurrence is a plain running sum. Its
     terms grow with time, so the sum never cancels; a chunk ends before they overflow. Where many samples fit into a
     time that is short for every mode (|λ|·time ≤ 4), the exponentials are one product with a Taylor table.
 
-    Args:
-        operator: Diagonalisable; raises `ConditionError` otherwise.
-        dtype: float32 or float64, of the states in the frame's coordinates.
-        device: Where the states are.
-        step: The step of the clock if all steps are equal.
+    `step` is that of the clock if all steps are equal; an operator that does not diagonalise raises `ConditionError`.
     """
 
     TERMS = 24
@@ -101,18 +64,22 @@ class ModalFlow(Flow):
         self._tables: tuple[Array, tuple[Tensor, ...]] = (np.empty(0), ())
 
     def zero(self, batch: tuple[int, ...]) -> Tensor:
+        """Return the empty state, (*batch, K)."""
         return torch.zeros(*batch, len(self.lam), dtype=self.complex, device=self.device)
 
     def rest(self, u: Tensor) -> Tensor:
+        """Return the state after a constant input u of infinite length, A⁻¹B u, (...) → (..., K)."""
         return u[..., None] * (self.B / self.lam).to(self.complex)
 
     def reach(self, clock: Array) -> int:
+        """Return how many steps of a clock (M + 1,) that starts at 0 one call of `states` can take."""
         short = int(np.searchsorted(clock, self.short, side="right")) - 1
         if self.step is None and short >= min(self.TABLE_FROM, len(clock) - 1):
             return short
         return max(1, int(np.searchsorted(clock, self.longest, side="right")) - 1)
 
     def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
+        """Return the states after each of M inputs from state x (..., K); clock (M + 1,), u (..., M) → (..., M, K)."""
         start, held, decay = self._tables_of(clock)
         running = torch.cumsum(u[..., None] * held, dim=-2)
         return running.add_((x * start)[..., None, :]).mul_(decay)
@@ -123,34 +90,23 @@ class ModalFlow(Flow):
         if np.array_equal(clock, known):
             return tables
         with torch.inference_mode(False):  # a later call may need gradients through them
-            if len(clock) == 2:
-                tables = self._one_step(clock)
-            elif clock[-1] <= self.short:
-                tables = self._series(clock)
-            else:
-                tables = self._exponentials(clock)
-            tables = tuple(table.to(self.complex) for table in tables)
+            make = self._series if len(clock) > 2 and clock[-1] <= self.short else self._exponentials
+            tables = tuple(table.to(self.complex) for table in make(clock))
         self._tables = clock, tables
         return tables
 
-    def _one_step(self, clock: Array) -> tuple[Tensor, ...]:
-        """Weights of the state before (K,), of each input and of each state after (M, K), for M = 1.
-
-        One step may be longer than the growing form can hold, so it is taken relative to its end.
-        """
-        step = torch.tensor(clock[1], device=self.device)
-        return torch.exp(-self.lam * step), self._held(step)[None], torch.ones_like(self.lam)[None]
-
     def _exponentials(self, clock: Array) -> tuple[Tensor, ...]:
-        """The same for any M, relative to the chunk's start."""
-        time = torch.from_numpy(clock).to(self.device)[:, None]
+        """Weights of the state before (K,), of each input and of each state after (M, K), relative to the chunk's end:
+        a single step may be longer than the growing form could hold."""
+        time = torch.from_numpy(clock - clock[-1]).to(self.device)[:, None]
         growth = torch.exp(self.lam * time)
         return growth[0], self._held(time.diff(dim=0)) * growth[1:], 1 / growth[1:]
 
     def _series(self, clock: Array) -> tuple[Tensor, ...]:
-        """The same by Taylor series around the chunk's middle."""
+        """The same by Taylor series around the chunk's middle, with as many terms as reach rounding."""
         time = torch.from_numpy(clock - clock[-1] / 2).to(self.device)
-        terms = _terms_needed(clock[-1] / 2 * self.fastest, self.TERMS)
+        sizes = np.cumprod(clock[-1] / 2 * self.fastest / np.arange(1, self.TERMS + 1))
+        terms = min(self.TERMS, 1 + int((sizes > 1e-17).sum()))
         powers = _taylor_powers(time, terms)
         pair = (-1, len(self.lam), 2)
         held = torch.view_as_complex((powers[:, 1:].diff(dim=0) @ self.input_series[:terms]).view(pair))
@@ -159,27 +115,26 @@ class ModalFlow(Flow):
 
     def _held(self, step: Tensor) -> Tensor:
         """∫₀^step e^{−λσ} dσ B = B (1 − e^{−λ step}) / λ, without cancellation."""
-        a, b = -self.lam.real * step, -self.lam.imag * step
-        decay = torch.expm1(a)
-        half = torch.sin(b / 2)
-        real = decay - 2 * half**2 * (1 + decay)
-        imag = 2 * half * torch.cos(b / 2) * (1 + decay)
+        decay, half = torch.expm1(-self.lam.real * step), -self.lam.imag * step / 2
+        real = decay - 2 * torch.sin(half) ** 2 * (1 + decay)
         still = self.lam == 0
-        ratio = -torch.complex(real, imag) / torch.where(still, 1, self.lam)
+        ratio = -torch.complex(real, torch.sin(2 * half) * (1 + decay)) / torch.where(still, 1, self.lam)
         return torch.where(still, step.to(ratio.dtype), ratio) * self.B
 
     def response(self, sigma: Array) -> Tensor:
+        """Return ∫₀^σ e^{−As} B ds in the frame's coordinates, in float64, (M,) → (M, N)."""
         clock = torch.from_numpy(sigma).to(self.device)[:, None]
         finite = self._held(torch.where(clock.isinf(), 0, clock))
         modes = torch.where(clock.isinf(), self.B / self.lam, finite)
         return torch.view_as_real(modes).flatten(-2) @ self.exact_V.T
 
     def to_frame(self, x: Tensor) -> Tensor:
+        """Return states in the frame's coordinates, (..., K) → (..., N)."""
         return torch.view_as_real(x).flatten(-2) @ self.real_V.T
 
 
-class DenseFlow(Flow):
-    """By matrices, for operators that do not diagonalise; arguments as `ModalFlow`.
+class DenseFlow:
+    """By matrices, for operators that do not diagonalise.
 
     Over a short time (‖A‖·time ≤ 4) a state is a Taylor series in Aʲ x and its inputs one in Aʲ B, with the inputs'
     iterated integrals as coefficients. A long time is a product of squared propagators, which contract because
@@ -200,8 +155,13 @@ class DenseFlow(Flow):
         lag = torch.arange(self.TERMS, device=device)
         lag = lag[:, None] - lag
         self.lag, self.causal = lag.clamp(min=0), (lag >= 0).double()
-        if step is not None:
-            self.decays, self.impulses = self._powers(*self._propagator(operator, step))
+        if step is not None:  # R¹ … R^BLOCK as one (BLOCK · N, N) matrix, and R⁰w … as rows
+            R, w = self._propagator(operator, step)
+            decays, impulses = [R], [w]
+            for _ in range(self.BLOCK - 1):
+                decays.append(R @ decays[-1])
+                impulses.append(R @ impulses[-1])
+            self.decays, self.impulses = torch.cat(decays), torch.stack(impulses)
 
     def _propagator(self, operator: Operator, time: float) -> tuple[Tensor, Tensor]:
         exact = zoh(operator.system, time)
@@ -214,27 +174,23 @@ class DenseFlow(Flow):
             rows.append(rows[-1] @ self.A.T)
         return torch.stack(rows, dim=-2)
 
-    def _powers(self, R: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """R¹ … R^BLOCK as one (BLOCK · N, N) matrix, and R⁰w … as rows."""
-        decays, impulses = [R], [w]
-        for _ in range(self.BLOCK - 1):
-            decays.append(R @ decays[-1])
-            impulses.append(R @ impulses[-1])
-        return torch.cat(decays), torch.stack(impulses)
-
     def zero(self, batch: tuple[int, ...]) -> Tensor:
+        """Return the empty state, (*batch, K)."""
         return torch.zeros(*batch, len(self.B), dtype=torch.float64, device=self.device)
 
     def rest(self, u: Tensor) -> Tensor:
+        """As `ModalFlow.rest`."""
         return u[..., None].double() * torch.linalg.solve(self.A, self.B)
 
     def reach(self, clock: Array) -> int:
+        """As `ModalFlow.reach`."""
         if self.step is not None:
             steps = len(clock) - 1
             return steps if steps < self.BLOCK else steps - steps % self.BLOCK
         return max(1, int(np.searchsorted(clock, self.short, side="right")) - 1)
 
     def states(self, x: Tensor, clock: Array, u: Tensor) -> Tensor:
+        """As `ModalFlow.states`."""
         u = u.double()
         if self.step is not None:
             return self._equal_steps(x, u)
@@ -291,18 +247,24 @@ class DenseFlow(Flow):
         return known[times]
 
     def response(self, sigma: Array) -> Tensor:
+        """As `ModalFlow.response`."""
         time = torch.from_numpy(sigma).to(self.device)
-        infinite = time.isinf()
-        ones = torch.ones_like(time)
+        ones, infinite = torch.ones_like(time), time.isinf()
         finite = self._advance(None, torch.where(infinite, 0, time), ones)
         return torch.where(infinite[:, None], self.rest(ones), finite) if bool(infinite.any()) else finite
 
     def to_frame(self, x: Tensor) -> Tensor:
+        """As `ModalFlow.to_frame`."""
         return x.to(self.dtype)
 
 
-def make_flow(operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None) -> Flow:
-    """Return a `ModalFlow` if the operator diagonalises well, a `DenseFlow` if not; arguments as `ModalFlow`."""
+Flow = ModalFlow | DenseFlow
+
+
+def make_flow(
+    operator: Operator, dtype: torch.dtype, device: torch.device, step: float | None
+) -> ModalFlow | DenseFlow:
+    """Return a `ModalFlow` if the operator diagonalises well, a `DenseFlow` if not."""
     with torch.inference_mode(False):  # its tables may be used by calls with gradients
         try:
             return ModalFlow(operator, dtype, device, step)

@@ -10,9 +10,7 @@ With u constant over each sample [k, k+1), the state after T samples is exactly
     h_T = Σ_k w(τ_T − τ_{k+1}, τ_{k+1} − τ_k) u_k,    w(age, step) = e^{−A·age} ∫₀^step e^{−Aσ} B dσ,
 
 and w is the Jacobian ∂h_T/∂u_k. `flows.py` evaluates these exponentials, by modes where A diagonalises (O(N) a
-sample) and by matrices where it does not (Legendre).
-
-`recurrence` is the slow float64 loop, by the bilinear rule as HiPPO and SaFARi have it, or by zero-order hold.
+sample) and by matrices where it does not (Legendre). `recurrence` is the slow reference.
 """
 
 from __future__ import annotations
@@ -23,16 +21,7 @@ import torch
 from torch import Tensor
 
 from wavessm.discretize import bilinear, zoh
-from wavessm.errors import (
-    NotFiniteError,
-    OptionError,
-    check_int,
-    check_positive,
-    is_int,
-    real_array,
-    shape_error,
-    unknown_name,
-)
+from wavessm.errors import NotFiniteError, OptionError, check_int, check_positive, is_int, real_array, shape_error
 from wavessm.frames import Array
 from wavessm.memory.flows import make_flow
 from wavessm.operators import Operator
@@ -80,11 +69,10 @@ class OnlineMemory:
     ) -> None:
         if not isinstance(operator, Operator):
             raise OptionError(f"OnlineMemory: got {type(operator).__name__}, expected an Operator; see make_operator.")
-        window = _check_window(operator, window)
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"OnlineMemory: dtype is {dtype}, expected torch.float32 or torch.float64.")
-        self.operator, self.window, self.dtype = operator, window, dtype
-        self.device = torch.device(device)
+        self.operator, self.dtype, self.device = operator, dtype, torch.device(device)
+        self.window = window = _check_window(operator, window)
         self.flow = make_flow(operator, dtype, self.device, step=None if window is None else 1 / window)
         self.reset()
 
@@ -100,15 +88,13 @@ class OnlineMemory:
 
     def step(self, x_t: Tensor | npt.ArrayLike) -> Tensor:
         """Add one sample, (...) → state (..., N). `push` alone is O(N); reading the state is O(N²)."""
-        sample = self._signal(x_t, "step")
-        self.push(sample[..., None])
+        self.push(self._real(x_t, "step")[..., None])
         return self.state
 
     def push(self, x: Tensor | npt.ArrayLike) -> None:
         """Add samples (..., length); any split of a signal gives the same state."""
         signal = self._signal(x, "push")
-        batch = signal.shape[:-1]
-        if self._state is not None and self._state.shape[:-1] != batch:
+        if self._state is not None and self._state.shape[:-1] != signal.shape[:-1]:
             expected = f"{(*self._state.shape[:-1], 'length')}; call reset() before another batch"
             raise shape_error("OnlineMemory: signal", signal, expected)
         for _, states in self._chunks(signal, self._state, self.samples):
@@ -139,13 +125,10 @@ class OnlineMemory:
             raise shape_error("reconstruct: state", h, f"(..., {self.operator.n})")
         frame = self.operator.frame
         dual = frame if frame.is_tight else frame.dual()
-        if grid is None:
-            atoms = dual.atoms
-        elif is_int(grid):
+        if is_int(grid):
             count = check_int(grid, "reconstruct: grid", minimum=1)
-            atoms = dual.evaluate((np.arange(count) + 0.5) / count)
-        else:
-            atoms = dual.evaluate(grid)
+            grid = (np.arange(count) + 0.5) / count
+        atoms = dual.atoms if grid is None else dual.evaluate(grid)
         return h @ torch.tensor(atoms, dtype=self.dtype, device=self.device)
 
     def jacobian(self, length: int) -> Tensor:
@@ -160,7 +143,6 @@ class OnlineMemory:
         return steps / self.window if self.window is not None else np.log1p(steps / start)
 
     def _real(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
-        """Return real numbers in the dtype and on the device of the memory."""
         if not isinstance(x, Tensor):
             x = torch.tensor(real_array(x, f"OnlineMemory.{call}"))  # a copy: torch shares neither reversed nor locked
         elif x.is_complex():
@@ -169,7 +151,7 @@ class OnlineMemory:
 
     def _signal(self, x: Tensor | npt.ArrayLike, call: str) -> Tensor:
         signal = self._real(x, call)
-        if call != "step" and (signal.dim() == 0 or signal.shape[-1] == 0):
+        if signal.dim() == 0 or signal.shape[-1] == 0:
             raise shape_error(f"OnlineMemory.{call}: signal", signal, "(..., length ≥ 1)")
         broken = int((~torch.isfinite(signal)).sum())
         if broken:
@@ -211,20 +193,10 @@ def _check_window(operator: Operator, window: float | None) -> float | None:
 
 
 def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None, method: str = "zoh") -> Array:
-    """Return the states of one signal by a plain float64 loop: the reference, slow on purpose.
-
-    Args:
-        operator: The operator of any frame.
-        x: Signal, shape (length,).
-        window: Length of the sliding window in samples; for a translated operator only.
-        method: "zoh", exact for a constant input over each sample; or "bilinear", as HiPPO and SaFARi have it, with
-            1/t constant over the step.
-
-    Returns:
-        The state after every sample, shape (length, N).
+    """Return the state after every sample of one signal by a plain float64 loop, slow on purpose, (length,) →
+    (length, N): "zoh" is exact for a constant input over each sample, "bilinear" is the rule of HiPPO and SaFARi, with
+    1/t constant over the step. The window in samples goes with a translated operator.
     """
-    if method not in ("zoh", "bilinear"):
-        raise unknown_name("method", method, ("zoh", "bilinear"))
     window, system, signal = _check_window(operator, window), operator.system, np.asarray(x, float)
     sample = zoh if method == "zoh" else bilinear
     same = None if window is None else sample(system, 1 / window)

@@ -1,5 +1,4 @@
-"""Backbones, (batch, length, d_model) → (batch, length, d_model): residual blocks of `WaveSSM` or LSTM, and PyTorch's
-Transformer encoder, so that a comparison changes nothing else. The residual block:
+"""The backbone, (batch, length, d_model) → (batch, length, d_model): a stack of residual blocks of `WaveSSM`.
 
     z = norm(x)                                     pre-norm; post-norm normalises after the addition instead
     z = dropout(GLU(Linear(dropout(GELU(dropout(ssm(z)))))))
@@ -11,7 +10,6 @@ their device. Read next: `heads.py`.
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -20,7 +18,6 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import NORMS, ModelConfig
-from wavessm.nn.encoders import take_steps
 from wavessm.nn.layer import TimedState, WaveSSM, time_mask
 from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
 
@@ -30,11 +27,7 @@ _ENGINE = Engine()
 
 
 class TiedDropout(nn.Module):
-    """Dropout whose mask has one number per case and feature, constant over time.
-
-    Args:
-        p: Probability of zero.
-    """
+    """Dropout with probability p whose mask has one number per case and feature, constant over time."""
 
     generator: torch.Generator | None = None
     """Where masks are drawn from; None is torch's global generator."""
@@ -62,12 +55,7 @@ class TiedDropout(nn.Module):
 
 
 class SequenceNorm(nn.Module):
-    """Layer norm over features, batch norm over batch and time without padding, or none.
-
-    Args:
-        d_model: Features.
-        kind: "layer", "batch" or "none".
-    """
+    """Layer norm over features, batch norm over batch and time without padding, or none, by kind."""
 
     def __init__(self, d_model: int, kind: str) -> None:
         super().__init__()
@@ -105,10 +93,9 @@ def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
         with torch.no_grad():
             cast(Tensor, norm.num_batches_tracked).add_(1)
-            step = cast(float, norm.momentum)
-            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), step)
             unbiased = variance * (count / (count - 1).clamp(min=1))
-            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), step)
+            for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                running.lerp_(now.to(running.dtype), cast(float, norm.momentum))
     return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
 
 
@@ -187,10 +174,21 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        make = LSTMBlock if config.backbone == "lstm" else _wavessm_block
-        self.blocks = nn.ModuleList(make(config, first=index == 0) for index in range(config.n_layers))
+        self.blocks = nn.ModuleList(self._block(config, first=index == 0) for index in range(config.n_layers))
         self.norm = SequenceNorm(config.d_model, config.norm) if config.prenorm else None
         self.kind, self.engine = config.norm, Engine(config.backend, config.precision)
+
+    @staticmethod
+    def _block(config: ModelConfig, first: bool) -> ResidualBlock:
+        names = ("d_state", "family", "measure", "structure", "bidirectional", "backend", "precision", "b_init")
+        layer = WaveSSM(
+            config.d_model,
+            **{name: getattr(config, name) for name in names},
+            dt_min=(first and config.dt_min_first) or config.dt_min,
+            dt_max=(first and config.dt_max_first) or config.dt_max,
+            n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
+        )
+        return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
 
     def forward(
         self,
@@ -206,8 +204,7 @@ class Stack(nn.Module):
         options = {"rate": rate, "lengths": lengths, "times": times, "observed": observed}
         for block in before:
             h = block(h, **options)
-        ends = tail is not None and lengths is None and self.kind != "batch" and isinstance(last, ResidualBlock)
-        h = last(h, **options, **({"tail": tail} if ends else {}))
+        h = last(h, **options, tail=tail if lengths is None and self.kind != "batch" else None)
         if self.norm is None:
             return h
         return self.norm(h, None if lengths is None else time_mask(lengths, h.shape[1]), self.engine)
@@ -225,102 +222,3 @@ class Stack(nn.Module):
             h, state = block(h, state=state, return_state=True, rate=rate, times=times, observed=observed)
             after.append(state)
         return (h if self.norm is None else self.norm(h, None, self.engine)), tuple(after)
-
-
-def _wavessm_block(config: ModelConfig, first: bool) -> ResidualBlock:
-    names = ("d_model", "d_state", "family", "measure", "structure", "bidirectional", "backend", "precision", "b_init")
-    layer = WaveSSM(
-        **{name: getattr(config, name) for name in names},
-        dt_min=(first and config.dt_min_first) or config.dt_min,
-        dt_max=(first and config.dt_max_first) or config.dt_max,
-        n_ssm=config.d_model if config.n_ssm is None else config.n_ssm,
-    )
-    return ResidualBlock(layer, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout)
-
-
-class LSTMBlock(nn.Module):
-    """One LSTM layer with norm, dropout and a residual path; called like `ResidualBlock`.
-
-    Each of two directions has half of the features; the backward one reverses each sequence within its length by a
-    gather instead of packing. The state is (batch, 2, d_model): output and cell.
-    """
-
-    def __init__(self, config: ModelConfig, first: bool = False) -> None:
-        super().__init__()
-        self.d_model, self.prenorm = config.d_model, config.prenorm
-        hidden = config.d_model // 2 if config.bidirectional else config.d_model
-        self.ahead = nn.LSTM(config.d_model, hidden, batch_first=True)
-        self.behind = nn.LSTM(config.d_model, hidden, batch_first=True) if config.bidirectional else None
-        self.norm = SequenceNorm(config.d_model, config.norm)
-        self.dropout = TiedDropout(config.dropout)
-
-    def forward(
-        self,
-        x: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,  # (batch, 2, d_model)
-        return_state: bool = False,
-        rate: float = 1.0,  # of the common signature, as the last two; the model refuses other values
-        lengths: Tensor | None = None,  # (batch,)
-        times: None = None,
-        observed: None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return y with the shape of x, and the state after the last sample if `return_state`."""
-        mask = None if lengths is None else time_mask(lengths, x.shape[1])
-        z = self.norm(x, mask) if self.prenorm else x
-        before = None if state is None else tuple(part[None].contiguous() for part in state.unbind(1))
-        out, after = self.ahead(z, before)
-        if self.behind is not None:
-            out = torch.cat([out, _reverse(self.behind(_reverse(z, lengths))[0], lengths)], dim=-1)
-        y = x + self.dropout(out)
-        y = y if self.prenorm else self.norm(y, mask)
-        return (y, torch.stack([after[0][0], after[1][0]], dim=1)) if return_state else y
-
-    def initial_state(self, batch: int) -> Tensor:
-        """Return zeros, shape (batch, 2, d_model)."""
-        return next(self.parameters()).new_zeros(batch, 2, self.d_model)
-
-
-def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each sequence (batch, length, d) backwards within its length, padding left in place.
-
-    >>> _reverse(torch.tensor([[[1], [2], [3]]]), torch.tensor([2])).flatten().tolist()
-    [2, 1, 3]
-    """
-    if lengths is None:
-        return x.flip(1)
-    t = torch.arange(x.shape[1], device=x.device)
-    back = lengths[:, None] - 1 - t
-    return take_steps(x, torch.where(back >= 0, back, t))
-
-
-class Transformer(nn.Module):
-    """PyTorch's Transformer encoder on sinusoidal positions, causal unless bidirectional."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        d = config.d_model
-        layer = nn.TransformerEncoderLayer(
-            d, config.n_heads, 4 * d, config.dropout, activation="gelu", batch_first=True, norm_first=config.prenorm
-        )
-        norm = nn.LayerNorm(d) if config.prenorm else None
-        self.encoder = nn.TransformerEncoder(layer, config.n_layers, norm=norm, enable_nested_tensor=False)
-        for parameter in self.encoder.parameters():  # the encoder copies one layer; each should start by itself
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-        self.causal = not config.bidirectional
-
-    def forward(self, h: Tensor, lengths: Tensor | None = None, *_: object) -> Tensor:
-        """Process whole sequences, h (batch, length, d_model) → the same; takes the other arguments of `Stack`."""
-        length = h.shape[1]
-        h = h + _positions(length, h.shape[2], h.device).to(h.dtype)
-        padding = None if lengths is None else ~time_mask(lengths, length)[..., 0]
-        future = torch.ones(length, length, dtype=torch.bool, device=h.device).triu(1) if self.causal else None
-        return self.encoder(h, mask=future, src_key_padding_mask=padding, is_causal=self.causal)
-
-
-def _positions(length: int, d_model: int, device: torch.device) -> Tensor:
-    """Sines and cosines of geometric wavelengths from 2π to 20000π, (length, d_model)."""
-    t = torch.arange(length, device=device, dtype=torch.float32)
-    frequency = torch.exp(torch.arange(0, d_model, 2, device=device) * (-math.log(1e4) / d_model))
-    angle = t[:, None] * frequency
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]

@@ -30,15 +30,9 @@ DATA_FIELDS = (
 POLYNOMIAL = ("legs", "legt", "legendre", "chebyshev")
 """Families whose layers are DPLR at every size unless asked otherwise; small ones would still diagonalise."""
 _OWN_MEASURE = {"legs": "scaled", "legt": "translated", "fout": "translated"}
-_SSM_FIELDS = (
-    "family", "measure", "structure", "d_state", "dt_min", "dt_max", "dt_min_first", "dt_max_first", "n_ssm", "b_init",
-    "precision",
-)  # fmt: skip
 
 MAX_STATE = 4096
 """Largest state of a channel: operators are made of matrices of this size, in float64."""
-_OLD_NAMES = {"drive": "b_init"}
-_OLD_VALUES = {"drive": {"even": None, "slow": "slow-modes"}}  # even was the default, with the effect of None
 _CHECKS: dict[str, Check] = {
     "d_state": (lambda value: 1 <= value <= MAX_STATE, f"1 to {MAX_STATE:,}"),
     "dropout": (lambda value: 0 <= value < 1, "0 ≤ dropout < 1"),
@@ -108,10 +102,6 @@ class ModelConfig:
     """Forecasting: a linear map from context to horizon, the same for all columns, beside the blocks."""
     context: int | None = None
     """Steps that the direct map reads."""
-    backbone: Literal["wavessm", "lstm", "transformer"] = "wavessm"
-    """Kind of blocks."""
-    n_heads: int = 4
-    """Attention heads of a Transformer."""
     dt_min: float = 1e-3
     """Smallest initial step."""
     dt_max: float = 1e-1
@@ -162,18 +152,14 @@ class ModelConfig:
         if self.missing == "auto":
             yield "missing='auto' is for training, where the data decide; use 'gap', 'hold' or 'error'"
         if self.missing == "gap" and not self.reads_gaps:
-            yield "missing='gap' goes with backbone='wavessm' and diagonal layers; use missing='hold'"
+            yield "missing='gap' goes with diagonal layers; use missing='hold'"
         if self.direct and self.context is None:
             yield "direct=True needs context, the number of steps it reads"
-        if self.backbone == "lstm" and self.bidirectional and self.d_model % 2:
-            yield f"d_model is {self.d_model}; a bidirectional LSTM needs an even one"
-        if self.backbone == "transformer" and self.d_model % self.n_heads:
-            yield f"n_heads is {self.n_heads}, expected a divisor of d_model = {self.d_model}"
 
     @property
     def reads_gaps(self) -> bool:
         """Whether missing="gap" goes with the layers."""
-        return self.backbone == "wavessm" and not _is_dplr(self.family, self.structure)
+        return not _is_dplr(self.family, self.structure)
 
     def replace(self, **changes: Any) -> ModelConfig:
         """Return a copy with some fields changed; others that have no effect beside them go back to their defaults.
@@ -181,8 +167,8 @@ class ModelConfig:
         Raises:
             OptionError, UnknownNameError: a change that is out of range or has no effect.
 
-        >>> ModelConfig(norm="batch", b_init="slow-modes", d_model=32).replace(backbone="transformer")
-        ModelConfig(..., d_model=32, ..., norm='layer', ..., b_init=None, ...)
+        >>> ModelConfig(measure="translated", b_init="slow-modes", d_model=32).replace(family="s4d-lin")
+        ModelConfig(..., d_model=32, ..., family='s4d-lin', measure=None, ..., b_init=None, ...)
         """
         check_names(ModelConfig, changes)
         values = vars(self) | changes
@@ -194,7 +180,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Return the config of `to_dict`; missing fields keep their defaults, names of older files are translated.
+        """Return the config of `to_dict`; missing fields keep their defaults, those of older files are translated.
 
         >>> ModelConfig.from_dict({"drive": "slow"}).b_init
         'slow-modes'
@@ -202,8 +188,13 @@ class ModelConfig:
         Traceback (most recent call last):
         wavessm.errors.UnknownNameError: unknown field of ModelConfig 'd_modle': did you mean 'd_model'? Known: ...
         """
-        fields = vars(cls()) | read_fields(cls, values, _OLD_NAMES, _OLD_VALUES)
+        if (kind := values.get("backbone", "wavessm")) != "wavessm":
+            raise OptionError(f"ModelConfig: backbone={kind!r} is no longer part of wavessm.")
+        old = ("backbone", "n_heads", "drive")
+        fields = vars(cls()) | {name: value for name, value in values.items() if name not in old}
+        check_names(cls, fields)
         if "drive" in values:  # files of that time hold every field, also those without effect
+            fields["b_init"] = "slow-modes" if values["drive"] == "slow" else None
             fields |= _defaults(unused_fields(fields))
             fields["d_state"] -= fields["d_state"] % 2 if fields["family"].startswith("s4d-") else 0
         return cls(**fields)
@@ -213,7 +204,7 @@ def unused_fields(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a model that have no effect beside the others, with what they go with."""
     auto = values["head"] == "auto"  # encoder and head are not known yet
     forecast, calendar = auto or values["head"] == "forecast", auto or values["encoder"] == "calendar"
-    family, backbone, structure = values["family"], values["backbone"], values["structure"]
+    family, structure = values["family"], values["structure"]
     unused = {}
 
     def only(goes_with: str, applies: bool, *names: str) -> None:
@@ -226,9 +217,6 @@ def unused_fields(values: Mapping[str, Any]) -> dict[str, str]:
     own = _OWN_MEASURE.get(family)
     only(f"families of frames ({family} is {own})", values["measure"] == own or own is None, "measure")
     only("backend='auto' or 'triton'", values["backend"] in ("auto", "triton"), "precision")
-    only("backbone='wavessm'", backbone == "wavessm", *_SSM_FIELDS)
-    only("backbone='transformer'", backbone == "transformer", "n_heads")
-    only("backbone='wavessm' or 'lstm' (a Transformer has layer norm)", backbone != "transformer", "norm", "backend")
     only("norm='layer' or 'batch'", values["norm"] != "none", "prenorm")
     only("encoder='linear' or 'calendar'", values["encoder"] != "embedding", "d_input", "missing")
     only("encoder='embedding'", auto or values["encoder"] == "embedding", "vocabulary")
@@ -245,17 +233,6 @@ def _is_dplr(family: str, structure: str | None) -> bool:
 
 def _defaults(names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(ModelConfig, name) for name in names}
-
-
-def read_fields(
-    kind: type, values: Mapping[str, Any], old_names: Mapping[str, str], old_values: Mapping[str, Mapping[Any, Any]]
-) -> dict[str, Any]:
-    """Return the fields of a config dataclass with old names translated; refuse unknown ones."""
-    renamed = {}
-    for name, value in values.items():
-        renamed[old_names.get(name, name)] = old_values[name].get(value, value) if name in old_values else value
-    check_names(kind, renamed)
-    return renamed
 
 
 def check_names(kind: type, values: Mapping[str, Any]) -> None:

@@ -98,14 +98,10 @@ class CalendarEncoder(LinearEncoder):
                 _check_range(marks[..., column], f"marks of column {column}", size, "see mark_sizes")
 
     def forward(self, x: Tensor, marks: Tensor | None, ahead: Tensor | None) -> Tensor:
-        """Encode values with their marks.
+        """Encode values x (batch, length, d_input) with their marks (batch, length, k), zero where these end before x.
 
-        Args:
-            x: Values, shape (batch, length, d_input).
-            marks: Whole numbers, one table each, summed; or real numbers through a Linear; shape (batch, length, k).
-                Where they end with the context, those of the horizon are zero.
-            ahead: True at steps of the horizon, shape (batch or 1, length, 1); they have a row of their own if the
-                config has horizon_mask.
+        Marks are whole numbers, one table each, summed; or real numbers through a Linear. Steps of the horizon, where
+        `ahead` (batch or 1, length, 1) is True, have a row of their own if the config has horizon_mask.
         """
         assert marks is not None
         missing = x.shape[1] - marks.shape[1]
@@ -141,14 +137,11 @@ class CalendarEncoder(LinearEncoder):
 class InstanceNorm(nn.Module):
     """Subtract the level of each context, column by column, and add it to the forecast.
 
-    Args:
-        kind: "none", "last" (value), "mean", or "mean_std" (also divides by the standard deviation, `FLOOR` or more).
+    The kinds are "none", "last" (value), "mean", and "mean_std", which also divides by the standard deviation.
 
-    Example:
-        >>> x = torch.tensor([[[1.0], [3.0]]])
-        >>> scaled, centre, scale = InstanceNorm("last")(x)
-        >>> scaled.flatten().tolist(), centre.item(), scale
-        ([-2.0, 0.0], 3.0, None)
+    >>> scaled, centre, scale = InstanceNorm("last")(torch.tensor([[[1.0], [3.0]]]))
+    >>> scaled.flatten().tolist(), centre.item(), scale
+    ([-2.0, 0.0], 3.0, None)
     """
 
     FLOOR = 1e-5
@@ -158,10 +151,9 @@ class InstanceNorm(nn.Module):
         self.kind = kind
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Normalise contexts (batch, length, columns) of some lengths (batch,).
+        """Return contexts (batch, length, columns), zero beyond lengths (batch,), their centre and scale, or None.
 
-        Returns:
-            The contexts, zero where padded, and centre and scale (batch, 1, columns), None where not used.
+        Both are (batch, 1, columns).
         """
         centre, scale = None, None
         if self.kind == "last":
@@ -185,13 +177,11 @@ class InstanceNorm(nn.Module):
 def hold(x: Tensor, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Replace NaN by the value before it in the same channel, or by `last` (batch, d) where there is none.
 
-    Returns:
-        The filled values and True where there was a number, both (batch, length, d).
+    Returns the filled values and True where there was a number, both (batch, length, d).
 
-    Example:
-        >>> filled, seen = hold(torch.tensor([[[torch.nan], [2.0], [torch.nan]]]))
-        >>> filled.flatten().tolist(), seen.flatten().tolist()
-        ([0.0, 2.0, 2.0], [False, True, False])
+    >>> filled, seen = hold(torch.tensor([[[torch.nan], [2.0], [torch.nan]]]))
+    >>> filled.flatten().tolist(), seen.flatten().tolist()
+    ([0.0, 2.0, 2.0], [False, True, False])
     """
     seen = ~x.isnan()
     steps = torch.arange(x.shape[1], device=x.device)[:, None]

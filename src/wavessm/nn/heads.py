@@ -41,12 +41,10 @@ class Head(nn.Module):
         self.decoder = nn.Linear(config.d_model, config.d_output)
 
     def forward(self, h: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the output of a task.
+        """Return the output of a task for features h (batch, length, d_model) of true lengths (batch,).
 
-        Args:
-            h: Features (batch, length, d_model); for "pair" (2 · batch, length, d_model), partners next to each other;
-                for "forecast" the horizon follows the context.
-            lengths: True lengths, of a forecast those of the contexts, shape (batch,).
+        Those of a pair are next to each other, (2 · batch, length, d_model); the horizon of a forecast follows the
+        context, whose lengths are given.
         """
         if self.kind == "sequence":
             y = self.decoder(h)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wavessm.errors import ConditionError, OptionError, check_int, unknown_name
 from wavessm.frames import RESERVED, families, is_family
-from wavessm.nn.config import B_INITS, POLYNOMIAL
+from wavessm.nn.config import B_INITS, MAX_STATE, POLYNOMIAL
 from wavessm.operators import MEASURES, Operator, make_operator
 from wavessm.structure import DPLR, Complex, Diagonal
 
@@ -27,22 +27,15 @@ DECAY_FLOOR = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class InitialModes:
-    """Where the dynamics of a layer start; complex modes come first, then the real ones.
+    """Where the dynamics of a layer start; complex modes come first, then the real ones."""
 
-    Attributes:
-        lam: Modes λ with Re λ ≤ −`DECAY_FLOOR`, shape (modes,).
-        B: Input weights, shape (modes,).
-        P: Low-rank factor, shape (rank, modes); rank 0 for the diagonal structure.
-        readout: A real readout c (N,) of the frame's coordinates is the output vector readout · c, shape (modes, N).
-        weight: 2 for one of a conjugate pair, 1 for a real mode; outputs are Re Σ weight · C · x, shape (modes,).
-        structure: "diagonal" or "dplr".
-    """
-
-    lam: Complex
-    B: Complex
-    P: Complex
-    readout: Complex
-    weight: npt.NDArray[np.floating]
+    lam: Complex  # (modes,) λ with Re λ ≤ −DECAY_FLOOR
+    B: Complex  # (modes,) input weights
+    P: Complex  # (rank, modes) low-rank factor; rank 0 for the diagonal structure
+    readout: Complex  # (modes, N): a real readout c (N,) of the frame's coordinates is the output vector readout · c
+    weight: npt.NDArray[
+        np.floating
+    ]  # (modes,) 2 for one of a conjugate pair, 1 for a real mode, in Re Σ weight · C · x
     structure: str
 
     @property
@@ -62,21 +55,9 @@ class InitialModes:
 def initial_modes(
     family: str, measure: str | None, d_state: int, structure: str | None, b_init: str | None = None
 ) -> InitialModes:
-    """Return the initial modes of a layer.
+    """Return the initial modes of a layer with these options of `WaveSSM`, checked.
 
-    Args:
-        family: A name of `families()`; a closed form (legs, legt, fout); or s4d-legs, s4d-lin, s4d-inv.
-        measure: "scaled" or "translated", of frames; None for "scaled" or that of the closed form.
-        d_state: State size N.
-        structure: "diagonal", "dplr", or None: DPLR for polynomial families and where the operator does not
-            diagonalise, else diagonal.
-        b_init: Input weights of diagonal frames: "equal" (None) gives every mode the same variance, "slow-modes" the
-            same weight, so that slow modes dominate.
-
-    Raises:
-        UnknownNameError: A family, measure, structure or b_init that does not exist.
-        OptionError: An option that has no effect on this family and structure.
-        ConditionError: structure="diagonal" where the operator does not diagonalise.
+    structure=None is DPLR for polynomial families and where the operator does not diagonalise, else diagonal.
     """
     for name, value, known in (
         ("measure", measure, MEASURES), ("structure", structure, STRUCTURES), ("b_init", b_init, B_INITS)
@@ -84,7 +65,9 @@ def initial_modes(
         if value not in (None, *known):
             raise unknown_name(name, value, known)
     check_family(family)
-    return _initial_modes(family, measure, check_int(d_state, "WaveSSM: d_state", minimum=2), structure, b_init)
+    if check_int(d_state, "WaveSSM: d_state", minimum=2) > MAX_STATE:
+        raise OptionError(f"WaveSSM: d_state is {d_state}, expected at most {MAX_STATE:,}.")
+    return _initial_modes(family, measure, d_state, structure, b_init)
 
 
 def check_family(name: str) -> None:

@@ -5,7 +5,7 @@
 
 Each channel has a step Δ and a readout C of its own, and shares λ, B and P with the other channels of its copy.
 Diagonal layers are sampled by zero-order hold, DPLR layers by the bilinear rule as those of S4. One layer runs in three
-equivalent ways: the whole sequence, chunks with a state in between, single steps. Read next: `block.py`.
+equivalent ways: the whole sequence, chunks with a state in between, single steps. Read next: `backbones.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
-from wavessm.nn.config import MAX_STATE
 from wavessm.nn.initial import initial_modes
-from wavessm.ops import DenseSystem, DiagonalSystem, Engine, dplr, modes, run_layer, use_triton
+from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, run_layer, use_triton
+from wavessm.ops.convolution import kernel
 from wavessm.ops.irregular import gaps, run_irregular
-from wavessm.ops.tables import kernel
+from wavessm.ops.modes import sample
 
 
 class TimedState(NamedTuple):
@@ -86,8 +86,6 @@ class WaveSSM(nn.Module):
         if precision != "fp32" and backend in ("torch", "reference"):
             raise OptionError(f"WaveSSM: precision goes with the triton kernels, the backend is {backend!r}.")
         d_model, n_ssm = check_int(d_model, "WaveSSM: d_model", 1), check_int(n_ssm, "WaveSSM: n_ssm", 1)
-        if check_int(d_state, "WaveSSM: d_state", 1) > MAX_STATE:
-            raise OptionError(f"WaveSSM: d_state is {d_state}, expected at most {MAX_STATE:,}.")
         if d_model % n_ssm:
             raise OptionError(f"WaveSSM: n_ssm is {n_ssm}, expected a divisor of d_model = {d_model}.")
         dt_min, dt_max = check_positive(dt_min, "WaveSSM: dt_min"), check_positive(dt_max, "WaveSSM: dt_max")
@@ -114,20 +112,17 @@ class WaveSSM(nn.Module):
         self.D = nn.Parameter(torch.randn(d_model))
 
     def extra_repr(self) -> str:
-        return (
-            f"d_model={self.d_model}, d_state={self.d_state}, family={self.family!r}, structure={self.structure!r}, "
-            f"bidirectional={self.bidirectional}"
-        )
+        names = ("d_model", "d_state", "family", "structure", "bidirectional")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
-    def system(self) -> modes.Modes | dplr.LowRank:
+    def system(self) -> Modes:
         """Return the parameters of the state space in continuous time."""
-        diagonal = modes.Modes(self.log_dt, self.log_decay, self.frequency, self.B, self.C)
-        return diagonal if self.structure == "diagonal" else dplr.LowRank(*diagonal, self.P)
+        P = None if self.structure == "diagonal" else self.P
+        return Modes(self.log_dt, self.log_decay, self.frequency, self.B, self.C, P)
 
     def discrete(self, rate: float = 1.0) -> DiagonalSystem | DenseSystem:
         """Return the layer in discrete time, without D, in float64."""
-        system, rate = self.system(), check_positive(rate, "WaveSSM: rate")
-        return modes.sample(system, rate) if isinstance(system, modes.Modes) else dplr.sample(system, rate)
+        return sample(self.system(), check_positive(rate, "WaveSSM: rate"))
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """Return the convolution kernels without D, shape (directions, d_model, length), float64."""
@@ -197,7 +192,7 @@ class WaveSSM(nn.Module):
     ) -> tuple[Tensor, TimedState]:
         """u (batch, d_model, length) with times (batch, length) float64 → y like u, and the state after it."""
         system = self.system()
-        if not isinstance(system, modes.Modes):
+        if system.P is not None:
             raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
         observed = ~u.isnan()
         u = u.masked_fill(~observed, 0)
@@ -310,7 +305,9 @@ SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")
 """Parameters of the dynamics, which S4 trains with another learning rate and without weight decay."""
 
 
-def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float | None = None) -> list[dict]:
+def param_groups(
+    model: nn.Module, lr: float, weight_decay: float, lr_ssm: float | None = None, layer_decay: float = 1.0
+) -> list[dict]:
     """Return optimiser groups; embeddings, biases, norms and dynamics have no weight decay.
 
     Args:
@@ -318,6 +315,7 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float
         lr: Learning rate.
         weight_decay: Weight decay of everything else.
         lr_ssm: Learning rate of the dynamics; min(lr, 1e-3) by default.
+        layer_decay: For fine-tuning a `SequenceModel`: factor on the rates of each block, counted from the head.
 
     Returns:
         Groups with "name", "params", "lr" and "weight_decay", for `torch.optim`.
@@ -335,8 +333,24 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, lr_ssm: float
         kind = "ssm" if id(p) in dynamics else "no decay" if p.dim() < 2 or id(p) in tables else "decay"
         kinds[kind] += [p] if p.requires_grad else []
     rates = {"ssm": min(lr, 1e-3) if lr_ssm is None else lr_ssm}
-    return [
+    groups = [
         {"name": kind, "params": params, "lr": rates.get(kind, lr), "weight_decay": weight_decay * (kind == "decay")}
         for kind, params in kinds.items()
         if params
+    ]
+    return groups if layer_decay == 1 else decay_by_depth(groups, model, layer_decay)
+
+
+def decay_by_depth(groups: list[dict], model: nn.Module, layer_decay: float) -> list[dict]:
+    """Divide optimiser groups by block: rates fall by `layer_decay` from the head, which comes last, to the encoder."""
+    blocks = getattr(getattr(model, "backbone", None), "blocks", ())
+    parts = [model.encoder, *blocks] if blocks and "encoder" not in getattr(model, "fresh", ()) else list(blocks)
+    depth = {id(p): len(blocks) - at for at, block in enumerate(blocks) for p in block.parameters()}
+    if len(parts) > len(blocks):
+        depth |= {id(p): len(parts) for p in parts[0].parameters()}
+    return [
+        group | {"params": params, "lr": group["lr"] * layer_decay**at}
+        for at in range(len(parts), -1, -1)
+        for group in groups
+        if (params := [p for p in group["params"] if depth.get(id(p), 0) == at])
     ]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wavessm.errors import NotFiniteError, OptionError, ShapeError, can_sync, check_int, shape_error
-from wavessm.nn.backbones import Stack, States, Transformer
+from wavessm.nn.backbones import Stack, States
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder, hold
 from wavessm.nn.heads import DirectPath, Head, PooledState
@@ -66,6 +66,9 @@ class SequenceModel(nn.Module):
         True
     """
 
+    fresh: tuple[str, ...] = ()
+    """Parts that a fine-tuned model does not have from the pretrained one: "head", "encoder"."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         if not isinstance(config, ModelConfig):
@@ -73,7 +76,7 @@ class SequenceModel(nn.Module):
         self.config = config
         self.encoder = ENCODERS[config.encoder](config)
         self.scale = InstanceNorm(config.instance_norm)
-        self.backbone = Transformer(config) if config.backbone == "transformer" else Stack(config)
+        self.backbone = Stack(config)
         self.head = Head(config)
         self.direct = DirectPath(config) if config.direct else None
 
@@ -90,7 +93,7 @@ class SequenceModel(nn.Module):
         Args:
             x: Signals (batch, length, d_input) or tokens (batch, length); pairs have (batch, 2, …).
             lengths: True lengths of padded sequences, shape (batch,), of pairs (batch, 2).
-            rate: Factor on every step Δ, for signals of another sampling rate; backbone="wavessm" only.
+            rate: Factor on every step Δ, for signals of another sampling rate.
             marks: Calendar marks, shape (batch, length [+ horizon], k); encoder="calendar" only.
             times: When the samples were taken, as in `WaveSSM.forward`, shape (batch, length), of a forecast (batch,
                 length + horizon); diagonal layers only.
@@ -104,18 +107,36 @@ class SequenceModel(nn.Module):
         """
         if self.config.head == "pair":
             x, lengths = self._unpair(x, lengths)
-        self._check_input(x, marks, rate, times)
+        self._check_input(x, marks, times)
         lengths = None if lengths is None else whole_lengths(lengths, x, "SequenceModel")
-        if lengths is not None and x.is_floating_point():
-            x = x.masked_fill(~time_mask(lengths, x.shape[1]), 0)  # NaN there would reach the gradients
-        samples = self._samples(x, times)
-        if samples.seen is not None and lengths is not None:
-            samples = samples._replace(seen=samples.seen & time_mask(lengths, x.shape[1]))
+        samples = self._prepare(x, lengths, times)
         if self.config.head == "forecast":
             return self._forecast(samples, lengths, rate, marks)
-        h = self.encoder(self._columns(samples.x, samples.seen), marks, None)
         tail = 1 if self.config.head == "last" else None
-        return self.head(self.backbone(h, lengths, rate, tail, samples.times, samples.observed), lengths)
+        return self.head(self._run(samples, lengths, rate, marks, tail)[1], lengths)
+
+    def features(self, x: Tensor, lengths: Tensor | None = None, marks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the outputs of the encoder and of the backbone, both (batch, length, d_model).
+
+        Arguments are those of `forward`, without a horizon and without pairs.
+        """
+        self._check_input(x, marks, None)
+        return self._run(self._prepare(x, lengths, None), lengths, 1.0, marks, None)
+
+    def _prepare(self, x: Tensor, lengths: Tensor | None, times: Tensor | None) -> _Samples:
+        """The samples of whole sequences, zero beyond their lengths."""
+        if lengths is None:
+            return self._samples(x, times)
+        mask = time_mask(lengths, x.shape[1])
+        x = x.masked_fill(~mask, 0) if x.is_floating_point() else x  # NaN there would reach the gradients
+        samples = self._samples(x, times)
+        return samples if samples.seen is None else samples._replace(seen=samples.seen & mask)
+
+    def _run(
+        self, samples: _Samples, lengths: Tensor | None, rate: float, marks: Tensor | None, tail: int | None
+    ) -> tuple[Tensor, Tensor]:
+        h = self.encoder(self._columns(samples.x, samples.seen), marks, None)
+        return h, self.backbone(h, lengths, rate, tail, samples.times, samples.observed)
 
     def _samples(self, x: Tensor, times: Tensor | None, state: ModelState | None = None) -> _Samples:
         """Fill NaN, or refuse it; with missing="gap", samples without any number are skipped by the layers."""
@@ -160,10 +181,10 @@ class SequenceModel(nn.Module):
         weight = next(self.head.parameters())
         dtype = torch.float32 if weight.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))
-        return ModelState(cast(Stack, self.backbone).initial_state(batch), PooledState(mean, steps))
+        return ModelState(self.backbone.initial_state(batch), PooledState(mean, steps))
 
     def stream(
-        self, x: Tensor, state: ModelState, rate: float = 1.0, marks: Tensor | None = None, times: Tensor | None = None
+        self, x: Tensor, state: ModelState, rate: float = 1.0, times: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """Process a chunk of a stream; arguments as in `forward`.
 
@@ -174,33 +195,22 @@ class SequenceModel(nn.Module):
         self._check_streams("stream")
         if self.training and self.config.norm == "batch":
             raise OptionError("SequenceModel.stream: batch norm in training needs whole sequences; call model.eval().")
-        self._check_input(x, marks, rate, times)
-        self._check_state(state, x)
-        backbone, horizon = cast(Stack, self.backbone), self.config.horizon
+        self._check_input(x, None, times)
+        streams = len(state.pooled.steps) if isinstance(state, ModelState) else 0
+        if streams != len(x):
+            advice = f"call model.initial_state(batch={len(x)})"
+            raise ShapeError(f"SequenceModel: state has {streams} streams, the input has {len(x)}; {advice}.")
         x, seen, times, observed = self._samples(x, times, state)
-        columns, last = self._columns(x, seen), None if seen is None else x[:, -1]
-        if horizon is None:
-            h, layers = backbone.stream(self.encoder(columns, marks, None), state.layers, rate, times, observed)
-            y, pooled = self.head.stream(h, state.pooled)
-            return y, ModelState(layers, pooled, last)
-        sizes = [x.shape[1], horizon]
-        ahead = torch.arange(sum(sizes), device=x.device)[None, :, None] >= x.shape[1]
-        now, future = self.encoder(F.pad(columns, (0, 0, 0, horizon)), marks, ahead).split(sizes, dim=1)
-        when = [(None, None) if t is None else t.split(sizes, dim=1) for t in (times, observed)]
-        _, layers = backbone.stream(now, state.layers, rate, *(part[0] for part in when))
-        h, _ = backbone.stream(future, layers, rate, *(part[1] for part in when))  # its last state is dropped
-        return self.head(h), ModelState(layers, state.pooled, last)
+        h = self.encoder(self._columns(x, seen), None, None)
+        h, layers = self.backbone.stream(h, state.layers, rate, times, observed)
+        y, pooled = self.head.stream(h, state.pooled)
+        return y, ModelState(layers, pooled, None if seen is None else x[:, -1])
 
     def step(
-        self,
-        x_t: Tensor,
-        state: ModelState,
-        rate: float = 1.0,
-        marks: Tensor | None = None,
-        times: Tensor | None = None,
+        self, x_t: Tensor, state: ModelState, rate: float = 1.0, times: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """Process one sample (batch, d_input) or token (batch,); as `stream`, without the axis of time of x."""
-        y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, marks, times)
+        y, state = self.stream(x_t[:, None] if isinstance(x_t, Tensor) else x_t, state, rate, times)
         return (y[:, 0] if self.config.head == "sequence" else y), state
 
     def save_pretrained(self, folder: str | Path, card: Card | None = None) -> Path:
@@ -213,7 +223,10 @@ class SequenceModel(nn.Module):
     def from_pretrained(
         cls, source: str | Path, revision: str | None = None, local_files_only: bool = False
     ) -> SequenceModel:
-        """Return the model of such a folder, or of a repository "owner/name" of a hub, in evaluation mode."""
+        """Return the model of such a folder, of a name of `ws.pretrained()`, or of a repository "owner/name" of a hub.
+
+        It is in evaluation mode; `ws.adapt` changes it for other classes, channels or sampling rates.
+        """
         from wavessm.nn.pretrained import from_pretrained
 
         return from_pretrained(source, revision, local_files_only)
@@ -229,38 +242,24 @@ class SequenceModel(nn.Module):
             raise shape_error("SequenceModel: lengths", lengths, "(batch, 2)")
         return x.flatten(0, 1), lengths
 
-    def _check_input(self, x: Tensor, marks: Tensor | None, rate: float, times: Tensor | None) -> None:
+    def _check_input(self, x: Tensor, marks: Tensor | None, times: Tensor | None) -> None:
         cast(LinearEncoder, self.encoder).check(x)
         if isinstance(self.encoder, CalendarEncoder):
             self.encoder.check_marks(marks, x.shape[0], x.shape[1], self.config.horizon or 0)
         elif marks is not None:
             raise OptionError(f"SequenceModel: marks go with encoder='calendar', this one is {self.config.encoder!r}.")
-        if rate != 1 and self.config.backbone != "wavessm":
-            raise OptionError(
-                f"SequenceModel: rate is {rate}, but backbone='{self.config.backbone}' has no step to rescale; use 1."
-            )
         if times is None:
             return
-        if self.config.backbone != "wavessm" or self.config.head == "pair":
-            raise OptionError("SequenceModel: times go with backbone='wavessm', and not with pairs; leave them out.")
+        if self.config.head == "pair":
+            raise OptionError("SequenceModel: times do not go with pairs; leave them out.")
         expected = x.shape[0], x.shape[1] + (self.config.horizon or 0)
         if not isinstance(times, Tensor) or times.shape != expected:
             raise shape_error("SequenceModel: times", times, f"a tensor (batch, length [+ horizon]) = {expected}")
 
     def _check_streams(self, call: str) -> None:
         config = self.config
-        reasons = [
-            (config.backbone == "transformer", "a Transformer has no state; use backbone='wavessm'"),
-            (config.bidirectional, "a bidirectional model reads the future; use bidirectional=False"),
-            (config.head == "pair", "head='pair' compares whole sequences; use another head"),
-            (config.instance_norm != "none", "instance_norm needs the whole context; use 'none', or whole windows"),
-            (config.direct, "direct reads the whole context; use direct=False, or whole windows"),
-        ]
-        if reason := next((text for applies, text in reasons if applies), None):
-            raise OptionError(f"SequenceModel.{call}: {reason}.")
-
-    def _check_state(self, state: ModelState, x: Tensor) -> None:
-        streams = len(state.pooled.steps) if isinstance(state, ModelState) else 0
-        if streams != len(x):
-            advice = f"call model.initial_state(batch={len(x)})"
-            raise ShapeError(f"SequenceModel: state has {streams} streams, the input has {len(x)}; {advice}.")
+        if config.bidirectional:
+            raise OptionError(f"SequenceModel.{call}: a bidirectional model reads the future; use bidirectional=False.")
+        if config.head in ("pair", "forecast") or config.encoder == "calendar":
+            raise OptionError(f"SequenceModel.{call}: head={config.head!r} with encoder={config.encoder!r} needs whole "
+                              "sequences; call the model itself.")  # fmt: skip

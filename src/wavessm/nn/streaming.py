@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.layer import WaveSSM, check_sample, check_signals
-from wavessm.ops import DenseSystem, Engine, dplr, modes, nan_safe, stream_tables
-from wavessm.ops.stream_tables import StreamTables, run_chunks
+from wavessm.ops import DenseSystem, Engine, modes, nan_safe
+from wavessm.ops.scan import StreamTables, run_chunks, stream_tables
 
 CHUNK = {"diagonal": 16, "dplr": 32}
 """Samples in a product: few enough for the tables to stay in a core's cache, more where a decay is a matrix."""
@@ -78,20 +78,25 @@ class SampledLayer(nn.Module):
         times: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out."""
-        self._check_rate(rate)
+        if rate not in (1, self.rate):
+            raise OptionError(
+                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate)."
+            )
         if lengths is not None or times is not None:
             name = "times" if lengths is None else "lengths"
             raise OptionError(f"SampledLayer: got {name}, expected regular streams; call the model itself.")
         check_signals(x, state, self.d_model, self.n_slots)
-        if x.shape[1] == 1 and state is not None and return_state:
-            y, state = self.step(x[:, 0], state)
-            return y[:, None], state
         with torch.no_grad():
-            u, flat = x.to(self.dtype).mT, None if state is None else state.flatten(2)
-            finite = math.isfinite(u.sum())
-            y, last = self._chunks(u, flat) if finite else nan_safe(lambda part: self._chunks(part, flat), u)
-        y = y.mT.to(x.dtype)
-        return (y, cast(Tensor, last).unflatten(-1, (-1, 2))) if return_state else y
+            if x.shape[1] == 1 and state is not None:
+                u = x[:, 0].to(self.dtype)
+                y, last = self._step(u, state)
+                y = torch.addcmul(y, self.D, u)[:, None]
+            else:
+                u, flat = x.to(self.dtype).mT, None if state is None else state.flatten(2)
+                finite = math.isfinite(u.sum())
+                y, end = self._chunks(u, flat) if finite else nan_safe(lambda part: self._chunks(part, flat), u)
+                y, last = y.mT, cast(Tensor, end).unflatten(-1, (-1, 2))
+        return (y.to(x.dtype), last) if return_state else y.to(x.dtype)
 
     def initial_state(self, batch: int) -> Tensor:
         """As `WaveSSM.initial_state`, at least in float32."""
@@ -100,20 +105,10 @@ class SampledLayer(nn.Module):
 
     def step(self, x_t: Tensor, state: Tensor, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """Process one sample (batch, d_model) in O(N); returns y_t and the next state."""
-        self._check_rate(rate)
         check_sample(x_t, self.d_model)
         state = self.initial_state(len(x_t)) if state is None else state
-        check_signals(x_t[:, None], state, self.d_model, self.n_slots)
-        with torch.no_grad():
-            u = x_t.to(self.dtype)
-            y, state = self._step(u, state)
-            return torch.addcmul(y, self.D, u).to(x_t.dtype), state
-
-    def _check_rate(self, rate: float) -> None:
-        if rate not in (1, self.rate):
-            raise OptionError(
-                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate)."
-            )
+        y, state = self.forward(x_t[:, None], state, return_state=True, rate=rate)
+        return y[:, 0], state
 
     def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Whole chunks, then the remainder. u (batch, d_model, length), state (batch, d_model, R)"""
@@ -122,7 +117,7 @@ class SampledLayer(nn.Module):
             if part.shape[1]:
                 size = min(self.chunk, part.shape[1])
                 if size not in self._tables:
-                    self._tables[size] = stream_tables.build(self.system, self.D, size)
+                    self._tables[size] = stream_tables(self.system, self.D, size)
                 y, state = run_chunks(part, self._tables[size], state)
                 outputs.append(y)
         return torch.cat(outputs, dim=1).mT, state
@@ -149,13 +144,12 @@ class _Step(NamedTuple):
 def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
     """Arguments of `_Step`."""
     parameters, system = layer.system(), layer.discrete(rate)
-    if isinstance(parameters, dplr.LowRank):
-        dense = cast(DenseSystem, system)
-        e, U, V, c = dplr.resolvent(parameters, rate)
+    if isinstance(system, DenseSystem):
+        e, U, V, c = modes.resolvent(parameters, rate)
         same, across = pair_factors(e, c)
-        B, C = (values.unflatten(-1, (-1, 2)) for values in (dense.B, dense.C[0]))
+        B, C = (values.unflatten(-1, (-1, 2)) for values in (system.B, system.C[0]))
         return 2 * same - 1, 2 * across, B, C, 2 * U, V
-    log_lam, w, n_complex = cast(modes.DiagonalSystem, system)
+    log_lam, w, n_complex = system
     c = modes.flags(n_complex, log_lam.shape[1], log_lam)
     one = torch.ones_like(c)
     B, C = torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1)
@@ -165,9 +159,7 @@ def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
 def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Factors `same` and `across` of D x = same · x + across · (x with each pair swapped).
 
-    Args:
-        numbers: Diagonal D by slots, (..., slots, 2): a complex number each, or two real ones.
-        c: 1 for slots that are complex, else 0, (slots,).
+    The diagonal D comes by slots, numbers (..., slots, 2): a complex number where c (slots,) is 1, else two real ones.
     """
     first, second = numbers.unbind(-1)
     return torch.stack([first, c * first + (1 - c) * second], -1), torch.stack([-c * second, c * second], -1)

@@ -16,13 +16,20 @@ import torch
 T = TypeVar("T")
 
 
-def full_precision(backward: Callable[..., T]) -> Callable[..., T]:
-    """Run a backward pass without autocast."""
+def full_precision(backward: Callable[..., T], once: bool = False) -> Callable[..., T]:
+    """Run a backward pass without autocast; with `once`, raise `RuntimeError` when called with create_graph=True."""
 
     @functools.wraps(backward)
     def outside(ctx: Any, *gradients: Any) -> T:
+        if torch.compiler.is_compiling():  # PyTorch itself refuses second derivatives of a compiled graph
+            return backward(ctx, *gradients)
+        if once and torch.is_grad_enabled():
+            raise RuntimeError(
+                "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
+                "out, or use backend='reference'."
+            )
         device = next(gradient.device.type for gradient in gradients if gradient is not None)
-        if torch.compiler.is_compiling() or not torch.amp.is_autocast_available(device):
+        if not torch.amp.is_autocast_available(device):
             return backward(ctx, *gradients)
         with torch.autocast(device, enabled=False):
             return backward(ctx, *gradients)
@@ -30,18 +37,4 @@ def full_precision(backward: Callable[..., T]) -> Callable[..., T]:
     return outside
 
 
-def first_only(backward: Callable[..., T]) -> Callable[..., T]:
-    """The same, and raise `RuntimeError` when called with create_graph=True."""
-    run = full_precision(backward)
-
-    @functools.wraps(backward)
-    def checked(ctx: Any, *gradients: Any) -> T:
-        # PyTorch itself refuses second derivatives of a compiled graph
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            raise RuntimeError(
-                "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
-                "out, or use backend='reference'."
-            )
-        return run(ctx, *gradients)
-
-    return checked
+first_only = functools.partial(full_precision, once=True)

@@ -21,12 +21,10 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from wavessm.errors import OptionError, unknown_name
-from wavessm.ops import dplr, modes, reference
-from wavessm.ops.convolution import convolve
-from wavessm.ops.dplr import LowRank
-from wavessm.ops.modes import DiagonalSystem, Modes
+from wavessm.ops import reference
+from wavessm.ops.convolution import convolve, kernel
+from wavessm.ops.modes import DenseSystem, DiagonalSystem, Modes, sample
 from wavessm.ops.scan import is_symbolic, scan
-from wavessm.ops.tables import DenseSystem, kernel
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -57,42 +55,37 @@ DEFAULT = Engine()
 
 def run_layer(
     u: Tensor,  # (batch, channels, length)
-    layer: Modes | LowRank,
+    layer: Modes,
     D: Tensor,  # (channels,)
     rate: float = 1.0,
     state: Tensor | None = None,  # (batch, channels, slots, 2)
     want_state: bool = False,
     engine: Engine = DEFAULT,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run a diagonal or DPLR layer over signals in channels-first order.
+    """Run a layer with its direct path D over signals in channels-first order, its step sizes times `rate`.
 
-    Args:
-        u: Input.
-        layer: Parameters of the layer; with two directions there is no state.
-        D: Weights of the direct path.
-        rate: Factor of the layer's step sizes.
-        state: State before the first sample; zero if None.
-        want_state: Whether to return the state after the last sample.
-        engine: Backend and precision.
-
-    Returns:
-        y like u, and the state after the last sample or None.
-
-    Raises:
-        OptionError: If `engine.backend` is "triton" and the kernels do not support the call.
+    Returns y like u, and the state after the last sample if wanted, else None; with two directions there is none.
+    Raises `OptionError` where the backend does not support the call: the kernels of triton, or transforms of torch.func
+    and forward-mode differentiation, which the reference alone supports.
     """
     engine.check()
-    if engine.backend != "reference":
-        _refuse_transforms()
+    transformed = not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    )
+    if transformed and engine.backend != "reference":
+        raise OptionError(
+            "WaveSSM: torch.func transforms (vmap, jvp, grad …) and forward-mode differentiation need "
+            "backend='reference'; for gradients call torch.autograd.grad, for batches use the batch axis."
+        )
     whole = state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
     # in float32's accuracy FFT is faster than products with a large dense state
-    large = isinstance(layer, LowRank) and layer.B.shape[1] > 32 and engine == DEFAULT
+    large = layer.P is not None and layer.B.shape[1] > 32 and engine == DEFAULT
     if use_triton(u, engine, layer) and not (whole and large):
         from wavessm.ops.triton import scan as triton_scan
 
         return triton_scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
-    system = modes.sample(layer, rate) if isinstance(layer, Modes) else dplr.sample(layer, rate)
-    y, last = run_system(u, system, D, None if state is None else state.flatten(2), want_state, engine)
+    flat = None if state is None else state.flatten(2)
+    y, last = run_system(u, sample(layer, rate), D, flat, want_state, engine)
     return y, None if last is None else last.unflatten(-1, (-1, 2))
 
 
@@ -106,54 +99,40 @@ def run_system(
 ) -> tuple[Tensor, Tensor | None]:
     """Run a system in discrete time by the reference, the convolution or the chunked scan; see `run_layer`."""
     two_way = (system.w if isinstance(system, DiagonalSystem) else system.C).shape[0] == 2
-    last: Tensor | None = None
-    if engine.backend == "reference" and two_way:
-        y = _reference(u, system, 0, None)[0] + _reference(u.flip(-1), system, 1, None)[0].flip(-1)
-    elif engine.backend == "reference":
-        y, last = nan_safe(lambda finite: _reference(finite, system, 0, state), u)
-    elif state is None and not want_state and not is_symbolic(u.shape[-1]) and u.shape[-1] >= CONVOLVE_FROM:
-        K = kernel(system, u.shape[-1], u.dtype).to(u.device)
-        return (convolve(u, K, D), None) if two_way else nan_safe(lambda finite: (convolve(finite, K, D), None), u)
-    elif two_way:
-        y, _ = scan(u, system)
-    else:
-        y, last = nan_safe(lambda finite: scan(finite, system, state, want_state), u)
-    return y + D.to(u.dtype)[:, None] * u, last if want_state else None
+
+    def run(u: Tensor) -> tuple[Tensor, Tensor | None]:
+        last: Tensor | None
+        if engine.backend == "reference":
+            y, last = run_reference(u, system, 0, state)
+            y = y + run_reference(u.flip(-1), system, 1, None)[0].flip(-1) if two_way else y
+        elif state is None and not want_state and not is_symbolic(u.shape[-1]) and u.shape[-1] >= CONVOLVE_FROM:
+            return convolve(u, kernel(system, u.shape[-1], u.dtype).to(u.device), D), None
+        else:
+            y, last = scan(u, system, state, want_state)
+        return y + D.to(u.dtype)[:, None] * u, last if want_state else None
+
+    return run(u) if two_way else nan_safe(run, u)
 
 
 def nan_safe(run: Callable[[Tensor], tuple[Tensor, Tensor | None]], u: Tensor) -> tuple[Tensor, Tensor | None]:
-    """`run` on u without NaN and infinity, which products over a chunk would carry to earlier samples.
-
-    Returns:
-        y and the last state (batch, channels, R), NaN from the first sample on that was not finite.
-    """
+    """`run` on u without NaN and infinity, which products over a chunk would carry to earlier samples; y and the last
+    state (batch, channels, R) are NaN from the first sample on that was not finite."""
     broken = torch.cumsum(u * 0, dim=-1)  # 0 · ∞ is NaN too
     y, last = run(torch.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0))
     return y + broken, None if last is None else last + broken[..., -1, None]
 
 
-def _reference(
-    u: Tensor, system: DiagonalSystem | DenseSystem, direction: int, state: Tensor | None
+def run_reference(
+    u: Tensor, system: DiagonalSystem | DenseSystem, direction: int, state: Tensor | None, *gap: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """One direction by the loop of `reference`; state (batch, channels, R) or None, gap as `irregular.Gaps`."""
     if isinstance(system, DenseSystem):
         zero = u.new_zeros(u.shape[0], *system.B.shape) if state is None else state
         y, last = reference.dense_scan(u, system.A, system.B, system.C[direction], zero)
     else:
         zero = u.new_zeros(u.shape[0], *system.log_lam.shape) if state is None else state.unflatten(-1, (-1, 2))
-        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.n_complex, zero)
-        last = last.flatten(2)
-    return y.to(u.dtype), last.to(u.dtype)
-
-
-def _refuse_transforms() -> None:
-    """Raise `OptionError` inside vmap, jvp and the other transforms of torch.func and forward-mode differentiation."""
-    if torch.compiler.is_compiling():
-        return
-    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        raise OptionError(
-            "WaveSSM: torch.func transforms (vmap, jvp, grad …) and forward-mode differentiation need "
-            "backend='reference'; for gradients call torch.autograd.grad, for batches use the batch axis."
-        )
+        y, last = reference.diagonal_scan(u, system.log_lam, system.w[direction], system.n_complex, zero, *gap)
+    return y.to(u.dtype), last.flatten(2).to(u.dtype)
 
 
 def activate(
@@ -165,9 +144,9 @@ def activate(
     """after · GELU(before · x). The output of a scan lies channels first; one kernel transposes it on the way."""
     first = x.transpose(1, 2)
     if first.is_contiguous() and not x.is_contiguous() and use_triton(first, engine):
-        from wavessm.ops.triton import transpose
+        from wavessm.ops.triton import gate as kernels
 
-        return transpose.activate(first, before, after)
+        return kernels.activate(first, before, after)
     x = x.contiguous()  # elementwise gradients and products are slow on views
     z = F.gelu(x if before is None else x * before)
     return z if after is None else z * after
@@ -217,12 +196,9 @@ def gate(
     return y if around is None else around + y
 
 
-def use_triton(u: Tensor, engine: Engine, layer: Modes | LowRank | None = None) -> bool:
-    """Whether the triton backend runs a call with this input, for a layer or (None) elementwise.
-
-    Raises:
-        OptionError: If triton was asked for and does not support the call.
-    """
+def use_triton(u: Tensor, engine: Engine, layer: Modes | None = None) -> bool:
+    """Whether the triton backend runs a call with this input, for a layer or (None) elementwise; raises `OptionError`
+    if it was asked for and does not."""
     if engine.backend in ("torch", "reference") or (engine.backend == "auto" and not u.is_cuda):
         return False
     if engine.backend == "auto" and torch.compiler.is_compiling():

@@ -12,15 +12,14 @@ that were skipped. Times are walked in blocks of bounded memory; the gradient fo
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from wavessm.errors import OptionError, can_sync
-from wavessm.ops import reference
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.dispatch import DEFAULT, Engine
+from wavessm.ops.dispatch import DEFAULT, Engine, run_reference
 from wavessm.ops.modes import DiagonalSystem, Modes, sample
 
 BLOCK = 2**20
@@ -35,16 +34,10 @@ class Gaps(NamedTuple):
 
 
 def gaps(times: Tensor, observed: Tensor, start: Tensor, since: Tensor) -> tuple[Gaps, Tensor]:
-    """The gaps before samples.
+    """The gaps before samples at increasing times (batch, length), and `since` after the last one.
 
-    Args:
-        times: Increasing (batch, length), float64.
-        observed: False at samples that are skipped, (batch, channels or 1, length).
-        start: Time of the state before the first sample, (batch,).
-        since: Time from which the next sample that is not skipped is held, (batch, channels or 1).
-
-    Returns:
-        The gaps, and `since` after the last sample.
+    Samples that are not observed (batch, channels or 1, length) are skipped; the state before the first is of time
+    `start` (batch,), and the next sample that is not skipped is held from `since` (batch, channels or 1) on.
     """
     t = times[:, None]
     seen = torch.where(observed, t, -math.inf).cummax(-1).values.maximum(since[..., None])
@@ -61,26 +54,22 @@ def run_irregular(
     state: Tensor | None = None,  # (batch, channels, slots, 2)
     engine: Engine = DEFAULT,
 ) -> tuple[Tensor, Tensor]:
-    """Run a diagonal layer over samples with gaps; see `dispatch.run_layer`.
-
-    Returns:
-        y like u, and the state after the last sample of the first direction.
-    """
+    """Run a diagonal layer over samples with gaps; returns y like u and the last state of the first direction."""
     if engine.backend == "triton":
         raise OptionError("backend='triton' does not support times; use backend='auto' or 'torch'.")
-    system = sample(layer, rate)
+    system = cast(DiagonalSystem, sample(layer, rate))
     state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u.dtype)
-    walk = _reference if engine.backend == "reference" else scan
-    y, last = walk(u, system, 0, directions[0], state)
+
+    def run(u: Tensor, direction: int, state: Tensor) -> tuple[Tensor, Tensor]:
+        if engine.backend != "reference":
+            return scan(u, system, direction, directions[direction], state)
+        y, last = run_reference(u, system, direction, state.flatten(2), *directions[direction])
+        return y, last.unflatten(-1, (-1, 2))
+
+    y, last = run(u, 0, state)
     if len(directions) == 2:
-        y = y + walk(u.flip(-1), system, 1, directions[1], torch.zeros_like(state))[0].flip(-1)
+        y = y + run(u.flip(-1), 1, torch.zeros_like(state))[0].flip(-1)
     return y + D.to(u.dtype)[:, None] * u, last
-
-
-def _reference(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor) -> tuple[Tensor, Tensor]:
-    log_lam, w, n_complex = system
-    y, last = reference.irregular_scan(u, log_lam, w[direction], n_complex, gap.passed, gap.held, state)
-    return y.to(u.dtype), last.to(u.dtype)
 
 
 def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,9 @@ direction that reads backwards,
 
     added = u [E | C₁ᵀ]        y = [u | s | a] [T₀ + T₁ᵀ ; C₀ ; Eᵀ]
 
-Nothing of size R · L is formed and no FFT is run.
+Nothing of size R · L is formed and no FFT is run. `scan` is for training and both directions. A stream processes about
+ten milliseconds at a time, where the operations around the products cost as much as the products: `run_chunks` has
+tables made once, few operations and no gradients.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.ops.derivatives import full_precision
-from wavessm.ops.modes import DiagonalSystem
-from wavessm.ops.tables import DenseSystem, dense_tables, diagonal_tables, toeplitz
+from wavessm.ops.modes import DenseSystem, DiagonalSystem
+from wavessm.ops.tables import chunk_tables, toeplitz
 
 try:
     from torch.fx.experimental.symbolic_shapes import has_static_value
@@ -39,19 +41,16 @@ class ScanTables(NamedTuple):
 
 def scan_tables(system: DiagonalSystem | DenseSystem, chunk: int, like: Tensor) -> ScanTables:
     """The tables of a system, made in float64, arranged and cast once to the dtype and device of `like`."""
-    if isinstance(system, DenseSystem):
-        n_complex, (K, E, C, decay) = 0, dense_tables(system, chunk)
-    else:
-        n_complex, (K, E, C, decay) = system.n_complex, diagonal_tables(system, chunk)
-        decay = decay.flatten(1)
+    K, E, C, decay = chunk_tables(system, chunk)
     T, into, out = toeplitz(K[0]), E, C[0]
+    decay = decay if isinstance(system, DenseSystem) else decay.flatten(1)
     if len(K) == 2:
         T = T + toeplitz(K[1]).transpose(1, 2)
         into, out = torch.cat([E, C[1].transpose(1, 2)], dim=-1), torch.cat([out, E.transpose(1, 2)], dim=1)
     into, out, decay = (
         table.to(like.dtype).to(like.device).contiguous() for table in (into, torch.cat([T, out], dim=1), decay)
     )
-    return ScanTables(into, out, decay, n_complex)
+    return ScanTables(into, out, decay, 0 if isinstance(system, DenseSystem) else system.n_complex)
 
 
 def is_symbolic(length: int) -> bool:
@@ -66,11 +65,8 @@ def scan(
     want_state: bool = False,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run a system over signals, without its direct path; a state goes with one direction only.
-
-    Returns:
-        y like u, and the state after the last sample (batch, channels, R) if wanted, else None.
-    """
+    """Run a system over signals, without its direct path; a state goes with one direction only. Returns y like u, and
+    the state after the last sample (batch, channels, R) if wanted, else None."""
     length = u.shape[-1]
     if state is None and not want_state:  # zeros at the end change nothing
         chunk = chunk if is_symbolic(length) else min(chunk, length)
@@ -108,13 +104,8 @@ def carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: 
     """States before and after each chunk, s_{k+1} = D s_k + added_k from s_0 = s; backwards in time s_k = Dᵀ s_{k+1} +
     added_k from the last one. One operator of PyTorch, so that a compiled graph does not depend on the chunks' number.
 
-    Args:
-        added: (channels, batch, chunks, R).
-        decay: D and n_complex as in `ScanTables`.
-        s: (channels, batch, R), zero if None.
-
-    Returns:
-        (channels, batch, chunks + 1, R).
+    added (channels, batch, chunks, R), D and n_complex as in `ScanTables`, s (channels, batch, R) or zero →
+    (channels, batch, chunks + 1, R)
     """
     channels, batch, chunks, R = added.shape
     added = added if added.stride(-1) == 1 else added.contiguous()  # for complex views
@@ -173,3 +164,72 @@ def _adjoint(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
 
 
 carry.register_autograd(_adjoint, setup_context=_save)
+
+
+class StreamTables(NamedTuple):
+    """As `ScanTables`, of one direction, with D in `out` and states before samples.
+
+    The state inside has W ≥ R numbers: the halves of complex modes, then real modes with a zero behind each, so that
+    one complex multiplication moves all of them over a chunk.
+    """
+
+    into: Tensor  # (channels, M, W)
+    out: Tensor  # (channels, W + M, M), with a row of zeros if M is odd: complex views want even strides
+    decay: Tensor  # (channels, 1, W / 2) complex, or (channels, R, R) of a dense state, transposed
+    halves: int  # numbers that are halves of complex modes; all of a dense state
+
+
+def stream_tables(system: DiagonalSystem | DenseSystem, D: Tensor, chunk: int) -> StreamTables:
+    """The tables of a causal system with direct path D (channels,) for chunks of one length, like D."""
+    into, out, decay, n_complex = scan_tables(system, chunk, D)
+    out[:, range(chunk), range(chunk)] += D[:, None]
+    samples, states, halves = out[:, :chunk], out[:, chunk:], 2 * n_complex
+    if isinstance(system, DenseSystem):
+        decay, halves = decay.transpose(1, 2).contiguous(), decay.shape[-1]
+    else:
+        into, decay = _spread(into, halves), _spread(decay, halves)
+        states = _spread(states.transpose(1, 2), halves).transpose(1, 2)
+        decay = torch.view_as_complex(decay.unflatten(-1, (-1, 2)))[:, None]
+    out = F.pad(torch.cat([states, samples], dim=1), (0, 0, 0, chunk % 2))
+    return StreamTables(into.contiguous(), out.contiguous(), decay, halves)
+
+
+def _spread(x: Tensor, halves: int) -> Tensor:
+    """x with a zero behind every number from `halves` on. (..., R) → (..., W)"""
+    real = x[..., halves:]
+    return torch.cat([x[..., :halves], torch.stack([real, torch.zeros_like(real)], -1).flatten(-2)], dim=-1)
+
+
+def run_chunks(u: Tensor, tables: StreamTables, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Run whole chunks of a stream, u (batch, chunks · M, channels), from a state (batch, channels, R) or zero.
+
+    States and samples lie side by side in one buffer, from which one product gives the output. Returns y like u, and
+    the state after the last sample.
+    """
+    batch, length, channels = u.shape
+    into, out, decay, halves = tables
+    _, M, W = into.shape
+    chunks = length // M
+    both = u.new_empty(channels, batch, chunks, out.shape[1])
+    both[..., W : W + M] = u.reshape(batch, chunks, M, channels).permute(3, 0, 1, 2)
+    both[..., W + M :] = 0
+    rows = both.view(channels, batch * chunks, -1)
+    added = torch.bmm(rows[..., W : W + M], into).view(channels, batch, chunks, W)
+    first = both[:, :, 0, :W]
+    first.zero_()
+    if state is not None:
+        first[..., :halves] = state[..., :halves].transpose(0, 1)
+        first[..., halves::2] = state[..., halves:].transpose(0, 1)
+    if decay.is_complex():
+        s, h = (torch.view_as_complex(t.unflatten(-1, (-1, 2))).unbind(2) for t in (both[..., :W], added))
+        for k in range(chunks - 1):
+            torch.addcmul(h[k], decay, s[k], out=s[k + 1])
+        last = torch.view_as_real(torch.addcmul(h[-1], decay, s[-1])).flatten(-2)
+    else:
+        s, h = both[..., :W].unbind(2), added.unbind(2)
+        for k in range(chunks - 1):
+            s[k + 1].copy_(torch.baddbmm(h[k], s[k], decay))
+        last = torch.baddbmm(h[-1], s[-1], decay)
+    y = torch.bmm(rows, out).view(channels, batch, length).permute(1, 2, 0)
+    last = last if halves == W else torch.cat([last[..., :halves], last[..., halves::2]], dim=-1)
+    return y, last.transpose(0, 1)

@@ -30,10 +30,7 @@ def order(cases: int, seed: int, epoch: int) -> Tensor:
 
 @dataclass
 class TrainBatches:
-    """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning.
-
-    total: steps of the run, by which a source with stages knows its progress; 0 is the end.
-    """
+    """The training batches of steps start … stop − 1. The last batch of an epoch is filled up from its beginning."""
 
     source: Source
     batch_size: int
@@ -41,31 +38,28 @@ class TrainBatches:
     start: int
     stop: int
     dist: DistInfo = ALONE
-    total: int = 0
+    total: int = 0  # steps of the run, by which a source with stages knows its progress; 0 is the end
 
     def __iter__(self) -> Iterator[Batch]:
-        cases = len(self.source)
-        in_epoch = max(1, -(-cases // self.batch_size))
+        cases, size = len(self.source), self.batch_size
+        in_epoch = max(1, -(-cases // size))
         epoch, permutation = -1, torch.empty(0, dtype=torch.long)
         for step in range(self.start, self.stop):
             if step // in_epoch != epoch:
                 epoch = step // in_epoch
-                permutation = self.source.arrange(order(cases, self.seed, epoch), self.batch_size)
+                permutation = self.source.arrange(order(cases, self.seed, epoch), size)
                 # Every batch has the same size: a captured step has fixed shapes.
-                permutation = torch.cat(
-                    [permutation] * (1 + self.batch_size // cases) + [permutation[: self.batch_size]]
-                )
+                permutation = torch.cat([permutation] * (1 + size // cases) + [permutation[:size]])
             self.source.at(step / self.total if self.total else 1.0)
-            at = (step % in_epoch) * self.batch_size
-            yield self._part(permutation[at : at + self.batch_size])
+            at = (step % in_epoch) * size
+            yield self._part(permutation[at : at + size])
 
     def _part(self, index: Tensor) -> Batch:
         """This process's part of a batch. A source that draws must draw all of it, to stay in step with the others."""
         piece = self.dist.part(len(index))
-        if self.source.draws:
-            whole = self.source.take(index)
-            return whole if self.dist.size == 1 else Batch(*(None if v is None else v[piece] for v in whole))  # type: ignore[arg-type]
-        return self.source.take(index[piece])
+        if not self.source.draws:
+            return self.source.take(index[piece])
+        return Batch(*(None if part is None else part[piece] for part in self.source.take(index)))  # type: ignore[arg-type]
 
 
 @dataclass

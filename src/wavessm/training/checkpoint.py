@@ -59,8 +59,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException as reason:
-        if not path.is_dir():
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         if not isinstance(reason, OSError | RuntimeError) or isinstance(reason, WaveSSMError):
             raise
         full = not isinstance(reason, OSError) or reason.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -87,14 +86,9 @@ def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, flo
     """Return the rows of metrics.csv up to a step; none if there is no file."""
     if not path.exists():
         return []
-    try:
-        with path.open(newline="") as file:
-            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-        return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
-    except (ValueError, TypeError, KeyError, csv.Error) as reason:
-        raise RunError(
-            f"{path}: damaged ({type(reason).__name__}); move it away to resume the run without its earlier rows."
-        ) from reason
+    with path.open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
 
 
 def load(path: Path, run_id: str = "") -> dict[str, Any]:
@@ -106,30 +100,27 @@ def load(path: Path, run_id: str = "") -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:  # torch raises whatever its parsing meets
         raise RunError(f"{path}: not a checkpoint of wavessm ({_first_line(reason)}).") from reason
     if damaged:
         raise RunError(f"{path}: damaged ({damaged} does not have its checksum); bring a copy back, or train again.")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RunError(f"{path}: not a checkpoint of wavessm; give one written by `wavessm train`.")
-    check_version(content.get("version"), path)
+    check_format(content, path)
     own = content.get("run") or run_id  # the first runs had no id
     if run_id and own != run_id:
         raise RunError(f"{path}: belongs to another run ({own}, not {run_id} as in run.json); bring its own back.")
     return content
 
 
-def check_version(version: Any, path: Path) -> None:
-    """Refuse a file of another format version."""
-    if version != VERSION:
-        raise RunError(
-            f"{path}: written by another version of wavessm (format {version}, this one reads {VERSION}); "
-            "use that version or train again."
-        )
+def check_format(content: Any, path: Path) -> None:
+    """Refuse what was not written by `wavessm train`, or by a version whose files cannot be read."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise RunError(f"{path}: not written by wavessm; give a run folder of `wavessm train`.")
+    if (version := content.get("version")) != VERSION:
+        raise RunError(f"{path}: written by another version of wavessm (format {version}, this one reads {VERSION}); "
+                       "use that version or train again.")  # fmt: skip
 
 
 def _first_line(reason: BaseException) -> str:
     text = str(getattr(reason, "strerror", None) or reason).strip().splitlines()
-    line = text[0] if text else type(reason).__name__
-    return line if len(line) <= 120 else line[:117] + "…"
+    return text[0][:120] if text else type(reason).__name__

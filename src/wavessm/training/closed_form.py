@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -18,105 +18,10 @@ from torch import Tensor, nn
 
 from wavessm.data.source import DataInfo, DataSet, Windows
 from wavessm.errors import OptionError
-from wavessm.features import Calibration, FeatureConfig, FeatureModel, FeatureStream, Ridge, SignalFeatures
+from wavessm.features import FeatureConfig, FeatureModel
 from wavessm.features.line import Part, context_for, default_members, fit_line, season_steps
 from wavessm.training import metrics
 from wavessm.training.config import TrainConfig
-
-
-class FeatureNet(nn.Module):
-    """State features with a ridge, called as a `SequenceModel`: signals (batch, length, channels) to logits or numbers.
-
-    Args:
-        model: the fitted model.
-    """
-
-    def __init__(self, model: FeatureModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def size(self) -> int:
-        """Fitted numbers of the head, those of features that are used."""
-        coef = self.model.ridge.coef
-        return int(coef.any(1).sum() + 1) * coef.shape[1]
-
-    @torch.no_grad()
-    def forward(
-        self, x: Tensor, lengths: Tensor | None = None, rate: float = 1.0, marks: Tensor | None = None
-    ) -> Tensor:
-        """Logits or numbers (batch, d_output) of signals of the sampling rate of training."""
-        _check_rate(rate)
-        return self.model.logits(x.cpu(), None if lengths is None else lengths.cpu())
-
-    def initial_state(self, batch: int) -> FeatureStream:
-        """The state before the first sample of `batch` streams."""
-        if self.model.features.bank.config.stretches:
-            raise OptionError(
-                "this model pools over stretches of whole signals and cannot stream; train one with --no-stretches."
-            )
-        return self.model.stream(batch)
-
-    def stream(self, x: Tensor, state: FeatureStream, rate: float = 1.0) -> tuple[Tensor, FeatureStream]:
-        """Process a chunk; returns the output for the whole stream so far, and the state."""
-        _check_rate(rate)
-        return state.step(x), state
-
-    def to(self, *args: Any, **kwargs: Any) -> FeatureNet:
-        """The model itself, on another device."""
-        device = torch.device(*args, **kwargs)
-        for _, owner, name in self._tensors():
-            if owner is not self.model.features:  # signals are scaled where they are
-                setattr(owner, name, getattr(owner, name).to(device))
-        return self
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Every tensor by name."""
-        return {name: getattr(owner, attribute).cpu() for name, owner, attribute in self._tensors()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Take the tensors of `state_dict`, which must have the shapes of those that are there."""
-        for name, owner, attribute in self._tensors():
-            old, new = getattr(owner, attribute), state_dict[name]
-            if old.shape != new.shape or old.dtype != new.dtype:
-                raise RuntimeError(f"{name} has another shape")
-            setattr(owner, attribute, new)
-
-    def _tensors(self) -> Iterator[tuple[str, Any, str]]:
-        """Name, owner and attribute of everything that was drawn or fitted."""
-        features, bank = self.model.features, self.model.features.bank
-        owners: dict[str, tuple[Any, tuple[str, ...]]] = {
-            "signals": (features, ("mean", "scale")),
-            "bank": (bank, ("mixing",)),
-            "values": (bank.values, ("levels",)),
-            "ridge": (self.model.ridge, ("mean", "scale", "coef", "intercept")),
-        }
-        if self.model.calibration is not None:
-            owners["calibration"] = self.model.calibration, ("slope", "offset")
-        for k, group in enumerate(bank.groups):
-            owners[f"group{k}"] = group, ("source", "weight", "into", "decay", "bias", "stretch")
-        for name, (owner, attributes) in owners.items():
-            yield from ((f"{name}.{attribute}", owner, attribute) for attribute in attributes)
-
-    def describe(self) -> dict[str, Any]:
-        """Plain values from which `restore` makes a model of the same shape."""
-        bank, ridge = self.model.features.bank, self.model.ridge
-        config = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(bank.config).items()}
-        return {"bank": config, "length": bank.length, "seed": bank.seed, "chosen": list(ridge.chosen),
-                "penalty": ridge.penalty, "error": ridge.error}  # fmt: skip
-
-    @classmethod
-    def restore(cls, described: Mapping[str, Any], info: DataInfo) -> FeatureNet:
-        """A model of the shape of `describe`, its tensors yet to be loaded."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in described["bank"].items()}
-        noise = torch.randn(2, described["length"], info.d_input, generator=torch.Generator().manual_seed(0))
-        features = SignalFeatures(noise, None, FeatureConfig(**values), described["seed"], "cpu")
-        columns, outputs = torch.zeros(features.bank.n_features), torch.zeros(info.d_output)
-        ridge = Ridge(columns, columns, columns[:, None] * outputs, outputs, described["penalty"],
-                      tuple(described["chosen"]), columns[:0], columns[:0], described["error"])  # fmt: skip
-        slope = outputs if info.kind == "multilabel" else torch.zeros(())
-        calibration = None if info.kind == "regression" else Calibration(info.kind, slope, outputs)
-        return cls(FeatureModel(features, ridge, calibration))
 
 
 class LineModel(nn.Module):
@@ -155,17 +60,9 @@ class LineModel(nn.Module):
         return cls(info.length, info.horizon, described["maps"])
 
 
-ClosedForm = FeatureNet | LineModel
-CLOSED: dict[str, type[FeatureNet] | type[LineModel]] = {"features": FeatureNet, "linear": LineModel}
+ClosedForm = FeatureModel | LineModel
+CLOSED: dict[str, type[FeatureModel] | type[LineModel]] = {"features": FeatureModel, "linear": LineModel}
 """Methods of `TrainConfig` that need no gradient."""
-
-
-def _check_rate(rate: float) -> None:
-    if rate != 1:
-        raise OptionError(
-            f"state features read signals of the sampling rate of training, this is another (rate {rate:g}); resample "
-            "them, or train with --method gradient."
-        )
 
 
 def prepare(options: Any, config: TrainConfig) -> tuple[Any, DataSet]:
@@ -182,12 +79,15 @@ def prepare(options: Any, config: TrainConfig) -> tuple[Any, DataSet]:
         options = dataclasses.replace(options, context=context)
         data = options.load(config.seed)
     if config.method == "features":  # no case is taken for others: a source that draws would start elsewhere
-        signals = data.info.kind != "forecast" and not data.info.symbols
+        signals = data.info.kind not in ("forecast", "steps") and not data.info.symbols
         if not signals or data.train.take(torch.arange(1)).y.dim() > 2:
-            what = "tokens" if data.info.symbols else f"a {data.info.kind}"
+            steps = "a label for each step" if data.info.kind == "steps" else f"a {data.info.kind}"
+            what = "tokens" if data.info.symbols else steps
             raise OptionError(f"method is 'features', which classifies signals or gives numbers; this is {what}.")
     if config.method == "linear" and not isinstance(data.train, Windows):
         raise OptionError(f"method is 'linear', which forecasts tables; this is a {data.info.kind}.")
+    if config.method in CLOSED and data.info.timed:
+        raise OptionError(f"method is {config.method!r}, which reads no times; use --method gradient.")
     return options, without_calendar(data, config)
 
 
@@ -205,16 +105,12 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device, missing
     """Fit a model to the training split of data on the CPU; `missing` as in `ModelConfig`."""
     if config.method == "linear":
         return _fit_line(data)
-    x, y, lengths, _, weights = data.train.take(torch.arange(len(data.train)))
-    balance = class_balance(data, config)
-    if balance is not None and data.info.kind == "multilabel":
-        raise OptionError("class_weight with several labels needs --method gradient.")
-    if balance is not None:
-        weights = balance[y] if weights is None else weights * balance[y]
+    x, y, lengths, _, weights, _ = data.train.take(torch.arange(len(data.train)))
+    weights = metrics.weigh_cases(data.info.kind, y, class_balance(data, config), weights)
     bank = FeatureConfig(
         n_features=config.n_features, stretches=config.stretches, missing="gap" if missing == "gap" else "hold"
     )
-    return FeatureNet(FeatureModel.fit(x, y, data.info.kind, lengths, weights, bank, config.seed, device))
+    return FeatureModel.fit(x, y, data.info.kind, lengths, weights, bank, config.seed, device)
 
 
 def class_balance(data: DataSet, config: TrainConfig) -> Tensor | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wavessm.data.task import get_task
-from wavessm.errors import DataError
-from wavessm.nn.config import Check, ModelConfig, check_fields, read_fields, unused_fields
+from wavessm.errors import DataError, OptionError
+from wavessm.nn.config import Check, ModelConfig, check_fields, check_names, unused_fields
 
 _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
@@ -24,6 +24,9 @@ _CHECKS: dict[str, Check] = {
     ),
     "seed": (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"),
     "max_loss_ratio": (lambda value: value > 1, "above 1"),
+    "train_blocks": _AT_LEAST_0,
+    "layer_decay": (lambda value: 0 < value <= 1, "0 < layer_decay ≤ 1"),
+    "mask_share": (lambda value: 0 < value < 1, "0 < mask_share < 1"),
 }  # fmt: skip
 _OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
 FEATURE_FIELDS = ("n_features", "stretches")
@@ -105,6 +108,21 @@ class TrainConfig:
     """Stop when the loss exceeds this many times its first value."""
     test: bool = True
     """Score the best model on the test split at the end."""
+    pretrained: str = ""
+    """Start from this model: a folder, a run, a name of ws.pretrained(), or owner/name of a hub."""
+    train_blocks: int | None = None
+    """Fine-tuning: train the last blocks and the head only; 0 trains the head alone, None everything."""
+    layer_decay: float = 0.7
+    """Fine-tuning: factor on the learning rates of each block, counted from the head; 1 gives all the same."""
+    objective: Literal["labels", "cpc", "masked"] = "labels"
+    """Labels, or pretraining without them. cpc: the output of a causal model at t tells what comes from what does not.
+    masked: spans of the signal are zero, and predicted."""
+    patch: int = 8
+    """Pretraining: samples that are told apart or hidden together."""
+    ahead: int = 8
+    """cpc: patches ahead that are predicted, from the next one on."""
+    mask_share: float = 0.4
+    """masked: share of the patches that is hidden."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
@@ -120,8 +138,9 @@ class TrainConfig:
         >>> TrainConfig.from_dict({"lr": 0.01, "validations": 2}).val_per_epoch
         2.0
         """
-        own = {name: value for name, value in values.items() if name not in _OLD_FIELDS}
-        return cls(**read_fields(cls, own, _OLD_NAMES, {}))
+        own = {_OLD_NAMES.get(name, name): value for name, value in values.items() if name not in _OLD_FIELDS}
+        check_names(cls, own)
+        return cls(**own)
 
     def plan(self, cases: int) -> Plan:
         """Return the steps of a run over `cases` training cases."""
@@ -160,7 +179,7 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
         info: `wavessm.data.DataInfo` of the data.
         precision: arithmetic of the training, "fp32", "tf32" or "bf16".
     """
-    decided: dict[str, Any] = {"d_input": info.d_input, "d_output": info.d_output, "precision": precision}
+    decided: dict[str, Any] = {"d_input": info.width, "d_output": info.d_output, "precision": precision}
     if info.kind == "forecast":
         calendar = bool(info.mark_sizes or info.mark_width)
         decided |= {
@@ -172,7 +191,10 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
             "mark_width": info.mark_width if calendar else 0,
         }
     else:
-        decided["head"] = get_task(task).head
+        decided["head"] = "sequence" if info.kind == "steps" else get_task(task).head
+    if info.timed and not model.reads_gaps:
+        raise OptionError(f"these data have times, which need diagonal layers; {model.family!r} is DPLR here: use "
+                          "--structure diagonal or another family.")  # fmt: skip
     if model.missing == "auto":
         decided["missing"] = "error" if not info.missing else "gap" if model.reads_gaps else "hold"
     elif model.missing == "error" and info.missing:
@@ -190,7 +212,7 @@ _NOT_IN_NAMES = {
     "backend", "compile", "cuda_graphs", "device", "max_loss_ratio", "method", "eval_batch_size", "precision",
     "save_seconds", "skip_bad", "test",
     # what tables show in columns of their own
-    "backbone", "dataset", "family", "folder", "horizon", "measure", "path", "root", "seed", "structure", "variables",
+    "dataset", "family", "folder", "horizon", "measure", "path", "root", "seed", "structure", "variables",
     "words",
 }  # fmt: skip
 

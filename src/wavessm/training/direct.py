@@ -19,12 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wavessm.data import baselines
 from wavessm.data.source import DataSet, Source
 from wavessm.nn.model import SequenceModel
 from wavessm.training.batches import EvalBatches
 
-PENALTIES = (*baselines.PENALTIES, 10.0, 100.0)
+PENALTIES = (1e-4, 1e-2, 0.1, 1.0, 10.0, 100.0)
 MARK_PENALTIES = (1e-3, 0.1, 10.0)
 WINDOWS = 512
 
@@ -39,14 +38,9 @@ class Fit(NamedTuple):
 
 
 def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
-    """Set the model's direct path to the ridge regression of the training windows, and its decoder to zero.
+    """Set the direct path of a forecasting model to the ridge regression of the training windows, its decoder to zero.
 
-    Args:
-        model: A forecasting model with `direct=True`.
-        data: Windows to fit (train) and to choose the penalties with (val).
-
-    Returns:
-        The map that was set.
+    Returns the map, whose penalties the validation windows chose.
     """
     assert model.direct is not None
     for weight in model.head.decoder.parameters():
@@ -55,13 +49,11 @@ def start_at_ridge(model: SequenceModel, data: DataSet) -> Fit:
     marked = len(moments[2]) > 0
     pairs = list(itertools.product(PENALTIES, MARK_PENALTIES if marked else (0.0,)))
     maps = [_solve(moments, p, q) for p, q in pairs]
-    fits = [
-        Fit(W, U if marked else None, pair, error)
-        for pair, (W, U), error in zip(pairs, maps, _errors(model, data.val, maps), strict=True)
-    ]
-    best = min(fits, key=lambda fit: fit.error)
-    model.direct.set(best.W, best.U)
-    return best
+    errors = _errors(model, data.val, maps)
+    best = errors.index(min(errors))
+    W, U = maps[best]
+    model.direct.set(W, U if marked else None)
+    return Fit(W, U if marked else None, pairs[best], errors[best])
 
 
 def _solve(moments: list[Tensor], p: float, q: float) -> tuple[Tensor, Tensor]:

@@ -39,11 +39,6 @@ class DistInfo:
         """Return the contiguous part of `count` things of this process."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
-    def share(self, count: int) -> float:
-        """Return that part's fraction of the whole."""
-        piece = self.part(count)
-        return (piece.stop - piece.start) / count
-
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes, in every process."""
         if self.size > 1:
@@ -87,11 +82,6 @@ def connect(info: DistInfo, device: torch.device) -> None:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(dist.destroy_process_group)
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed the dropout of one of several processes by run, step and rank: there is no state to save."""
-    torch.manual_seed(((seed * 1_000_003 + step) * 65_537 + rank) % 2**63)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +17,20 @@ from wavessm.errors import OptionError, check_int, check_positive, unknown_name
 from wavessm.training import metrics
 from wavessm.training import scores as more
 from wavessm.training.batches import EvalBatches
-from wavessm.training.run import Run
+from wavessm.training.distributed import ALONE, DistInfo
 
-log = logging.getLogger("wavessm.training")
+if TYPE_CHECKING:
+    from wavessm.training.run import Run
 
 SPLITS = ("train", "val", "test")
+
+
+class Outputs(NamedTuple):
+    """What a model gave for the cases of a split."""
+
+    outputs: np.ndarray  # (cases, d_output)
+    targets: np.ndarray  # (cases,) or (cases, d_output)
+    thresholds: np.ndarray  # (d_output,) of labels
 
 
 @dataclass(frozen=True)
@@ -33,26 +42,18 @@ class Evaluation:
     rate: float
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
-    antialias: bool = False  # a low-pass filter was applied before leaving samples out
-    parts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # scores of each part of a test split
-    classes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and score of each
-    checkpoint: str = "best"
-    details: dict[str, float] = dataclasses.field(default_factory=dict)  # `scores.details`
-    groups: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # cases and scores of each
-    targets: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # `scores.by_target`
-    outputs: Outputs | None = dataclasses.field(default=None, repr=False)  # of classes, labels and numbers
+    antialias: bool  # a low-pass filter was applied before leaving samples out
+    parts: dict[str, dict[str, Any]]  # scores of each part of a test split
+    checkpoint: str
+    groups: dict[str, dict[str, float]]  # cases and scores of each
+    details: dict[str, float] = field(default_factory=dict)  # `scores.details`
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)  # cases (or steps) and score of each
+    targets: dict[str, dict[str, float]] = field(default_factory=dict)  # `scores.by_target`
+    outputs: Outputs | None = field(default=None, repr=False)  # of classes, labels and numbers
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is written down: everything except the outputs of the cases."""
         return {name: value for name, value in vars(self).items() if name != "outputs"}
-
-
-class Outputs(NamedTuple):
-    """What a model gave for the cases of a split."""
-
-    outputs: np.ndarray  # (cases, d_output)
-    targets: np.ndarray  # (cases,) or (cases, d_output)
-    thresholds: np.ndarray  # (d_output,) of labels
 
 
 def evaluate_run(
@@ -63,7 +64,6 @@ def evaluate_run(
     checkpoint: str = "best",
     device: str = "cpu",
     antialias: bool = False,
-    classes: bool = False,
 ) -> Evaluation:
     """Score the model of a run.
 
@@ -75,46 +75,47 @@ def evaluate_run(
         checkpoint: "best" or "last".
         device: Where the model runs.
         antialias: Apply a low-pass filter before samples are left out.
-        classes: Score each class by itself too.
     """
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
-    factor, ratio, options = check_int(rate, "evaluate: rate", minimum=1), float(rate), None
+    info, options = run.info, None
+    factor, ratio = check_int(rate, "evaluate: rate", minimum=1), float(rate)
     if sampling_rate is not None:
         if factor != 1:
             raise OptionError("evaluate: give sampling_rate or rate, not both.")
         options, factor, ratio = _at_sampling_rate(run, sampling_rate)
-    if run.info.symbols and ratio != 1:
-        raise OptionError("evaluate: tokens have no sampling rate; leave rate and sampling_rate out.")
-    if run.info.kind == "forecast" and ratio != 1:
-        raise OptionError("evaluate: a forecast has a horizon in steps; another sampling rate would change the task.")
-    if classes and not run.info.classes:
-        raise OptionError(f"evaluate: a {run.info.kind} has no classes; leave --by-class out.")
+    if ratio != 1 and (info.symbols or info.timed or info.kind in ("forecast", "steps")):
+        raise OptionError("evaluate: tokens and forecasts count steps, and so do times and labels of steps; another "
+                          "sampling rate would change the task.")  # fmt: skip
+    if ratio != 1 and info.front_end != "none":
+        raise OptionError("evaluate: this run reads log energies, not samples; predict reads files of higher rates.")
     if antialias and factor == 1:
         raise OptionError("evaluate: antialias filters before samples are left out; give a rate above 1.")
     source = getattr(run.load_data(options), split).to(device)
-    model, info = run.load_model(checkpoint).to(device), run.info
-    kept: list[tuple[Tensor, Tensor]] = []
-    how = run.config.eval_batch_size, factor, ratio, antialias
-    scores, table = evaluate_split(model, source, info, *how, kept=None if info.kind == "forecast" else kept)
+    model = run.load_model(checkpoint).to(device)
+    rows, kept = [], []
+    for output, target in _outputs(model, source, run.config.eval_batch_size, ratio, factor, antialias):
+        rows.append(metrics.rows(info.kind, output, target).cpu())
+        if info.kind == "steps":
+            output, target = output[target >= 0], target[target >= 0]
+        if info.kind != "forecast":
+            kept.append((output.cpu(), target.cpu()))
+    table = torch.cat(rows).numpy()
+    scores, spans = metrics.summarise(info.kind, table), metrics.bootstrap(info.kind, table)
     parts = score_parts(info, table) if split == "test" else {}
-    each = metrics.by_class(info.kind, table, info.classes) if classes else {}
-    spans = metrics.bootstrap(info.kind, table)
-    result = Evaluation(split, len(table), ratio, scores, spans, antialias, parts, each, checkpoint)
-    return _with_details(run, result, table, getattr(source, "groups", None), kept)
-
-
-def _with_details(run: Run, result: Evaluation, table: np.ndarray, groups: Any, kept: Any) -> Evaluation:
-    """The evaluation with scores of rare classes, of groups and of targets, where the data have them."""
-    info = run.info
-    by_group = {} if groups is None else more.by_group(info.kind, table, groups)
-    if info.kind == "forecast":
-        return dataclasses.replace(result, groups=by_group)
-    outputs, targets = (torch.cat(each).cpu().numpy() for each in zip(*kept, strict=True))
-    thresholds = np.array(more.read_thresholds(run) or [0.5] * info.d_output)
-    own = Outputs(outputs.astype(np.float64), targets, thresholds)
-    each = more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {}
-    return dataclasses.replace(result, details=more.details(info, *own), groups=by_group, targets=each, outputs=own)
+    groups = {} if source.groups is None else more.by_group(info.kind, table, source.groups)
+    result = Evaluation(split, len(table), ratio, scores, spans, antialias, parts, checkpoint, groups)
+    if not kept:
+        return result
+    outputs, targets = (torch.cat(each).numpy() for each in zip(*kept, strict=True))
+    own = Outputs(outputs.astype(np.float64), targets, np.array(run.thresholds() or [0.5] * info.d_output))
+    return dataclasses.replace(
+        result,
+        details=more.details(info, *own),
+        classes=more.by_class(info, *own[:2], table) if info.classes else {},
+        targets=more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {},
+        outputs=own,
+    )
 
 
 def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
@@ -131,33 +132,33 @@ def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
     return None, round(ratio), float(round(ratio))
 
 
-@torch.no_grad()
 def evaluate_split(
+    model: Any, source: Source, info: DataInfo, batch_size: int, dist: DistInfo = ALONE
+) -> tuple[dict[str, float], np.ndarray]:
+    """Scores over a whole split, and the rows (cases, k) they come from, the same in every process.
+
+    The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode.
+    """
+    rows = [metrics.rows(info.kind, *pair) for pair in _outputs(model, source, batch_size, dist=dist)]
+    table = dist.rows(torch.cat(rows)[: EvalBatches(source, batch_size, dist).cases])
+    return metrics.summarise(info.kind, table), table
+
+
+@torch.no_grad()
+def _outputs(
     model: Any,
     source: Source,
-    info: DataInfo,
-    batch_size: int,
-    factor: int = 1,
+    size: int,
     rate: float = 1.0,
+    factor: int = 1,
     antialias: bool = False,
-    kept: list[tuple[Tensor, Tensor]] | None = None,
-) -> tuple[dict[str, float], np.ndarray]:
-    """Scores over a whole split, and the rows (cases, k) they come from; `factor` and `antialias` as in `decimate`.
-
-    The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode. Outputs and targets of every
-    batch are added to `kept`.
-    """
+    dist: DistInfo = ALONE,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets of every batch of a split; `factor` and `antialias` as in `decimate`."""
     model.eval()
-    parts: list[Tensor] = []
-    for batch in EvalBatches(source, batch_size):
+    for batch in EvalBatches(source, size, dist):
         batch = decimate(batch, factor, antialias)
-        output = model(batch.x, lengths=batch.lengths, rate=rate, marks=batch.marks)
-        output = output.to(batch.y.device)
-        parts.append(metrics.rows(info.kind, output, batch.y).cpu())
-        if kept is not None:
-            kept.append((output, batch.y))
-    table = torch.cat(parts).numpy()
-    return metrics.summarise(info.kind, table), table
+        yield model(batch.x, rate=rate, **batch.inputs()).to(batch.y.device), batch.y
 
 
 def score_parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -170,26 +171,18 @@ def score_parts(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, Any]]:
 
 
 def decimate(batch: Batch, factor: int, antialias: bool = False) -> Batch:
-    """Keep every `factor`-th sample of the input, after a low-pass filter if asked for."""
+    """Keep every `factor`-th sample of the input; `antialias` first removes what these cannot carry, by a windowed sinc
+    without delay, zeros beyond the ends."""
     if factor == 1:
         return batch
     lengths = None if batch.lengths is None else torch.div(batch.lengths + factor - 1, factor, rounding_mode="floor")
-    x = low_pass(batch.x, factor) if antialias else batch.x
-    return batch._replace(x=x[:, ::factor], lengths=lengths)
-
-
-def low_pass(x: Tensor, factor: int) -> Tensor:
-    """Remove what every `factor`-th sample cannot carry: a windowed sinc without delay, zeros beyond the ends.
-
-    >>> tone = torch.cos(torch.pi * 0.9 * torch.arange(400.0))[None, :, None]  # (batch, length, channels)
-    >>> bool(low_pass(tone, 2)[:, 50:350].abs().max() < 0.01)
-    True
-    """
-    from scipy.ndimage import convolve1d
-    from scipy.signal import firwin
+    if not antialias:
+        return batch._replace(x=batch.x[:, ::factor], lengths=lengths)
+    from scipy.signal import firwin, resample_poly
 
     taps = firwin(32 * factor + 1, 0.9 / factor, window=("kaiser", 8.0))
-    return torch.from_numpy(convolve1d(x.cpu().numpy(), taps, axis=1, mode="constant")).to(x)
+    x = torch.from_numpy(resample_poly(batch.x.cpu().numpy(), 1, factor, axis=1, window=taps))
+    return batch._replace(x=x.to(batch.x), lengths=lengths)
 
 
 def score_lines(groups: dict[str, dict[str, Any]]) -> list[str]:

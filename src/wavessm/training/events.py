@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from wavessm.data.datasets.beats import BeatsOptions
-from wavessm.data.events import RR, cut_windows, pick_leads, read_beats, resample
-from wavessm.data.files import Signal, align, read_signal
+from wavessm.data.events import RR, cut_windows, read_beats, resample
+from wavessm.data.files import Signal, align, pick_leads, read_signal
+from wavessm.data.info import DataInfo
 from wavessm.errors import DataError, OptionError, check_positive
 from wavessm.training.predict import Row, check_values, decode
 from wavessm.training.record import pyplot, save_figure
@@ -26,14 +27,17 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
         run: of a classifier.
         path: the record; one of WFDB with its suffix .hea or .dat.
         stride: seconds between overlapping windows; None takes the annotated beats where the run was trained on beats
-            and the annotation file is there, else a quarter of a window.
+            and the annotation file is there, else a quarter of a window. A model of steps has no windows.
 
     Returns:
         One row for each beat (time, annotated, prediction, a probability for each class), or for each event of the
-        track (start, end, prediction, score: the mean probability). Times are seconds, with three decimals.
+        track (start, end, prediction, score: the mean probability). Times are seconds, with three decimals (samples,
+        where the sampling rate is not known).
     """
     info, options = run.info, run.options
-    if info.kind != "multiclass" or info.symbols or info.step_scale:
+    if info.kind == "steps":
+        return _runs_of_steps(run, _read(run, path), path)
+    if info.kind != "multiclass" or info.symbols:
         raise OptionError(f"predict: --events needs a classifier of signals; {run.task} is none, leave it out.")
     if stride is not None:
         check_positive(stride, "stride")
@@ -92,7 +96,21 @@ def _track(run: Run, signal: Signal, stride: float | None, path: Path) -> list[R
     np.add.at(change, np.searchsorted(edges, starts), each)
     np.add.at(change, np.searchsorted(edges, starts + length), -each)
     sums = change.cumsum(axis=0)[:-1]
-    mean, spans = sums[:, 1:] / sums[:, :1], np.diff(edges)
+    return _merge(info, sums[:, 1:] / sums[:, :1], edges, rate)
+
+
+@torch.no_grad()
+def _runs_of_steps(run: Run, signal: Signal, path: Path) -> list[Row]:
+    """A whole record through a model that labels each step."""
+    own = signal.sampling_rate or 1.0
+    x = run.info.standardise(check_values(run, signal.values, str(path)))
+    output = run.load_model()(x[None], rate=(run.info.sampling_rate or own) / own)[0]
+    return _merge(run.info, torch.softmax(output.double(), dim=1).numpy(), np.arange(len(x) + 1), own)
+
+
+def _merge(info: DataInfo, mean: np.ndarray, edges: np.ndarray, rate: float) -> list[Row]:
+    """Events of probabilities (stretches, classes) between edges (stretches + 1,), equal neighbours joined."""
+    spans = np.diff(edges)
     label = mean.argmax(axis=1)
     first = np.flatnonzero(np.diff(label, prepend=-1))
     totals = np.add.reduceat(mean[np.arange(len(label)), label] * spans, first)

@@ -3,9 +3,8 @@
 Small models spend a step on launching kernels. The step (forward, backward, optimiser) runs a few times as usual on a
 side stream, those steps count, and is then captured; from there on a step is a copy of the batch into fixed buffers and
 one launch. The step must be a function of the batch alone: fixed shapes, no value read back, rates as tensors. Each
-shape of batch has a capture of its own: the stages of a curriculum, the widths that cases are filled up to
-(`Ragged.in_buckets`), their true lengths in a buffer. Captures share their memory, since they never run at once; shapes
-beyond the first 32 run as usual.
+shape of batch (a stage of a curriculum, a bucket's width) has a capture of its own. Captures share their memory, since
+they never run at once; shapes beyond the first 32 run as usual.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@
     objective = Objective(source, loss, validate)      # loss(model, batch) → (), validate() → {"loss": value} or None
     history = Trainer(model, objective, config).fit(Progress("WaveSSMClassifier", show=verbose))
 
-The model then has its best weights (its last ones without validation) and is in evaluation mode; `history.loss` and
-`history.validation` have an entry per validation (per epoch, with `config.val_per_epoch` 1). `source` is any
-`wavessm.data.Source`; class and sample weights belong into `loss`. A `Plan` of one's own limits the steps of an epoch.
-Read `checkpoint.py` and `run.py` next.
+The model then has its best weights (its last ones without validation) and is in evaluation mode. Read `checkpoint.py`
+and `run.py` next.
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ from wavessm.training import checkpoint
 from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import DivergedError, Interrupted
 from wavessm.training.config import Plan, TrainConfig
-from wavessm.training.distributed import ALONE, DistInfo, seed_step, stop_signals
+from wavessm.training.distributed import ALONE, DistInfo, stop_signals
+from wavessm.training.finetune import freeze_statistics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.metrics import SelectionScore
 from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
@@ -38,7 +37,7 @@ from wavessm.training.progress import Progress
 from wavessm.training.record import write_csv
 
 SAVED = ("step", "best", "best_step", "waited", "first_loss", "loss_sum", "loss_count", "seconds")
-"""Fields of a `Trainer` that its checkpoints hold, and `rows`."""
+"""Fields of a `Trainer` that its checkpoints hold."""
 MUST_SAVE = ("optimiser", "model", "random", "source", *SAVED)
 """What a checkpoint to resume from has; the first runs had no `rows` there."""
 CHECK_EVERY = 50
@@ -47,19 +46,16 @@ CHECK_EVERY = 50
 
 @dataclass(frozen=True)
 class Objective:
-    """What a model is trained for.
-
-    Attributes:
-        source: training split.
-        loss: (model, batch) → scalar tensor; `model` is the one to call, which may be compiled or distributed.
-        validate: returns scores by name, called in evaluation mode without gradients; None keeps the last weights.
-        selection: the score that chooses the best weights.
-    """
+    """What a model is trained for."""
 
     source: Source
+    """Training split."""
     loss: Callable[[Any, Any], Tensor]
+    """(model, batch) → (); `model` is the one to call, which may be compiled or distributed."""
     validate: Callable[[], dict[str, float]] | None = None
+    """Scores by name, in evaluation mode without gradients; None keeps the last weights."""
     selection: SelectionScore = SelectionScore("loss", highest=False)  # noqa: RUF009
+    """The score that chooses the best weights."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +105,8 @@ class Trainer:
         self.plan = plan or config.plan(len(objective.source))
         self.start = start or {}
         self.device = next(model.parameters()).device
-        self.dist_device = self.device if dist.size > 1 else None
-        self.share = dist.share(config.batch_size)  # of a batch that this process has
+        piece = dist.part(config.batch_size)
+        self.share = (piece.stop - piece.start) / config.batch_size  # of a batch that this process has
         self.step, self.best_step, self.waited = 0, 0, 0  # waited: validations since the best one
         self.best: float | None = None
         self.first_loss: float | None = None
@@ -139,8 +135,6 @@ class Trainer:
 
     def _optimiser(self) -> torch.optim.Optimizer:
         on_gpu = self.device.type == "cuda"
-        if self.config.cuda_graphs and not on_gpu:
-            raise OptionError("cuda_graphs: the model is on the CPU; a captured step needs a GPU.")
         groups = optimiser_groups(self.model, self.config)
         for group in groups:
             group["highest_lr"] = group["lr"]
@@ -163,21 +157,20 @@ class Trainer:
         """
         config, total = self.config, self.plan.total_steps
         signals = nullcontext() if self.folder is None else stop_signals(self._ask_to_stop)
-        with signals, self._tensorboard() as board, progress or Progress("", show=False) as bar:
+        with signals, progress or Progress("", show=False) as bar:
             self._restore()
             while self.step < total and not (config.patience and self.waited >= config.patience):
                 every = self.plan.validate_every
                 stop = min(self.step + every - self.step % every, total)
                 self.model.train()
+                freeze_statistics(self.model)
                 source = self.objective.source
                 for batch in TrainBatches(source, config.batch_size, config.seed, self.step, stop, self.dist, total):
                     self.losses.append(self.advance(batch))
                     self._after_step()
                     if self.step < stop:
                         bar.update(self.step, self._numbers(), total)
-                row = self._validate()
-                for name in list(row)[1:] if board is not None else ():  # without the step
-                    board.add_scalar(name, row[name], self.step)
+                self._validate()
                 bar.update(self.step, self._numbers(), total, line=True)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
@@ -197,8 +190,8 @@ class Trainer:
             before, now = (self.objective.source.length_at(step / total) for step in (self.step - 1, self.step))
             if before != now:
                 stretch_timescales(self.model, now / before)
-        if self.dist.size > 1:
-            seed_step(config.seed, self.step, self.dist.rank)
+        if self.dist.size > 1:  # dropout by run, step and rank: there is no state to save
+            torch.manual_seed(((config.seed * 1_000_003 + self.step) * 65_537 + self.dist.rank) % 2**63)
         loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss
@@ -229,8 +222,8 @@ class Trainer:
 
     # -- validation -------------------------------------------------------------------------------------------------
 
-    def _validate(self) -> dict[str, float]:
-        """Score the model, keep it if it is the best, save. Returns a row of metrics.csv."""
+    def _validate(self) -> None:
+        """Score the model, add a row to metrics.csv, keep the model if it is the best, save."""
         self.check_losses()
         scores = self.score() if self.objective.validate is not None else {}
         row = {
@@ -256,7 +249,6 @@ class Trainer:
         self.save()
         if self.folder is not None and self._agree()[0] and self.step < self.plan.total_steps:
             raise Interrupted(self.folder, self.step)
-        return row
 
     def score(self) -> dict[str, float]:
         """Return the scores of the validation; refuses one that is not a number, which can choose no model."""
@@ -278,16 +270,6 @@ class Trainer:
         elif self.dist.rank == 0:
             content = {"run": self.run_id, "step": self.step, "model": self.model.state_dict()}
             checkpoint.save(self.folder / "best.ckpt", content)
-
-    def _tensorboard(self) -> Any:
-        """A writer for TensorBoard; None in memory, in other processes than the first, or where it is not installed."""
-        if self.folder is None or self.dist.rank > 0:
-            return nullcontext()
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return nullcontext()
-        return SummaryWriter(self.folder / "tensorboard", purge_step=self.step + 1, flush_secs=10)
 
     # -- guards -----------------------------------------------------------------------------------------------------
 
@@ -315,8 +297,10 @@ class Trainer:
 
     def _agree(self) -> tuple[bool, bool]:
         """Whether to stop and whether to save now, the same answer in every process."""
-        asked = [self.stop_asked, time.monotonic() - self.saved >= self.config.save_seconds]
-        stop, save = self.dist.total(torch.tensor(asked, dtype=torch.float32, device=self.dist_device)).tolist()
+        asked = self.stop_asked, time.monotonic() - self.saved >= self.config.save_seconds
+        if self.dist.size == 1:
+            return asked
+        stop, save = self.dist.total(torch.tensor(asked, dtype=torch.float32, device=self.device)).tolist()
         return stop > 0, save > 0
 
     def check_losses(self) -> None:
@@ -391,14 +375,12 @@ class Trainer:
                 self._keep_best()
             self.save()
             return
-        if self.start["source"] is not None:
-            try:
-                self.objective.source.set_state(self.start["source"])
-            except RuntimeError as reason:
-                raise OptionError(
-                    f"the run was started on another kind of device than {self.device}, where its cases are drawn; "
-                    "resume it there."
-                ) from reason
+        try:
+            self.objective.source.set_state(self.start["source"])
+        except RuntimeError as reason:
+            raise OptionError(
+                f"the run draws its cases on another kind of device than {self.device}; resume it there."
+            ) from reason
         random = self.start["random"]
         torch.set_rng_state(random["cpu"])
         if random["cuda"] and len(random["cuda"]) == torch.cuda.device_count():

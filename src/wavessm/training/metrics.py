@@ -5,6 +5,8 @@ bootstrap interval is the same function of resampled rows.
 
     multilabel  row = outputs and labels of the classes    macro AUROC (over classes with both labels present)
     multiclass  row = predicted class, true class          accuracy
+    steps       row = confusion matrix of true steps;      accuracy, balanced accuracy, macro F1; precision, recall, F1
+                  matched, predicted and true events         of events: runs of a class, matched if they share half
     forecast    row = mean squared and absolute error      MSE, MAE
     regression  row = errors, mean and square of targets   relative MSE = MSE / variance of the target, MSE, MAE
 """
@@ -23,6 +25,8 @@ RESAMPLES = 100
 QUANTILES = (0.05, 0.95)
 MAX_FAILED_DRAWS = 2000
 """Resamples after which a bootstrap ends, if none of them could be used."""
+OVERLAP = 0.5
+"""Share of their union that a predicted and a true event have in common at least, to be one."""
 ROUNDING = 1e-12
 """Fraction of the mean square of targets below which their variance counts as zero."""
 
@@ -42,6 +46,7 @@ class SelectionScore:
 SELECTION = {
     "multilabel": SelectionScore("auroc", highest=True),
     "multiclass": SelectionScore("accuracy", highest=True),
+    "steps": SelectionScore("macro_f1", highest=True),
     "forecast": SelectionScore("mse", highest=False),
     "regression": SelectionScore("relative_mse", highest=False),
 }
@@ -50,20 +55,18 @@ SELECTION = {
 def loss(
     kind: str, output: Tensor, target: Tensor, weight: Tensor | None = None, class_weight: Tensor | None = None
 ) -> Tensor:
-    """The training loss: binary cross-entropy, cross-entropy or mean squared error.
+    """The training loss () of output (batch, …) and target (batch, …): (binary) cross-entropy or mean squared error.
 
-    Args:
-        kind: of the data set.
-        output: (batch, …) of a model.
-        target: (batch, …).
-        weight: (batch,) of the cases, with mean 1 over the training split.
-        class_weight: (classes,) of `class_weights`.
+    weight: (batch,) of the cases, with mean 1 over the training split; class_weight: (classes,) of `class_weights`.
     """
     reduction = "mean" if weight is None and (class_weight is None or kind == "multilabel") else "none"
     if kind == "multilabel":
         each = F.binary_cross_entropy_with_logits(
             output.float(), target.float(), pos_weight=class_weight, reduction=reduction
         )
+    elif kind == "steps":  # the mean over the true steps of a case, then over cases: parts of a batch add up
+        each = F.cross_entropy(output.float().transpose(1, 2), target, weight=class_weight, reduction="none")
+        each = each.sum(1) / (target >= 0).sum(1)
     elif kind == "multiclass":
         each = F.cross_entropy(output.float(), target, reduction=reduction)
         each = each if class_weight is None else each * class_weight[target]
@@ -73,7 +76,7 @@ def loss(
 
 
 def class_weights(kind: str, targets: Tensor, classes: int) -> Tensor:
-    """Balanced weights (classes,) from the targets of a training split, 1 for a class without a case.
+    """Balanced weights (classes,) from the targets of a training split, 1 where a class or label has none or all.
 
     Those of classes are cases / (classes · cases of the class), with mean 1 over the cases; those of the positives of a
     label are negatives / positives.
@@ -83,9 +86,20 @@ def class_weights(kind: str, targets: Tensor, classes: int) -> Tensor:
     """
     if kind == "multilabel":
         positive = targets.float().sum(0)
-        return torch.where(positive > 0, (len(targets) - positive) / positive.clamp_min(1), 1.0)
-    counts = torch.bincount(targets, minlength=classes)
-    return torch.where(counts > 0, len(targets) / ((counts > 0).sum() * counts.clamp_min(1)), 1.0).float()
+        both = (positive > 0) & (positive < len(targets))
+        return torch.where(both, (len(targets) - positive) / positive.clamp_min(1), 1.0)
+    counts = torch.bincount(targets.flatten(), minlength=classes)
+    return torch.where(counts > 0, targets.numel() / ((counts > 0).sum() * counts.clamp_min(1)), 1.0).float()
+
+
+def weigh_cases(kind: str, targets: Tensor, class_weight: Tensor | None, weight: Tensor | None) -> Tensor | None:
+    """Weights of the cases for a closed form: (cases,) times those of their classes, (cases, labels) for labels."""
+    if class_weight is None:
+        return weight
+    if kind == "multiclass":
+        return class_weight[targets] if weight is None else class_weight[targets] * weight
+    each = torch.where(targets > 0, class_weight, 1.0)
+    return each if weight is None else each * weight[:, None]
 
 
 def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
@@ -95,11 +109,58 @@ def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
         return torch.cat([output, target.double()], dim=1)
     if kind == "multiclass":
         return torch.stack([output.argmax(1), target], dim=1).double()
+    if kind == "steps":
+        pairs = zip(output.argmax(2).cpu().numpy(), target.cpu().numpy(), strict=True)
+        each = [step_row(predicted[true >= 0], true[true >= 0], output.shape[2]) for predicted, true in pairs]
+        return torch.from_numpy(np.stack(each)).to(output)
     error, target = (output - target.double()).flatten(1), target.double().flatten(1)
     columns = [error.square().mean(1), error.abs().mean(1)]
     if kind == "regression":
         columns += [target.mean(1), target.square().mean(1)]
     return torch.stack(columns, dim=1)
+
+
+def step_row(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
+    """Confusion matrix (true, predicted) of the steps of a case, then matched, predicted and true events by class.
+
+    Args:
+        predicted: (steps,) numbers of classes; an event is a run of one of them.
+        true: (steps,).
+        classes: how many there are.
+
+    >>> step_row(np.array([0, 0, 1, 1, 0]), np.array([0, 1, 1, 1, 1]), 2).tolist()
+    [1.0, 0.0, 2.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]
+    """
+    table = np.bincount(true * classes + predicted, minlength=classes**2)
+    events = [(np.diff(each, prepend=-1) != 0).cumsum() - 1 for each in (predicted, true)]  # number of the run
+    (size, label), (true_size, true_label) = (
+        (np.bincount(run), each[np.unique(run, return_index=True)[1]])
+        for run, each in zip(events, (predicted, true), strict=True)
+    )
+    pair, shared = np.unique(events[1] * len(size) + events[0], return_counts=True)
+    b, a = np.divmod(pair, len(size))
+    same = (label[a] == true_label[b]) & (shared >= OVERLAP * (size[a] + true_size[b] - shared))
+    counts = [np.bincount(each, minlength=classes) for each in (label[a][same], label, true_label)]
+    return np.concatenate([table, *counts]).astype(np.float64)
+
+
+def step_scores(table: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    """Scores of steps and of events from rows (cases, k) of `step_row`, and F1 of the events of each class."""
+    total = table.sum(axis=0)
+    classes = round(math.sqrt(len(total) + 2.25) - 1.5)  # classes² + 3 classes numbers
+    matrix, (hits, found, events) = total[: classes**2].reshape(classes, classes), total[classes**2 :].reshape(3, -1)
+    right, true, predicted = matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
+    there = true > 0
+    scores = {
+        "accuracy": right.sum() / true.sum(),
+        "balanced_accuracy": (right[there] / true[there]).mean(),
+        "macro_f1": (2 * right / np.maximum(true + predicted, 1))[there | (predicted > 0)].mean(),
+        "event_precision": hits.sum() / found.sum(),
+        "event_recall": hits.sum() / events.sum(),
+        "event_f1": 2 * hits.sum() / (found.sum() + events.sum()),
+    }
+    each = np.where(events > 0, 2 * hits / np.maximum(found + events, 1), np.nan)
+    return {name: float(value) for name, value in scores.items()}, each
 
 
 def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
@@ -114,6 +175,8 @@ def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
         return {"auroc": float(areas.mean()) if len(areas) else math.nan}
     if kind == "multiclass":
         return {"accuracy": float(np.mean(table[:, 0] == table[:, 1]))}
+    if kind == "steps":
+        return step_scores(table)[0]
     mean = table.mean(axis=0)
     scores = {"mse": float(mean[0]), "mae": float(mean[1])}
     if kind == "regression":
@@ -136,24 +199,6 @@ def auroc(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         area = (rank_sum - above * (above + 1) / 2) / (above * below)
     return np.where((above > 0) & (below > 0), area, np.nan)
-
-
-def by_class(kind: str, table: np.ndarray, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Number of cases of each class with its AUROC (multilabel) or recall (multiclass); NaN where that has no value.
-
-    >>> by_class("multiclass", np.array([[0, 0], [1, 1], [0, 1.0]]), ("quiet", "loud"))
-    {'quiet': {'cases': 1, 'score': 1.0}, 'loud': {'cases': 2, 'score': 0.5}}
-    """
-    if kind == "multilabel":
-        scores, labels = np.split(table, 2, axis=1)
-        cases, values = (labels > 0.5).sum(axis=0), auroc(scores, labels)
-    else:
-        predicted, true = table.astype(int).T
-        cases = np.bincount(true, minlength=len(classes))
-        hits = np.bincount(true[predicted == true], minlength=len(classes))
-        values = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
-    found = zip(classes, cases.tolist(), values.tolist(), strict=True)
-    return {name: {"cases": int(n), "score": value} for name, n, value in found}
 
 
 def bootstrap(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.nn.heads import DirectPath
-from wavessm.nn.layer import WaveSSM, param_groups
+from wavessm.nn.layer import WaveSSM, decay_by_depth, param_groups
 from wavessm.training.config import TrainConfig
 
 FLOOR = 1 / 25
@@ -25,17 +25,17 @@ def optimiser_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
         moves.append(("dt", [layer.log_dt for layer in layers], config.lr, 0.0))
     if config.c_rate == "ssm":
         moves.append(("C", [layer.C for layer in layers], config.lr_ssm, config.weight_decay))
-    paths: list[Tensor] = [
-        p for module in model.modules() if isinstance(module, DirectPath) for p in module.parameters()
-    ]
+    paths: list[Tensor] = [p for each in model.modules() if isinstance(each, DirectPath) for p in each.parameters()]
     moves.append(("direct", paths, config.lr_direct, config.weight_decay))
     for name, parameters, lr, decay in moves:
-        moved = {id(parameter) for parameter in parameters if parameter.requires_grad}
+        own = [parameter for parameter in parameters if parameter.requires_grad]
+        moved = {id(parameter) for parameter in own}
         for group in groups:
             group["params"] = [p for p in group["params"] if id(p) not in moved]
-        own = [p for p in parameters if id(p) in moved]
         groups.append({"name": name, "params": own, "lr": lr, "weight_decay": decay})
     groups = [group for group in groups if group["params"]]
+    if config.pretrained and config.objective == "labels" and config.layer_decay != 1:
+        groups = decay_by_depth(groups, model, config.layer_decay)
     return sorted(groups, key=lambda group: group["name"] != "direct")  # metrics.csv shows the rate of the last one
 
 
@@ -65,17 +65,8 @@ def stretch_timescales(model: nn.Module, factor: float) -> None:
     With Δ divided by k and B multiplied by it, zero-order hold turns a kernel K(t) into K(t / k): what a layer
     remembers, as a fraction of the length, stays the same. The first layer keeps its steps: delays and edges of the
     signal itself do not grow with the length.
-
-    >>> layers = nn.ModuleList(WaveSSM(1, 8, dt_max=1e-3) for _ in range(2))
-    >>> with torch.no_grad():
-    ...     one, two = (layer.kernel(100)[0, 0] for layer in layers)
-    ...     stretch_timescales(layers, 2)
-    ...     same, slow = (layer.kernel(100)[0, 0] for layer in layers)
-    >>> torch.equal(same, one), bool((slow[::2] - two[:50]).abs().max() < 0.05 * two.abs().max())
-    (True, True)
     """
-    layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
     with torch.no_grad():
-        for layer in layers[1:]:
+        for layer in [module for module in model.modules() if isinstance(module, WaveSSM)][1:]:
             layer.log_dt.sub_(math.log(factor))
             layer.B.mul_(factor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import logging
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,33 +24,82 @@ from wavessm.data.source import DataInfo
 from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
 from wavessm.data.task import OwnOptions
 from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError, OptionError, check_positive, real_array, shape_error
+from wavessm.nn.pretrained import find_folder
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
-from wavessm.training.scores import read_thresholds
 
+log = logging.getLogger("wavessm.training")
 Row = dict[str, Any]
-_RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date")
+_RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date", "time")
 
 
-def predict_files(run: Run, paths: Sequence[Path]) -> list[Row]:
-    """Predict recordings, or for a forecaster continue CSV tables, with the best model of a run.
+def predict(source: str | Path, signals: Any, sampling_rate: float | None = None) -> list[Row]:
+    """Predict signals with a trained model, from raw numbers to classes with their probabilities.
+
+    Args:
+        source: A run folder, a model folder, a name of `ws.pretrained()`, or a repository "owner/name" of a hub.
+        signals: An array (length, channels) or (cases, length, channels) in the units of the training data; or the name
+            of a file (.npy, .csv, .wav, WFDB), or a list of names.
+        sampling_rate: Of arrays and of files that do not say it, in hertz; None: that of the model.
 
     Returns:
-        One row per recording, or one per step of each forecast.
+        One row per recording (per step of it, where classes are those of steps), with "prediction" and the probability
+        of each class, or with the predicted numbers.
+    """
+    run = Run.read(find_folder(source))
+    if isinstance(signals, str | Path):
+        signals = [signals]
+    if isinstance(signals, list | tuple) and all(isinstance(path, str | Path) for path in signals):
+        return predict_files(run, [Path(path) for path in signals], sampling_rate)
+    values = real_array(signals, "predict: signals")
+    if values.ndim not in (2, 3) or not values.size or run.info.kind == "forecast":
+        raise shape_error("predict: signals", values, "(length, channels) or (cases, length, channels) to classify")
+    cases = [Signal(case, None) for case in (values if values.ndim == 3 else values[None])]
+    return _recordings(run, run.load_model(), cases, "signals", sampling_rate)
+
+
+def predict_files(
+    run: Run, paths: Sequence[Path], sampling_rate: float | None = None, times: bool = False
+) -> list[Row]:
+    """Predict recordings, or for a forecaster continue CSV tables, with the best model of a run.
+
+    Args:
+        run: The run.
+        paths: Files.
+        sampling_rate: Of files that do not say it, in hertz.
+        times: Whether the first column of .npy and .csv files says when samples were taken.
+
+    Returns:
+        One row per recording, or one per step of each forecast or of labels for each step.
     """
     if run.info.symbols:
         raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
     if not paths:
         raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
-    places = [header if (header := path.with_name(path.name + ".hea")).exists() else path for path in paths]  # of WFDB
-    for place in places:
+    check_timed(run, times)
+    model, rows = run.load_model(), []
+    for path in paths:
+        place = header if (header := path.with_name(path.name + ".hea")).exists() else path  # of WFDB
         if not place.exists():
             raise DataError(f"{place}: no such file.")
-    model = run.load_model()
-    predict = _forecast_file if run.info.kind == "forecast" else _recordings
-    pairs = zip(paths, places, strict=True)
-    return [{"file": str(path), **row} for path, place in pairs for row in predict(run, model, place)]
+        if run.info.kind == "forecast":
+            found = _forecast_file(run, model, place)
+        else:
+            signals = [read_signal(place, timed=True)] if times else _read_signals(place)
+            found = _recordings(run, model, signals, place, sampling_rate)
+        rows += [{"file": str(path), **row} for row in found]
+    return rows
+
+
+def check_timed(run: Run, times: bool) -> None:
+    """Refuse times that the model cannot read; tell what becomes of a run that was trained with them without any."""
+    diagonal = run.method == "gradient" and run.model.reads_gaps and run.info.front_end == "none"
+    if times and (not diagonal or (run.info.kind == "forecast" and not run.info.timed)):
+        raise OptionError("predict: --times needs a model of gradient training with diagonal layers that reads "
+                          "samples; forecasters are trained with --spacing times.")  # fmt: skip
+    if run.info.timed and not times and run.info.kind != "forecast":
+        log.warning("trained with times: without --times, samples are taken as %g apart", run.info.step)
 
 
 def decode(info: DataInfo, output: Tensor, thresholds: Sequence[float] | None = None) -> Row:
@@ -67,6 +117,13 @@ def decode(info: DataInfo, output: Tensor, thresholds: Sequence[float] | None = 
     return {"prediction": prediction, **dict(zip(output_names(info), probabilities, strict=True))}
 
 
+def decode_all(info: DataInfo, output: Tensor, thresholds: Sequence[float] | None = None, first: int = 0) -> list[Row]:
+    """Rows of one recording: that of `decode`, or one for each step of (length, d_output), counted from `first`."""
+    if info.kind != "steps":
+        return [decode(info, output, thresholds)]
+    return [{"step": first + at, **decode(info, each)} for at, each in enumerate(output)]
+
+
 def output_names(info: DataInfo) -> list[str]:
     """Column names of the outputs: classes or target columns, prefixed where a column of ours has that name."""
     kind = "class" if info.classes else "column"
@@ -75,19 +132,21 @@ def output_names(info: DataInfo) -> list[str]:
 
 
 @torch.no_grad()
-def _recordings(run: Run, model: Any, path: Path) -> list[Row]:
-    info, rows, thresholds = run.info, [], read_thresholds(run)
-    for case, signal in enumerate(_read_signals(path)):
+def _recordings(
+    run: Run, model: Any, signals: list[Signal], path: Path | str, sampling_rate: float | None
+) -> list[Row]:
+    info, rows, thresholds = run.info, [], run.thresholds()
+    sampling_rate = None if sampling_rate is None else check_positive(sampling_rate, "sampling_rate")
+    for case, signal in enumerate(signals):
+        signal = signal if signal.sampling_rate else signal._replace(sampling_rate=sampling_rate)
         if isinstance(run.options, OwnOptions):
             signal = run.options.shorten(signal, info.sampling_rate)
         values = check_values(run, align(signal, info.channels, info.units, path), str(path))
         own, trained = signal.sampling_rate, info.sampling_rate
-        rate = trained / own if own and trained else 1.0
-        if info.step_scale is not None and (rate != 1 or len(values) > info.length):
-            raise DataError(f"{path}: this model scales every step by itself; expected at most {info.length} samples "
-                            "at the sampling rate of training.")  # fmt: skip
-        output = model(info.standardise(values)[None], rate=rate)[0]
-        rows.append({"case": case, **decode(info, output, thresholds)})
+        rate = trained / own if own and trained and info.front_end == "none" else 1.0
+        timed = {} if signal.times is None else {"times": info.in_steps(signal.times, signal.times[0])}
+        output = model(info.standardise(values, sampling_rate=own)[None], rate=1.0 if timed else rate, **timed)[0]
+        rows += [{"case": case, **row} for row in decode_all(info, output, thresholds)]
     return rows
 
 
@@ -101,10 +160,7 @@ def _read_signals(path: Path) -> list[Signal]:
 
 
 def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
-    """Return samples (length, channels) as float32, checked for number, width and finite values.
-
-    NaN is a missing sample, where the model reads those.
-    """
+    """Return samples (length, channels) as float32, checked; NaN is a missing sample, where the model reads those."""
     info, gaps = run.info, run.method == "features" or run.model.missing != "error"
     if not len(values):
         raise DataError(f"{source}: no samples.")
@@ -114,10 +170,8 @@ def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(values, dtype=np.float32)
     if (odd := np.argwhere(np.isinf(single) if gaps else ~np.isfinite(single))).size:
-        at = int(odd[0][0])
-        finite = np.isfinite(values[at]).all()
-        what = "a number beyond float32" if finite else "infinity" if gaps else "NaN or infinity"
-        raise DataError(f"{source}: {what} at sample {at}; fill the gap or cut it out.")
+        what = "infinity" if gaps else "NaN or infinity"
+        raise DataError(f"{source}: {what} in float32 at sample {odd[0][0]}; fill the gap or cut it out.")
     return torch.from_numpy(single)
 
 
@@ -144,8 +198,8 @@ def forecast_rows(run: Run, model: Any, series: Series) -> list[Row]:
     context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()
     values = info.restore(model(context[None], marks=_marks(run, series, dates))[0])  # (horizon, columns)
     rows = [dict(zip(output_names(info), row, strict=True)) for row in values.tolist()]
-    days = [{}] * len(rows) if dates is None else [{"date": f"{at}{series.offset}"} for at in dates]
-    return [{"step": step, **day, **row} for step, (day, row) in enumerate(zip(days, rows, strict=True), start=1)]
+    days: list[Row] = [{}] * len(rows) if dates is None else [{"date": f"{at}{series.offset}"} for at in dates]
+    return [{"step": at + 1, **days[at], **row} for at, row in enumerate(rows)]
 
 
 def _marks(run: Run, series: Series, dates: np.ndarray | None) -> Tensor | None:
@@ -194,8 +248,7 @@ def write_rows(
 ) -> tuple[int, list[Row]]:
     """Write rows as CSV to a file or to standard output ("-"), each group as soon as it is there, until Ctrl-C.
 
-    Returns:
-        The number of rows, and with `collect` the rows themselves; a stream may be endless.
+    Returns the number of rows, and with `collect` the rows themselves; a stream may be endless.
     """
     count, rows, digits = 0, [], _digits(info)
     file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
@@ -212,10 +265,6 @@ def write_rows(
             rows += group if collect else []
     except KeyboardInterrupt:  # the way to end a stream
         pass
-    except OSError as reason:
-        if reason.filename or out == "-":
-            raise
-        raise OSError(reason.errno, reason.strerror, out) from reason  # a full disk names no file
     finally:
         if file is not sys.stdout:
             file.close()
@@ -233,22 +282,16 @@ def _digits(info: DataInfo) -> int:
 
 
 def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.ndarray | None = None) -> None:
-    """Draw a forecast after its context (from `read_context`), probabilities along a stream, or a map of all cases."""
-    plt, names = pyplot(), output_names(info)
-    figure, axes = plt.subplots(figsize=(9, 4))
-    quantity = "forecast" if info.kind == "forecast" else "probability" if info.classes else "prediction"
-    along = "step" if info.kind == "forecast" else "samples"
-    if along in rows[0]:
-        shown = rows[-info.horizon :] if info.kind == "forecast" else rows  # of a stream: the latest forecast
-        for index, name in enumerate(names[:8]):
-            axes.plot([row[along] for row in shown], [row[name] for row in shown], color=f"C{index}", label=name)
-            if context is not None:
-                axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
-        axes.set(xlabel="steps from now" if along == "step" else along, ylabel=quantity)
-        axes.legend(fontsize=8)
-    else:
-        image = axes.imshow(np.array([[row[name] for name in names] for row in rows]), aspect="auto", cmap="viridis")
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set(ylabel="case")
-        figure.colorbar(image, label=quantity)
+    """Draw a forecast after its context (from `read_context`), or the outputs along a stream or over all cases."""
+    figure, axes = pyplot().subplots(figsize=(9, 4))
+    if info.kind == "forecast":
+        rows = rows[-info.horizon :]  # of a stream: the latest forecast
+    along = next((name for name in ("step", "samples") if name in rows[0]), "")
+    places = [row[along] for row in rows] if along else range(len(rows))
+    for index, name in enumerate(output_names(info)[:8]):
+        axes.plot(places, [row[name] for row in rows], "-" if along else ".", color=f"C{index}", label=name)
+        if context is not None:
+            axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
+    axes.set(xlabel=along or "case", ylabel="probability" if info.classes else info.kind)
+    axes.legend(fontsize=8)
     save_figure(figure, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 
@@ -36,28 +35,19 @@ class Progress:
         self.bar: Any = None
 
     def __enter__(self) -> Self:
-        if self.show and self.out.isatty():
-            try:
-                self.bar = self._rich()
-                self.bar.start()
-            except ImportError:
-                self.bar = None  # plain lines
+        if not (self.show and self.out.isatty()):
+            return self
+        try:
+            from rich import progress as rich
+            from rich.console import Console
+        except ImportError:  # plain lines
+            return self
+        text, left = rich.TextColumn("{task.fields[text]}"), rich.TimeRemainingColumn(elapsed_when_finished=True)
+        columns = rich.TextColumn("{task.description}"), rich.BarColumn(bar_width=10), rich.TaskProgressColumn()
+        self.bar = rich.Progress(*columns, text, left, console=Console(file=self.out))  # fits 80 columns
+        self.bar.add_task(self.label, total=self.total or None, completed=self.start, text="")
+        self.bar.start()
         return self
-
-    def _rich(self) -> Any:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        bar = Progress(  # fits 80 columns
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(file=self.out),
-        )
-        bar.add_task(self.label, total=self.total or None, completed=self.start, text="")
-        return bar
 
     def update(self, done: int, text: str = "", total: int | None = None, line: bool = False) -> None:
         """Show that `done` of `total` (default: as before) is finished, with some numbers as text.
@@ -77,9 +67,6 @@ class Progress:
         ending = f"  {timedelta(seconds=round(left))} left" if done < self.total else ""
         print(f"{self.label}{percent}  {text}{ending}", file=self.out, flush=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
-            self.bar = None

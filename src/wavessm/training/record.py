@@ -1,4 +1,4 @@
-"""Writing results down: a CSV, and beside it the command and versions that made it; figures without a screen."""
+"""Writing results down: tables, figures without a screen, and the command and versions that made them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,6 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]], digits: int = 5) -> No
         file.write(text.getvalue().encode())
 
 
-def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
-    """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
-    typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
-    python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return f"`{typed}` at revision {revision()} with {versions}; {python}, {processor()}, {os.cpu_count()} cores"
-
-
 def environment() -> dict[str, Any]:
     """Return versions, revision, machine, command and time."""
     return {
@@ -50,6 +42,15 @@ def environment() -> dict[str, Any]:
         "command": shlex.join(["wavessm", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def provenance(command: str, arguments: Sequence[str] | None = None) -> str:
+    """One line: the command with its arguments (those of this process if not given), versions, revision, machine."""
+    made = environment()
+    typed = " ".join([command, *(sys.argv[1:] if arguments is None else arguments)])
+    versions = ", ".join(f"{name} {made[name]}" for name in _PACKAGES)
+    machine = f"Python {made['python']}, {made['machine']}, {os.cpu_count()} cores"
+    return f"`{typed}` at revision {made['revision']} with {versions}; {machine}"
 
 
 def revision() -> str:
@@ -84,8 +85,7 @@ def pyplot() -> Any:
 
 def draw_curves(rows: Sequence[dict[str, float]], score: str, path: Path) -> None:
     """Draw the training loss and the column `score` of metrics.csv over steps."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
+    figure, axes = pyplot().subplots(1, 2, figsize=(10, 3.6))
     for axis, column, name in zip(axes, ("train_loss", score), ("training loss", score.replace("_", " ")), strict=True):
         axis.plot([row["step"] for row in rows], [row[column] for row in rows], marker=".")
         axis.set(xlabel="step", ylabel=name)

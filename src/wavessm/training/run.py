@@ -1,7 +1,7 @@
 """Runs: `train` and `resume`, and the folder they write.
 
 run.json      task, data options, model, training options, what the data are, versions, revision, command
-metrics.csv   a row for each validation        curves.png   the same, drawn        tensorboard/  the same, live
+metrics.csv   a row for each validation        curves.png   the same, drawn
 best.ckpt     the model with the best validation score
 last.ckpt     everything needed to resume      result.json  scores of the best model on the test split
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import logging
 import re
@@ -31,27 +30,41 @@ import numpy as np
 import torch
 
 from wavessm.data import DataOptions, get_task
-from wavessm.data.baselines import majority_accuracy, naive_scores
+from wavessm.data.baselines import baseline_scores, majority_accuracy
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.data.task import OwnOptions
 from wavessm.errors import MissingExtraError, OptionError
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
+from wavessm.nn.pretrained import find_folder, load_model, pretrained, read_config, read_extra
 from wavessm.training import checkpoint, metrics
-from wavessm.training.batches import EvalBatches, as_trained
-from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_version, replacing, resume_command, write_json
+from wavessm.training.batches import as_trained
+from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_format, replacing, resume_command, write_json
 from wavessm.training.closed_form import CLOSED, class_balance, fit_closed, prepare, without_calendar
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
+from wavessm.training.evaluate import evaluate_split, score_parts
+from wavessm.training.finetune import set_trainable, start_from
 from wavessm.training.loop import MUST_SAVE, Objective, Trainer
+from wavessm.training.pretrain import Pretrainer, linear_probe, pretrain_objective
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment, write_csv
+from wavessm.training.scores import best_thresholds
 
 log = logging.getLogger("wavessm.training")
+Network = SequenceModel | Pretrainer
 
 MACHINE = ("device", "eval_batch_size", "cuda_graphs", "save_seconds")
 """Options of training that depend on the machine, and may be changed in run.json."""
+
+
+@dataclass(frozen=True)
+class NoData(DataOptions):
+    """Data of a model folder, which has none."""
+
+    def load(self, seed: int) -> DataSet:
+        raise RunError("this is a model without its data; give the run folder that it was exported from.")
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Run:
     environment: dict[str, Any]
     checksum: str = ""  # of own data
     id: str = ""  # also in its checkpoints; the first runs had none
+    fresh: tuple[str, ...] = ()  # parts that did not come from a pretrained model
 
     def content(self) -> dict[str, Any]:
         """Return what run.json holds."""
@@ -79,51 +93,82 @@ class Run:
             "model": self.model.to_dict(),
             "train": self.config.to_dict(),
             "info": self.info.to_dict(),
-            **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum", "id")},
+            **{name: getattr(self, name) for name in ("task", "recipe_name", "environment", "checksum", "id", "fresh")},
         }
 
-    def write(self) -> None:
-        """Write run.json, complete or not at all."""
-        write_json(self.folder / "run.json", self.content())
-
     @classmethod
-    def read(cls, folder: Path) -> Run:
+    def read(cls, folder: str | Path, unlabelled: bool = False) -> Run:
         """Return the run in a folder; folders of earlier versions are read too.
+
+        Args:
+            folder: the folder; a model folder or a name of `ws.pretrained()` is read as a run without data.
+            unlabelled: also read models that were pretrained without labels, which cannot predict any.
 
         Raises:
             RunError: the folder holds no run, or one that cannot be used; says why in one line.
         """
+        run = cls._read(Path(folder))
+        if not unlabelled and (run.unlabelled or run.info.kind == "unknown"):
+            what = "was pretrained without labels" if run.unlabelled else "says nothing about its data"
+            raise RunError(f"{folder}: {what}; fine-tune it: wavessm train … --from {folder}")
+        return run
+
+    @classmethod
+    def _read(cls, folder: Path) -> Run:
         path = folder / "run.json"
+        if not path.is_file() and (str(folder) in pretrained() or (folder / "config.json").is_file()):
+            return cls._of_model(find_folder(folder))
         if not path.is_file():
             raise RunError(f"{folder}: not a run folder (no run.json); give one written by `wavessm train`.")
         try:
             content = json.loads(path.read_text())
         except (OSError, ValueError) as reason:
             raise RunError(f"{path}: cannot be read ({reason}).") from reason
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise RunError(f"{path}: not written by wavessm; give a folder of `wavessm train`.")
-        check_version(content.get("version"), path)
+        check_format(content, path)
         try:
-            run = cls(
+            own = content.get("id", "")
+            if "-" in own and own.partition("-")[2] != _digest(content):
+                raise ValueError("model, training or description of the data have changed since the start of the run")
+            task = get_task(content["task"])
+            return cls(
                 folder,
-                content["task"],
-                (task := get_task(content["task"])).with_options(task.options.earlier | content["data"]),
+                task.name,
+                task.with_options(task.options.earlier | content["data"]),
                 content["recipe_name"],
                 ModelConfig.from_dict(content["model"]),
                 TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),
                 DataInfo.from_dict(content["info"]),
                 content["environment"],
                 content.get("checksum", ""),
-                content.get("id", ""),
+                own,
+                tuple(content.get("fresh", ())),
             )
-            for name in ("d_input", "d_output"):
-                if getattr(run.model, name) != getattr(run.info, name):
-                    raise ValueError(f"model and info have another {name}")
-            if "-" in run.id and run.id.partition("-")[2] != _digest(content):
-                raise ValueError("model, training or description of the data have changed since the start of the run")
-            return run
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
+
+    @classmethod
+    def _of_model(cls, folder: Path) -> Run:
+        """The run that a model folder stands for."""
+        model, extra = read_config(folder), read_extra(folder) or {}
+        try:
+            known = DataInfo("unknown", model.d_input, model.d_output, 1).to_dict() | extra.get("info", {})
+            info = DataInfo.from_dict(known)
+            if (info.width, info.d_output) != (model.d_input, model.d_output):
+                raise ValueError("other channels or outputs than those of the model")
+            config = TrainConfig(method="gradient", objective=extra.get("objective", "labels"))
+            return cls(folder, extra.get("task", ""), NoData(), "", model, config, info, {})
+        except (TypeError, AttributeError, ValueError, AssertionError) as reason:
+            raise RunError(f"{folder / 'config.json'}: its description of the data is damaged ({reason}).") from reason
+
+    @property
+    def has_data(self) -> bool:
+        """Whether this is a run, not a model folder."""
+        return (self.folder / "run.json").is_file()
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether the model was pretrained without labels, and has no head."""
+        return self.config.objective != "labels"
 
     @property
     def method(self) -> str:
@@ -131,44 +176,71 @@ class Run:
         return self.config.method if self.config.method in CLOSED else "gradient"
 
     def load_data(self, options: DataOptions | None = None) -> DataSet:
-        """Return the data of the run; refuses data that have changed since.
-
-        Args:
-            options: other data options, for the same records at another sampling rate.
-        """
+        """Return the data of the run, or those of `options` at another sampling rate; refuses changed data."""
         data = without_calendar((options or self.options).load(self.config.seed), self.config)
         free = () if options in (None, self.options) else ("length", "rate", "sampling_rate", "scale", "skipped")
         what = next((name for name in _differing(self.info, data.info) if name not in free), None)
         if what is None and self.checksum and self.checksum != self.options.checksum():
             what = "checksum"
         if what is not None:
-            raise RunError(
-                f"{self.folder}: the data have changed since the run was started (not the {what} of run.json); bring "
-                "the old ones back, or train again on the new ones."
-            )
+            raise RunError(f"{self.folder}: the data have changed since the run was started (not the {what} of "
+                           "run.json); bring the old ones back, or train again on the new ones.")  # fmt: skip
         return data
 
     def load_model(self, which: str = "best") -> Any:
         """Return the trained model of best.ckpt or last.ckpt, in evaluation mode.
 
         Returns:
-            A `SequenceModel`, or where the method is a closed form a `FeatureNet` or `LineModel`, which are called and
+            A `SequenceModel`, or for a closed form a `FeatureModel` or `LineModel`, which are called and
             streamed in the same way.
         """
+        if not self.has_data:
+            return load_model(self.folder)
         path = self.folder / f"{which}.ckpt"
         if which == "best" and not path.exists():
-            what = f"there is none yet; resume the run with: {resume_command(self.folder)}"
-            if (self.folder / "metrics.csv").exists():
-                what = "is missing, but there is metrics.csv. Bring it back, or train again."
-            raise RunError(f"{path}: {what}")
+            raise RunError(f"{path}: there is none; resume the run with: {resume_command(self.folder)}")
         content = checkpoint.load(path, self.id)
         try:
-            closed = self.method in CLOSED
-            model = CLOSED[self.method].restore(content["closed"], self.info) if closed else SequenceModel(self.model)
+            closed = CLOSED.get(self.method)
+            model = SequenceModel(self.model) if closed is None else closed.restore(content["closed"], self.info)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
             raise RunError(f"{path}: does not hold a model of method {self.method}; bring it back.") from reason
-        _fill(model, content, path)
+        wrapped = self.unlabelled and isinstance(model, SequenceModel)
+        _fill(Pretrainer(model, self.config) if wrapped else model, content, path)  # type: ignore[arg-type]
         return model.eval()
+
+    def thresholds(self) -> list[float] | None:
+        """The thresholds of the run's labels, from result.json; None for other kinds and for runs without them."""
+        path = self.folder / "result.json"
+        if self.info.kind != "multilabel" or (self.has_data and not path.is_file()):
+            return None
+        try:
+            found = (json.loads(path.read_text()) if self.has_data else read_extra(self.folder)).get("thresholds")
+            return None if found is None else [float(found[name]) for name in self.info.classes]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as reason:
+            raise RunError(f"{path}: cannot be read ({reason!r}); resume the run to write it anew.") from reason
+
+
+def open_model(source: str | Path) -> Run:
+    """Return the model to fine-tune from a run folder, a model folder, a name of `ws.pretrained()`, or a hub."""
+    if (run := Run.read(find_folder(source), unlabelled=True)).method != "gradient":
+        raise OptionError(f"{source}: was fitted by method {run.method}; fine-tuning needs one trained by gradient.")
+    return run
+
+
+def _network(model: ModelConfig, config: TrainConfig, info: DataInfo, show: bool) -> Network:
+    """What is trained: a new model or an adapted one, inside its pretraining."""
+    network, note = start_from(config.pretrained, model, info) if config.pretrained else (SequenceModel(model), "")
+    if note and show:
+        print(note, file=sys.stderr)
+    return network if config.objective == "labels" else Pretrainer(network, config)
+
+
+def _start_config(base: ModelConfig, model: ModelConfig, info: DataInfo) -> ModelConfig:
+    """The architecture of a pretrained model, with the dropout and backend of another, for new data."""
+    base = base if info.kind == base.head == "forecast" else base.replace(head="pool")
+    missing = "auto" if base.missing == "error" else base.missing
+    return dataclasses.replace(base, head="auto", missing=missing, dropout=model.dropout, backend=model.backend)
 
 
 def train(
@@ -185,7 +257,8 @@ def train(
     Args:
         task: name of the task, as in `wavessm train TASK`.
         options: replaces fields of the task's data options.
-        model: the architecture; the data decide input, output and head.
+        model: the architecture; the data decide input, output and head. With config.pretrained it is that of the
+            pretrained model, and only dropout and backend are taken from here.
         config: the training; `resolve(task, recipe)` returns both for a recipe.
         out: run folder, new or empty; default the next free one in runs/.
         recipe_name: how tables of results call model and config.
@@ -205,20 +278,26 @@ def train(
         raise OptionError(f"method is {config.method!r}, which one process fits; leave torchrun out.")
     chosen, data = prepare(get_task(task).with_options(options), config)
     as_trained(data, config)
+    if config.pretrained:
+        model = _start_config(open_model(config.pretrained).model, model, data.info)
     holds = closed and model.missing == "auto" and data.info.missing > 0  # the default of state features
     model = model_config(task, model, data.info, config.precision)
     if data.info.missing:
         model = dataclasses.replace(model, missing="hold") if holds else model
         log.warning("%.3g %% of the samples are NaN: missing, --missing %s", 100 * data.info.missing, model.missing)
+    if config.objective != "labels":
+        if data.info.timed:
+            raise OptionError("pretraining reads no times; take times.npy away, or train with labels.")
+        model = model.replace(head="pool")
     torch.manual_seed(config.seed)
-    network = None if closed else SequenceModel(model)
+    network = None if closed else _network(model, config, data.info, show and dist.rank == 0)
     folder = new_folder(out, task) if dist.rank == 0 else out or Path("runs")  # the others write nothing
-    made = environment(), chosen.checksum()
-    run = Run(folder, task, chosen, recipe_name, model, config, data.info, *made)
+    run = Run(folder, task, chosen, recipe_name, model, config, data.info, environment(), chosen.checksum())
+    run = dataclasses.replace(run, fresh=getattr(network, "fresh", ()))
     run = dataclasses.replace(run, id=f"{uuid.uuid4().hex}-{_digest(run.content())}")
     with held(folder, dist):
         if dist.rank == 0:
-            run.write()
+            write_json(folder / "run.json", run.content())
         _fit(run, network, data, dist, None, show)
     return run
 
@@ -226,17 +305,12 @@ def train(
 def resume(folder: Path, show: bool = True) -> Run:
     """Continue the run in a folder from its last checkpoint, bit for bit as if it had never stopped.
 
-    Args:
-        folder: run folder.
-        show: whether to show a progress bar.
-
     Raises:
         RunError: the run is still running, its checkpoint is missing or damaged, or its data have changed.
     """
-    run, last = Run.read(folder), folder / "last.ckpt"
-    for name in ("metrics.csv", "result.json"):
-        if (folder / name).exists() and not last.exists() and run.method == "gradient":
-            raise RunError(f"{last}: is missing, but there is {name}: cannot resume. Bring it back, or train again.")
+    run, last = Run.read(folder, unlabelled=True), folder / "last.ckpt"
+    if (folder / "metrics.csv").exists() and not last.exists() and run.method == "gradient":
+        raise RunError(f"{last}: is missing, but there is metrics.csv: cannot resume. Bring it back, or train again.")
     dist = dist_info(run.config)
     with held(folder, dist):
         start = checkpoint.load(last, run.id) if last.exists() else None
@@ -244,7 +318,8 @@ def resume(folder: Path, show: bool = True) -> Run:
             raise RunError(f"{last}: lacks {missing[0]!r}, so it cannot be resumed from; was it copied from best.ckpt?")
         data = run.load_data()
         torch.manual_seed(run.config.seed)
-        network = SequenceModel(run.model) if run.method == "gradient" else None
+        config = run.config if start is None else dataclasses.replace(run.config, pretrained="")
+        network = _network(run.model, config, run.info, show=False) if run.method == "gradient" else None
         if start is not None and network is not None:
             _fill(network, start, last)
         _fit(run, network, data, dist, start, show)
@@ -252,7 +327,7 @@ def resume(folder: Path, show: bool = True) -> Run:
 
 
 def make_trainer(
-    model: SequenceModel,
+    model: Network,
     data: DataSet,
     config: TrainConfig,
     dist: DistInfo = ALONE,
@@ -261,16 +336,17 @@ def make_trainer(
 ) -> Trainer:
     """Return the loop that trains a model on a data set, both on one device; arguments as in `Trainer`."""
     plan, balance = config.plan(len(data.train)), class_balance(data, config)
+    if isinstance(model, Pretrainer):
+        objective = pretrain_objective(model, data, as_trained(data, config).train, config, dist)
+        return Trainer(model, objective, config, plan, dist, folder, start)
     data, kind = as_trained(data, config), data.info.kind
 
     def loss(network: Any, batch: Any) -> torch.Tensor:
-        output = network(batch.x, lengths=batch.lengths, marks=batch.marks)
+        output = network(batch.x, **batch.inputs())
         return metrics.loss(kind, output, batch.y, batch.weight, balance)
 
     def validate() -> dict[str, float]:
-        batches = EvalBatches(data.val, config.eval_batch_size, dist)
-        rows = [metrics.rows(kind, model(b.x, lengths=b.lengths, marks=b.marks), b.y) for b in batches]
-        return metrics.summarise(kind, dist.rows(torch.cat(rows)[: batches.cases]))
+        return evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)[0]
 
     objective = Objective(data.train, loss, validate, metrics.SELECTION[kind])
     return Trainer(model, objective, config, plan, dist, folder, start)
@@ -278,8 +354,6 @@ def make_trainer(
 
 def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
     """Fit in closed form, and write the model and its validation scores."""
-    from wavessm.training.evaluate import evaluate_split
-
     began = time.perf_counter()
     model = fit_closed(data, run.config, device, run.model.missing)
     seconds = time.perf_counter() - began
@@ -291,7 +365,7 @@ def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
 
 
 def _fit(
-    run: Run, model: SequenceModel | None, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
+    run: Run, model: Network | None, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
 ) -> None:
     """Train from a checkpoint, or from the beginning, then score the best model; no model is a closed form."""
     config, device = run.config, pick_device(run.config, dist)
@@ -301,7 +375,10 @@ def _fit(
     data, total = data.to(device), config.plan(len(data.train)).total_steps
     if start is None or (start["step"] < total and not 0 < config.patience <= start["waited"]):
         model.to(device)
-        if start is None and config.direct_start == "ridge":
+        if config.pretrained and isinstance(model, SequenceModel):
+            model.fresh = run.fresh
+            set_trainable(model, config.train_blocks)
+        if start is None and config.direct_start == "ridge" and isinstance(model, SequenceModel):
             start_at_ridge(model, data)
         if dist.size > 1 and device.type == "cuda":  # statistics of the whole batch; the CPU has no such layer
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -323,24 +400,23 @@ def _fit(
 
 def _score_test(run: Run, data: DataSet, device: torch.device) -> None:
     """Write result.json: the best model, and its scores on the test split unless the config leaves it out."""
-    from wavessm.training.evaluate import evaluate_split, score_parts
-    from wavessm.training.scores import best_thresholds
-
     best = run.load_model("best").to(device)
     scores: dict[str, float] = {}
     extra: dict[str, Any] = {"intervals": {}}
-    if data.info.kind == "multilabel":
+    if run.unlabelled:
+        scores = linear_probe(best, data, data.test, run.config.eval_batch_size) if run.config.test else {}
+    elif data.info.kind == "multilabel":
         chosen = best_thresholds(evaluate_split(best, data.val, data.info, run.config.eval_batch_size)[1])
         extra["thresholds"] = dict(zip(data.info.classes, chosen.tolist(), strict=True))
-    if run.config.test:
+    if run.config.test and not run.unlabelled:
         scores, table = evaluate_split(best, data.test, data.info, run.config.eval_batch_size)
         with replacing(run.folder / "test.npy") as file:  # lets reports pair it with another run's
             np.save(file, table.astype(np.float32))
         parts = score_parts(data.info, table)
         extra |= {"intervals": metrics.bootstrap(data.info.kind, table), **({"parts": parts} if parts else {})}
         if data.info.kind == "forecast" and isinstance(run.options, OwnOptions):
-            extra["baselines"] = {name: found._asdict() for name, found in naive_scores(data).items()}
-        if data.info.kind == "multiclass" and isinstance(run.options, OwnOptions):
+            extra["baselines"] = {name: found._asdict() for name, found in baseline_scores(data).items()}
+        if data.info.kind in ("multiclass", "steps") and isinstance(run.options, OwnOptions):
             extra["baselines"] = {"most frequent class": {"accuracy": majority_accuracy(data)}}
     result = {
         "task": run.task,
@@ -386,17 +462,12 @@ def pick_device(config: TrainConfig, dist: DistInfo = ALONE) -> torch.device:
 
 
 def _fill(model: Any, content: dict[str, Any], path: Path) -> None:
-    """Give a model the weights of a checkpoint; refuse those that are not finite."""
+    """Give a model the weights of a checkpoint."""
     try:
         model.load_state_dict(content["model"])
     except (KeyError, RuntimeError, TypeError, AttributeError) as reason:
-        raise RunError(
-            f"{path}: its weights do not fit the model of run.json; was it copied from another run?"
-        ) from reason
-    for name, weight in model.state_dict().items():
-        good = weight > 0 if name == "ridge.scale" else torch.isfinite(weight)  # infinite where a feature is not used
-        if not bool(good.all()):
-            raise RunError(f"{path}: {name} holds NaN or infinity; bring a good copy back, or train again.")
+        what = "its weights do not fit the model of run.json; was it copied from another run?"
+        raise RunError(f"{path}: {what}") from reason
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -417,21 +488,21 @@ def _differing(was: DataInfo, now: DataInfo) -> Iterator[str]:
 
 def new_folder(out: Path | None, task: str) -> Path:
     """Return the folder of a new run: `out`, which must be empty, or the next free number under runs/."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise RunError(f"{out}: is a file; give a new or an empty folder with --out.")
-    if out is not None and out.exists() and any(out.iterdir()):
-        also = f", or resume: {resume_command(out)}" if (out / "run.json").exists() else "."
-        raise RunError(f"{out}: is not an empty folder; choose another --out{also}")
-    folder = Path("runs") if out is None else out
+    number = 0
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for number in itertools.count(1) if out is None else ():
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            if any(out.iterdir()):
+                also = f", or resume: {resume_command(out)}" if (out / "run.json").exists() else "."
+                raise RunError(f"{out}: is not an empty folder; choose another --out{also}")
+            return out
+        while True:
+            number += 1
             with suppress(FileExistsError):  # several runs may ask for one at once
-                (folder / f"{task}-{number:03}").mkdir()
-                return folder / f"{task}-{number:03}"
+                (folder := Path("runs") / f"{task}-{number:03}").mkdir(parents=True)
+                return folder
     except OSError as reason:
-        raise RunError(f"{folder}: cannot be made ({reason.strerror}).") from reason
-    return folder
+        raise RunError(f"{out or 'runs'}: cannot be made ({reason.strerror}); choose another --out.") from reason
 
 
 @contextmanager

@@ -1,28 +1,26 @@
 """More than one score of a split: rare classes, thresholds of labels, groups, errors by target, and their figures.
 
-Place in the pipeline: `metrics.py` has the score that selects a model; `evaluate.py` shows these beside it.
+Place in the pipeline: `metrics.py` has the score that selects a model; `evaluate.py` shows these beside it. Outputs are
+(cases, d_output), targets (cases,) or (cases, d_output), and thresholds (labels,) probabilities, throughout.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from scipy.special import expit
+import torch
+from scipy.special import expit, softmax
 
 from wavessm.data.info import DataInfo
 from wavessm.training import metrics
-from wavessm.training.checkpoint import RunError
 from wavessm.training.record import pyplot, save_figure, write_csv
-
-if TYPE_CHECKING:
-    from wavessm.training.run import Run
 
 DRAWN_LABELS = 40
 """Names on an axis beyond which numbers are left out."""
+Arrays3 = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def details(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray) -> dict[str, float]:
@@ -30,33 +28,59 @@ def details(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresholds
 
     Classes without a case in the split are left out of the means; where a mean has no class, or a split one class only,
     it is NaN, not 1.
-
-    Args:
-        info: of the data.
-        outputs: (cases, d_output) of the model.
-        targets: (cases,) or (cases, d_output).
-        thresholds: (classes,) probabilities from which on a label is predicted.
     """
     if info.kind == "regression":
         if info.target_scale is None:  # a generated set, whose outputs are one quantity
             return {}
         return {"r2": float(np.mean([own["r2"] for own in by_target(info, outputs, targets).values()]))}
+    scores, predicted, true = decisions(info, outputs, targets, thresholds)
+    table, precision = label_table(predicted, true), average_precision(scores, true)
     if info.kind == "multilabel":
-        f1 = label_table(outputs, targets, thresholds)["f1"]
-        return {"macro_f1": _mean(f1), "average_precision": _mean(average_precision(outputs, targets))}
-    matrix = confusion(outputs.argmax(1), targets, len(info.classes))
-    cases, found, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
-    if (cases > 0).sum() < 2:
+        return {"macro_f1": _mean(table["f1"]), "average_precision": _mean(precision)}
+    if true.any(axis=0).sum() < 2:
         return dict.fromkeys(("balanced_accuracy", "macro_f1", "average_precision"), math.nan)
-    f1 = np.where(cases + found > 0, 2 * hits / np.maximum(cases + found, 1), np.nan)
-    recall = np.where(cases > 0, hits / np.maximum(cases, 1), np.nan)
-    exact = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    precision = average_precision(exact / exact.sum(axis=1, keepdims=True), np.eye(len(info.classes))[targets])
-    return {"balanced_accuracy": _mean(recall), "macro_f1": _mean(f1), "average_precision": _mean(precision)}
+    f1 = np.where(predicted.any(axis=0) & ~true.any(axis=0), 0.0, table["f1"])  # a class that is only predicted
+    return {"balanced_accuracy": _mean(table["recall"]), "macro_f1": _mean(f1), "average_precision": _mean(precision)}
 
 
 def _mean(values: np.ndarray) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+
+
+def decisions(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray) -> Arrays3:
+    """Scores, what is predicted and what is true for every class or label, (cases, classes) each."""
+    if info.kind == "multilabel":
+        return outputs, expit(outputs) >= thresholds, targets > 0.5
+    one_hot = np.eye(len(info.classes), dtype=bool)
+    return softmax(outputs, axis=1), one_hot[outputs.argmax(1)], one_hot[targets]
+
+
+def label_table(predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """Cases, precision, recall and F1 of each label (labels,); NaN for a label without a case."""
+    hits, found, cases = (part.sum(axis=0).astype(float) for part in (predicted & true, predicted, true))
+    table = {"precision": hits / np.maximum(found, 1), "recall": hits / np.maximum(cases, 1),
+             "f1": 2 * hits / np.maximum(found + cases, 1)}  # fmt: skip
+    return {"cases": cases.astype(int)} | {name: np.where(cases > 0, each, np.nan) for name, each in table.items()}
+
+
+def by_class(
+    info: DataInfo, outputs: np.ndarray, targets: np.ndarray, table: np.ndarray | None = None
+) -> dict[str, dict[str, float]]:
+    """Number of cases of each class with its AUROC (multilabel) or recall (multiclass); NaN where that has no value.
+
+    Classes of steps, with the rows (cases, k) of `metrics.rows`, have their number of steps, and F1 of their events.
+
+    >>> info = DataInfo("multiclass", 1, 2, 9, ("quiet", "loud"))
+    >>> by_class(info, np.array([[1.0, 0], [0, 1], [1, 0]]), np.array([0, 1, 1]))
+    {'quiet': {'cases': 1, 'score': 1.0}, 'loud': {'cases': 2, 'score': 0.5}}
+    """
+    scores, predicted, true = decisions(info, outputs, targets, np.array(0.5))
+    values = metrics.auroc(scores, true) if info.kind == "multilabel" else label_table(predicted, true)["recall"]
+    count = "steps" if info.kind == "steps" else "cases"
+    columns = {count: true.sum(axis=0), "score": values}
+    if info.kind == "steps" and table is not None:
+        columns["event_f1"] = metrics.step_scores(table)[1]
+    return {name: {key: own[at].item() for key, own in columns.items()} for at, name in enumerate(info.classes)}
 
 
 def confusion(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
@@ -79,7 +103,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return areas
 
 
-def _ranked(score: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ranked(score: np.ndarray, label: np.ndarray) -> Arrays3:
     """Positives found and cases predicted at every distinct score, from the highest down, and these scores."""
     order = np.argsort(-score, kind="stable")
     last = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))
@@ -106,32 +130,6 @@ def best_thresholds(table: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def read_thresholds(run: Run) -> list[float] | None:
-    """The thresholds of a run's labels, from result.json; None for other kinds and for runs without them."""
-    path = run.folder / "result.json"
-    if run.info.kind != "multilabel" or not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text()).get("thresholds")
-        values = None if found is None else [float(found[name]) for name in run.info.classes]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as reason:
-        raise RunError(
-            f"{path}: its thresholds cannot be read ({reason!r}); resume the run to write it anew."
-        ) from reason
-    if values is not None and not all(0 <= value <= 1 for value in values):
-        raise RunError(f"{path}: thresholds are {values}, expected probabilities; resume the run.")
-    return values
-
-
-def label_table(outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray) -> dict[str, np.ndarray]:
-    """Cases, precision, recall and F1 of each label (labels,); NaN for a label without a case."""
-    predicted, true = expit(outputs) >= thresholds, targets > 0.5
-    hits, found, cases = (part.sum(axis=0).astype(float) for part in (predicted & true, predicted, true))
-    table = {"precision": hits / np.maximum(found, 1), "recall": hits / np.maximum(cases, 1),
-             "f1": 2 * hits / np.maximum(found + cases, 1)}  # fmt: skip
-    return {"cases": cases.astype(int)} | {name: np.where(cases > 0, each, np.nan) for name, each in table.items()}
-
-
 def by_target(info: DataInfo, outputs: np.ndarray, targets: np.ndarray) -> dict[str, dict[str, float]]:
     """R², mean absolute and mean squared error of each number, in the units of the data; R² of a constant is NaN."""
     predicted, true = in_units(info, outputs), in_units(info, targets)
@@ -143,8 +141,7 @@ def by_target(info: DataInfo, outputs: np.ndarray, targets: np.ndarray) -> dict[
 
 def in_units(info: DataInfo, values: np.ndarray) -> np.ndarray:
     """Standardised numbers (cases, d_output) in the units of the data."""
-    mean, std = info.target_scale or ((0.0,), (1.0,))
-    return values.reshape(len(values), -1).astype(np.float64) * np.array(std) + np.array(mean)
+    return info.restore(torch.from_numpy(values.reshape(len(values), -1))).numpy()
 
 
 def by_group(kind: str, table: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float]]:
@@ -159,52 +156,40 @@ def by_group(kind: str, table: np.ndarray, groups: np.ndarray) -> dict[str, dict
 
 def group_line(groups: dict[str, dict[str, float]], name: str) -> str:
     """Mean, standard deviation and extremes of a score over groups, as the command line prints them."""
-    values = np.array([own[name] for own in groups.values()])
-    values = values[~np.isnan(values)]
-    if not values.size:
-        return f"  {name.replace('_', ' ')} by group: not defined in any of {len(groups)} groups"
-    return (f"  {name.replace('_', ' ')} by group: mean {values.mean():.4f}, sd {values.std():.4f}, from "
-            f"{values.min():.4f} to {values.max():.4f} ({values.size} of {len(groups)} groups)")  # fmt: skip
+    values = np.array([own[name] for own in groups.values() if not math.isnan(own[name])])
+    spread = "not defined"
+    if values.size:
+        spread = f"mean {values.mean():.4f}, sd {values.std():.4f}, from {values.min():.4f} to {values.max():.4f}"
+    return f"  {name.replace('_', ' ')} by group: {spread} ({values.size} of {len(groups)} groups)"
 
 
-def draw_scores(
-    info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray, path: Path
-) -> list[dict[str, Any]]:
-    """Draw a confusion matrix, precision and recall of labels, or residuals, and write the numbers to a CSV beside it.
-
-    Arguments as in `details`; returns the rows of the CSV.
-    """
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(6.4, 5.4))
-    if info.kind == "multiclass":
+def draw_scores(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresholds: np.ndarray, path: Path) -> None:
+    """Draw a confusion matrix, precision and recall of labels, or residuals; the numbers go to a CSV beside it."""
+    figure, axes = pyplot().subplots(figsize=(6.4, 5.4))
+    if info.kind in ("multiclass", "steps"):
         matrix = confusion(outputs.argmax(1), targets, len(info.classes))
-        rows: list[dict[str, Any]] = [
-            {"true": name, **dict(zip(info.classes, own, strict=True))}
-            for name, own in zip(info.classes, matrix.tolist(), strict=True)
-        ]
+        columns: dict[str, Any] = {"true": info.classes, **dict(zip(info.classes, matrix.T.tolist(), strict=True))}
         _draw_matrix(axes, matrix, info.classes)
     elif info.kind == "multilabel":
-        columns = label_table(outputs, targets, thresholds) | {"threshold": thresholds}
-        columns |= {"average_precision": average_precision(outputs, targets)}
-        rows = [{"label": name, **{key: own[at].item() for key, own in columns.items()}}
-                for at, name in enumerate(info.classes)]  # fmt: skip
+        scores, predicted, true = decisions(info, outputs, targets, thresholds)
+        table = label_table(predicted, true) | {"threshold": thresholds}
+        table |= {"average_precision": average_precision(scores, true)}
+        columns = {"label": info.classes, **{name: own.tolist() for name, own in table.items()}}
         axes.scatter(columns["recall"], columns["precision"], s=18)
-        for row in rows[:DRAWN_LABELS]:
-            axes.annotate(row["label"], (row["recall"], row["precision"]), fontsize=7)
+        for name, *place in list(zip(info.classes, table["recall"], table["precision"], strict=True))[:DRAWN_LABELS]:
+            axes.annotate(name, place, fontsize=7)
         axes.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     else:
         predicted, true = in_units(info, outputs), in_units(info, targets)
-        rows = [{"case": case, **{f"y{at}": float(true[case, at]) for at in range(true.shape[1])},
-                 **{f"predicted_y{at}": float(predicted[case, at]) for at in range(true.shape[1])}}
-                for case in range(len(true))]  # fmt: skip
-        for at in range(true.shape[1]):
-            axes.plot(predicted[:, at], true[:, at] - predicted[:, at], ".", label=f"y{at}")
+        columns = {"case": range(len(true)), **{f"y{at}": own for at, own in enumerate(true.T.tolist())}}
+        columns |= {f"predicted_y{at}": own for at, own in enumerate(predicted.T.tolist())}
+        axes.plot(predicted, true - predicted, ".", label=[f"y{at}" for at in range(true.shape[1])])
         axes.axhline(0, color="grey", lw=0.8)
         axes.set(xlabel="prediction", ylabel="residual: true value less prediction")
         axes.legend(fontsize=8)
     save_figure(figure, path)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     write_csv(path.with_suffix(".csv"), rows, digits=6)
-    return rows
 
 
 def _draw_matrix(axes: Any, matrix: np.ndarray, classes: tuple[str, ...]) -> None:

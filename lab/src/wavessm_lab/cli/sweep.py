@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import tomllib
 from pathlib import Path
@@ -39,7 +38,7 @@ class SweepOptions:
     tasks: str = ""
     """Tasks, with a data set if they have several: window-copy,forecast:ETTh1,forecast:WTH."""
     variants: str = ""
-    """Models: family, family:measure, family:measure:structure, lstm, transformer. Default morlet."""
+    """Models: family, family:measure, family:measure:structure. Default morlet."""
     horizons: str = ""
     """Horizons of forecasts: 24,48. Default the task's own."""
     seeds: str = ""
@@ -54,9 +53,6 @@ class SweepOptions:
     """TOML or JSON file with these axes as lists, and options; what is typed wins."""
     jobs: int | None = None
     """Runs at a time; default 1, with --resume as before."""
-    memory_gib: float = 0.0
-    """Memory of all runs together, each by its dry run; 0: nine tenths of a GPU's free memory, on the CPU no limit;
-    inf: no limit and no dry runs."""
     out: Path = Path("runs/sweep")
     """Folder of the sweep."""
     csv: Path | None = None
@@ -101,7 +97,7 @@ def main(arguments: list[str]) -> int:
     try:
         with FileLock(given.out / "sweep.lock", timeout=0):
             csv = None if given.csv is None else str(given.csv.resolve())
-            settings = {"csv": csv, "scores": given.scores, "jobs": given.jobs or 1, "memory_gib": given.memory_gib}
+            settings = {"csv": csv, "scores": given.scores, "jobs": given.jobs or 1}
             write_json(given.out / "sweep.json", {"grid": dataclasses.asdict(grid), **settings})
             state = SweepState.of(planned, paths, given.retry_failed)
             screen = Screen(given.quiet)
@@ -174,12 +170,12 @@ def _resumed(given: SweepOptions, shared: list[str]) -> tuple[SweepOptions, Grid
         saved = json.loads(path.read_text())
         grid = Grid.from_dict(saved["grid"])
         csv = None if saved["csv"] is None else Path(saved["csv"])
-        scores, jobs, memory = saved["scores"], given.jobs or saved["jobs"], given.memory_gib or saved["memory_gib"]
+        scores, jobs = saved["scores"], given.jobs or saved["jobs"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError(
             f"{path}: not written by `wavessm sweep`; start the sweep again with its first command."
         ) from None
-    return dataclasses.replace(given, out=folder, csv=csv, scores=scores, jobs=jobs, memory_gib=memory), grid
+    return dataclasses.replace(given, out=folder, csv=csv, scores=scores, jobs=jobs), grid
 
 
 def _engine(given: SweepOptions, state: SweepState, planned: list[Job]) -> Any:
@@ -190,25 +186,13 @@ def _engine(given: SweepOptions, state: SweepState, planned: list[Job]) -> Any:
         return OnRay(state, jobs, 1 / jobs if on_gpu else 0)
     from wavessm_lab.sweep.run import Local
 
-    return Local(state, jobs, _budget(given.memory_gib, on_gpu))
+    return Local(state, jobs)
 
 
 def _on_gpu(device: str) -> bool:
     import torch
 
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-
-
-def _budget(gib: float, on_gpu: bool) -> int | None:
-    if not gib >= 0:
-        raise OptionError(f"memory_gib is {gib:g}, expected a positive number, or 0.")
-    if math.isinf(gib) or (not gib and not on_gpu):
-        return None
-    if gib:
-        return int(gib * 2**30)
-    import torch
-
-    return int(0.9 * torch.cuda.mem_get_info()[0])
 
 
 def _list(state: SweepState) -> int:

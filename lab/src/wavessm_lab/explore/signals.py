@@ -73,7 +73,7 @@ def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
     else:
         if path.suffix.lower() == ".npy":
             _check_npy(path)
-        recording, rate, names, _ = read_signal(path)
+        recording, rate, names, *_ = read_signal(path)
         values = recording.astype(np.float64)
     if len(values) < SHORTEST or not values.shape[1]:
         raise ShapeError(f"{path}: {len(values)} samples of {values.shape[1]} channels, expected at least {SHORTEST}.")

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from wavessm.discretize import zoh
 from wavessm.frames import BASES, Array, Frame, make_frame
-from wavessm.inspection import localisation
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator
 from wavessm.structure import Diagonal
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.signals import read_atoms
 from wavessm_lab.explore.state import FILE, State
+from wavessm_lab.studies.jacobian import localisation
 
 HORIZON = {"scaled": 4.0, "translated": 1.5}
 """How far kernels are drawn, in the operator's own time: a translated one ends at 1."""

@@ -94,7 +94,7 @@ def modes_of_operators(n: int = 64) -> Drawing:
     with canvas() as plt:
         figure, axes = plt.subplots(1, 3, figsize=(9.4, 3.4))
         for axis, family in zip(axes, ("morlet", "db6", "legendre"), strict=True):
-            lam, V = np.linalg.eig(make_operator(family, "scaled", n).to_dense())
+            lam, V = np.linalg.eig(-make_operator(family, "scaled", n).A)
             conditions[family] = float(np.linalg.cond(V))
             axis.axvline(-0.5, color="0.8", linewidth=0.9)
             axis.plot(lam.real, lam.imag, ".", color=COLOURS[family])

@@ -15,7 +15,6 @@ import numpy as np
 
 from wavessm.discretize import zoh
 from wavessm.frames import Array
-from wavessm.inspection import localisation
 from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, wide_rows
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
@@ -23,6 +22,19 @@ from wavessm_lab.studies import by_family, table_rows
 
 UNIFORM = 1 / np.sqrt(12)
 """Spread of a coordinate in which all of the window has the same weight."""
+
+
+def localisation(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and spread of the energy of each row, in units of the length. (N, T) → (N,), (N,)
+
+    >>> centre, spread = localisation(np.array([[0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]]))
+    >>> centre.tolist(), spread.round(2).tolist()
+    ([0.625, 0.5], [0.0, 0.28])
+    """
+    energy = J**2 / np.sum(J**2, axis=1, keepdims=True)
+    t = (np.arange(J.shape[1]) + 0.5) / J.shape[1]
+    centre = energy @ t
+    return centre, np.sqrt(np.sum(energy * (t - centre[:, None]) ** 2, axis=1))
 
 
 @lru_cache(maxsize=16)

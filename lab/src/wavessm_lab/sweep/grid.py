@@ -21,8 +21,6 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.initial import STRUCTURES, check_family
 from wavessm.operators import MEASURES
 
-_BACKBONES = ("lstm", "transformer")
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -35,7 +33,7 @@ class Grid:
     tasks: tuple[str, ...] = ()
     """Tasks, with a data set if they have several: forecast:ETTh1, forecast:WTH, window-copy."""
     variants: tuple[str, ...] = ("morlet",)
-    """Models: family, family:measure, family:measure:structure, lstm or transformer."""
+    """Models: family, family:measure or family:measure:structure."""
     horizons: tuple[int, ...] = ()
     """Horizons of forecasts; empty for the task's own."""
     seeds: tuple[int, ...] = (0,)
@@ -104,20 +102,13 @@ class Job(TrainCommand):
                  hashlib.sha1(self.command.encode()).hexdigest()[:6]]  # fmt: skip
         return "-".join(str(part) for part in parts if part)
 
-    @property
-    def memory_key(self) -> str:
-        """What its memory depends on: everything but the seed."""
-        return repr((self.task, sorted(self.data.items()), self.model, replace(self.config, seed=0)))
-
 
 def label(model: ModelConfig) -> str:
     """Return a short name of a model.
 
-    >>> label(ModelConfig(family="db6", measure="translated")), label(ModelConfig(backbone="lstm"))
-    ('db6-translated', 'lstm')
+    >>> label(ModelConfig(family="db6", measure="translated"))
+    'db6-translated'
     """
-    if model.backbone != "wavessm":
-        return model.backbone
     return "-".join(part for part in (model.family, model.measure, model.structure) if part)
 
 
@@ -170,11 +161,9 @@ def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
 def variant_fields(variant: str) -> dict[str, str]:
     """Return the model options that a variant stands for.
 
-    >>> variant_fields("db6:translated"), variant_fields("lstm")
-    ({'family': 'db6', 'measure': 'translated'}, {'backbone': 'lstm'})
+    >>> variant_fields("db6:translated")
+    {'family': 'db6', 'measure': 'translated'}
     """
-    if variant in _BACKBONES:
-        return {"backbone": variant}
     parts = variant.split(":")
     if len(parts) > 3 or not all(parts):
         raise OptionError(f"variant {variant!r}, expected family, family:measure or family:measure:structure.")

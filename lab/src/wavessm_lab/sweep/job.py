@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -81,7 +80,7 @@ def record_failure(job: Job, paths: SweepPaths, reason: str) -> None:
 
     model = job.model
     row = results.described(job.task, job.data, job.recipe_name, job.config.seed) | {
-        **results.model_name(model.backbone, model.family),
+        **results.model_name(model.family),
         "measure": model.measure,
         "structure": model.structure,
         "gpu": results.gpu_name(job.config.device),
@@ -127,14 +126,3 @@ def owned(log: Path) -> Iterator[None]:
             for number, old in enumerate(saved, 1):
                 os.dup2(old, number)
                 os.close(old)
-
-
-def measure(job: Job, answers: Any) -> None:
-    """Put the peak memory of a run in bytes, by its dry run; 0 if that fails: the run itself will give the reason."""
-    from wavessm.training import estimate_run
-
-    _leave_the_terminal()
-    try:
-        answers.put(estimate_run(job.task, job.data, job.model, job.config).memory)
-    except Exception:
-        answers.put(0)

@@ -38,7 +38,6 @@ Row = dict[str, Any]
 
 _BASELINES = {"legs": "S4-LegS", "legt": "S4-LegT", "fout": "S4-FouT", "s4d-legs": "S4D-LegS", "s4d-lin": "S4D-Lin",
               "s4d-inv": "S4D-Inv"}  # fmt: skip
-_BACKBONES = {"lstm": "LSTM", "transformer": "Transformer"}
 _DATASETS = {"WTH": "Weather"}
 
 
@@ -186,24 +185,21 @@ def dataset_name(options: dict[str, Any], rate: float = 1.0) -> str:
 
 def model_columns(config: ModelConfig) -> Row:
     """The columns model, family, measure and structure, with defaults resolved."""
-    named = model_name(config.backbone, config.family)
-    if config.backbone != "wavessm":
-        return named
     layer = next(module for module in SequenceModel(config).modules() if isinstance(module, WaveSSM))
     if config.family in _BASELINES:
         measure = CLOSED_FORMS[config.family][1] if config.family in CLOSED_FORMS else ""
     else:
         measure = config.measure or "scaled"
-    return named | {"measure": measure, "structure": layer.structure}
+    return model_name(config.family) | {"measure": measure, "structure": layer.structure}
 
 
-def model_name(backbone: str, family: str) -> Row:
+def model_name(family: str) -> Row:
     """The columns model and family.
 
-    >>> model_name("wavessm", "db6"), model_name("wavessm", "legs")
+    >>> model_name("db6"), model_name("legs")
     ({'model': 'WaveSSM', 'family': 'db6'}, {'model': 'S4-LegS', 'family': ''})
     """
-    baseline = _BACKBONES.get(backbone) or _BASELINES.get(family)
+    baseline = _BASELINES.get(family)
     return {"model": baseline, "family": ""} if baseline else {"model": "WaveSSM", "family": family}
 
 

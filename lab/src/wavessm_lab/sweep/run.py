@@ -23,7 +23,7 @@ from wavessm_lab.sweep.job import STOPPED, SweepPaths
 
 GRACE_SECONDS = 60.0
 """Time that runs have to save when they are asked to stop."""
-PRELOAD = ["wavessm.training.run", "wavessm.training.evaluate", "torch.utils.tensorboard", "matplotlib.pyplot",
+PRELOAD = ["wavessm.training.run", "wavessm.training.evaluate", "matplotlib.pyplot",
            "scipy.stats"]  # fmt: skip
 """What the server process imports once for all processes that it forks."""
 
@@ -120,13 +120,11 @@ class Local:
     Args:
         state: Jobs; updated while they run.
         count: Largest number of jobs at a time.
-        budget: Largest memory of all running jobs together in bytes, or None.
     """
 
-    def __init__(self, state: SweepState, count: int, budget: int | None) -> None:
-        self.state, self.count, self.budget = state, count, budget
+    def __init__(self, state: SweepState, count: int) -> None:
+        self.state, self.count = state, count
         self.processes: dict[str, Any] = {}
-        self.needs: dict[str, int] = {}
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
         self.context = start_server()
 
@@ -145,34 +143,12 @@ class Local:
         show(self.state)
 
     def _fill(self) -> None:
-        """Start jobs while there is room; a small one may start before a big one that has to wait."""
-        for job in list(self.state.waiting):
-            if len(self.processes) >= self.count:
-                return
-            need = self._need(job)
-            if self.budget is not None and need > self.budget:
-                sizes = f"needs {need / 2**30:.2f} GiB, the budget is {self.budget / 2**30:.2f}"
-                self.state.fail(job, f"{sizes}; use a smaller batch")
-                continue
-            taken = sum(self._need(other) for other in self.state.running.values())
-            if self.budget is not None and taken + need > self.budget:
-                continue
+        """Start jobs while there is room."""
+        for job in list(self.state.waiting)[: self.count - len(self.processes)]:
             process = self.context.Process(target=jobs.process, args=(job, self.state.paths), name=job.name)
             process.start()
             self.processes[job.name] = process
             self.state.start(job)
-
-    def _need(self, job: Job) -> int:
-        """Memory of a run by its dry run, made once for all seeds; 0 without a budget."""
-        if self.budget is None:
-            return 0
-        if job.memory_key not in self.needs:
-            answers = self.context.SimpleQueue()
-            process = self.context.Process(target=jobs.measure, args=(job, answers))
-            process.start()
-            process.join()
-            self.needs[job.memory_key] = 0 if answers.empty() else answers.get()
-        return self.needs[job.memory_key]
 
     def _reap(self) -> None:
         for name, process in list(self.processes.items()):

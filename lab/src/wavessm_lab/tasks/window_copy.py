@@ -1,6 +1,6 @@
 """Window copying: find marked windows in noise and give back their sum (drawn on the training device).
 
-Place in the pipeline: a `Staged` source for training and two fixed `Arrays` for evaluation. Every choice that the task
+Place in the pipeline: a `Generated` source for training, two fixed `Arrays` for evaluation. Every choice that the task
 leaves open is a field of `WindowCopy`. Where the number of windows varies from case to case, the test split is scored
 by it: equally many cases for every second number.
 """
@@ -134,7 +134,7 @@ def copying_set(
     """
     import torch
 
-    from wavessm.data import Arrays, DataInfo, DataSet, Staged
+    from wavessm.data import Arrays, DataInfo, DataSet, Generated
 
     check_int(cases_per_epoch, "cases_per_epoch", 1)
     check_int(cases, "cases", 1)
@@ -148,7 +148,7 @@ def copying_set(
         "regression", 2, task.d_max, task.length, channels=("noise", "marker"), target_variance=task.target_variance,
         parts=tuple(map(str, numbers)),
     )  # fmt: skip
-    train = Staged(_stages(task, stages), cases_per_epoch, seed, device)
+    train = Generated(_stages(task, stages), cases_per_epoch, seed, device)
     return DataSet("window-copy", train, Arrays(val.x, val.y).to(device), test.to(device), info)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,12 +11,13 @@ from typing import Literal
 import numpy as np
 
 from wavessm.data.cases import Cases, guess_kind, make_set, without_padding
-from wavessm.data.files import read_npy, to_float32
+from wavessm.data.files import check_times, read_npy, to_float32
 from wavessm.data.info import DataSet
 from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.errors import DataError
 
 log = logging.getLogger("wavessm.data")
+PARTS = ("val", "test")
 
 
 @dataclass(frozen=True)
@@ -24,50 +26,75 @@ class ArraysOptions(OwnOptions):
 
     X_val.npy, y_val.npy, X_test.npy, y_test.npy (and lengths_…) are used where they are there; otherwise 15 % each are
     drawn from the training cases, by class. groups.npy, one name or number per case, keeps the cases of a group in one
-    part; sample_weight.npy weighs the cases in the training loss. NaN in X is a missing sample.
+    part; sample_weight.npy weighs the cases in the training loss. NaN in X is a missing sample. times.npy (cases,
+    length) says when samples were taken, where they are not evenly spaced.
     """
 
     folder: str = ""
-    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, groups.npy, sample_weight.npy,
+    """Folder with X.npy (cases, length, channels) and y.npy; lengths.npy, times.npy, groups.npy, sample_weight.npy,
     X_test.npy, y_test.npy if there are any."""
-    kind: Literal["multiclass", "multilabel", "regression"] | None = None
-    """What y means; None takes whole numbers and text for classes, columns of 0 and 1 for labels."""
+    kind: Literal["multiclass", "multilabel", "regression", "steps"] | None = None
+    """What y means; None takes whole numbers and text for classes, those of shape (cases, length) for a class of each
+    step, columns of 0 and 1 for labels."""
+    sampling_rate: float | None = None
+    """Samples per second, where it matters: for --from, for --crop and for new files of another rate."""
+    channels: str = ""
+    """Names of the channels, such as I,II: for --from, which finds them in the pretrained model."""
 
     def load(self, seed: int) -> DataSet:
         folder = self.place()
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
-        read = {"train": _read_part(folder, "")}
-        for part in ("val", "test"):
-            if (folder / f"X_{part}.npy").exists() or (folder / f"y_{part}.npy").exists():
-                read[part] = _read_part(folder, f"_{part}")
-        main = read["train"]
-        for part, (X, y, _) in read.items():
-            if X.shape[1:] != main[0].shape[1:] or y.shape[1:] != main[1].shape[1:]:
-                raise DataError(f"{folder / f'X_{part}.npy'}: cases have shape {X.shape[1:]}, targets {y.shape[1:]}, "
-                                f"in X.npy and y.npy {main[0].shape[1:]} and {main[1].shape[1:]}.")  # fmt: skip
-        if main[0].shape[1] < main[0].shape[2]:
+        there = [part for part in PARTS if any((folder / f"{name}_{part}.npy").exists() for name in "Xy")]
+        read = {part: _read_part(folder, part) for part in ("train", *there)}
+        (main, targets, *_), sizes = read["train"], [len(X) for X, *_ in read.values()]
+        for part, (X, y, *_) in read.items():
+            if X.shape[1:] != main.shape[1:] or y.shape[1:] != targets.shape[1:]:
+                raise DataError(f"{_file(folder, 'X', part)}: cases have shape {X.shape[1:]}, targets {y.shape[1:]}, "
+                                f"in X.npy and y.npy {main.shape[1:]} and {targets.shape[1:]}.")  # fmt: skip
+        if main.shape[1] < main.shape[2]:
             log.warning("X.npy is read as (cases, length, channels) = %s: more channels than steps; swap its last two "
-                        "axes if yours differ", main[0].shape)  # fmt: skip
-        part_of = np.repeat(list(read), [len(X) for X, _, _ in read.values()])
-
-        def name(case: int) -> str:
-            suffix = "" if part_of[case] == "train" else f"_{part_of[case]}"
-            return f"{folder / f'X{suffix}.npy'}, case {case - int(np.argmax(part_of == part_of[case]))}"
-
-        X, y, lengths = (np.concatenate([arrays[i] for arrays in read.values()]) for i in range(3))
-        kind = self.kind or guess_kind(main[1])
-        sizes = {part: len(each) for part, (each, _, _) in read.items()}
-        groups, weights = _beside(folder, "groups", sizes), _beside(folder, "sample_weight", {"train": sizes["train"]})
-        if weights is not None:
-            weights = np.concatenate([weights, np.ones(len(X) - len(weights))])
-        about = y, part_of, name, str(folder), kind
-        cases = Cases(without_padding(X, lengths), lengths, *about, groups=groups, weights=weights)
+                        "axes if yours differ", main.shape)  # fmt: skip
+        names = [f"{_file(folder, 'X', part)}, case {k}" for part, (X, *_) in read.items() for k in range(len(X))]
+        X, y, lengths, groups, times = (np.concatenate(arrays) for arrays in zip(*read.values(), strict=True))
+        weights, path = None, folder / "sample_weight.npy"
+        if path.exists():
+            weights = np.ones(len(X))
+            weights[: len(main)] = _column(path, len(main), "buif", "numbers")
+        leads = tuple(name.strip() for name in self.channels.split(",") if name.strip())
+        if leads and len(leads) != X.shape[2]:
+            raise DataError(f"{folder / 'X.npy'}: {X.shape[2]} channels, but --channels names {len(leads)}.")
+        kind = self._kind(main.shape, targets)
+        if kind == "steps":
+            if y.shape != X.shape[:2]:
+                raise DataError(f"{folder / 'y.npy'}: shape {targets.shape}, expected {main.shape[:2]} for a label of "
+                                "each step of X; pad it as X.")  # fmt: skip
+            y = without_padding(y[..., None], lengths)[:, 0]
+        cases = Cases(
+            names, y, np.repeat(list(read), sizes), str(folder), kind,
+            without_padding(X, lengths), lengths, weights=weights,
+            about={"sampling_rate": self.sampling_rate, "channels": leads},
+            groups=groups if (folder / "groups.npy").exists() else None,
+            times=without_padding(times[..., None], lengths)[:, 0] if (folder / "times.npy").exists() else None,
+        )  # fmt: skip
         return make_set("arrays", cases)
 
     def files(self) -> list[Path]:
-        names = [f"{name}{part}" for name in ("X", "y", "lengths", "groups") for part in ("", "_val", "_test")]
+        beside = ("X", "y", "lengths", "groups", "times")
+        names = [f"{name}{part}" for name in beside for part in ("", "_val", "_test")]
         return [self.place() / f"{name}.npy" for name in (*names, "sample_weight")]
+
+    def needs_gradient(self) -> bool:
+        with suppress(OSError, ValueError):  # what cannot be read is told when it is
+            X, y = (np.load(self.place() / f"{name}.npy", "r") for name in "Xy")
+            return (self.place() / "times.npy").exists() or self._kind(X.shape, y) == "steps"
+        return False
+
+    def _kind(self, shape: tuple[int, ...], y: np.ndarray) -> str:
+        """What y means beside X of this shape, unless it is given."""
+        whole = y.ndim == 2 and y.shape == shape[:2] and y.dtype.kind in "bui"
+        text = y.ndim == 2 and y.dtype.kind in "US"
+        return self.kind or ("steps" if (whole or text) and y.shape[1] > 1 else guess_kind(y))
 
 
 RECIPES = {
@@ -80,41 +107,48 @@ RECIPES = {
 TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder", closed_form="features"),)
 
 
-def _beside(folder: Path, what: str, sizes: dict[str, int]) -> np.ndarray | None:
-    """groups.npy as text, or sample_weight.npy as numbers: one for each case of the parts; None without the file."""
-    if not (folder / f"{what}.npy").exists():
-        return None
-    found = []
-    for part, size in sizes.items():
-        path = folder / (f"{what}.npy" if part == "train" else f"{what}_{part}.npy")
-        values = read_npy(path)
-        kinds, words = ("buiUS", "whole numbers or text") if what == "groups" else ("buif", "numbers")
-        if values.shape != (size,) or values.dtype.kind not in kinds:
-            raise DataError(
-                f"{path}: shape {values.shape} of {values.dtype}, expected {words} ({size},), one per case."
-            )
-        values = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
-        found.append(values.astype(str if what == "groups" else np.float64))
-    return np.concatenate(found)
+def _file(folder: Path, name: str, part: str) -> Path:
+    return folder / (f"{name}.npy" if part == "train" else f"{name}_{part}.npy")
 
 
-def _read_part(folder: Path, suffix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """X (cases, length, channels) float32, y and lengths of one part, checked against each other."""
-    files = {name: folder / f"{name}{suffix}.npy" for name in ("X", "y", "lengths")}
-    X, y = read_npy(files["X"]), read_npy(files["y"])
+def _column(path: Path, size: int, kinds: str, expected: str) -> np.ndarray:
+    """An array with one number or text for each case (cases,); bytes are decoded."""
+    values = read_npy(path)
+    if values.shape != (size,) or values.dtype.kind not in kinds:
+        raise DataError(f"{path}: shape {values.shape} of {values.dtype}, expected {size} {expected}, one per case.")
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+
+
+def _read_part(folder: Path, part: str) -> tuple[np.ndarray, ...]:
+    """X (cases, length, channels) float32, y, lengths, groups ("" without) and times (0 without) of a part, checked."""
+    X, y = read_npy(_file(folder, "X", part)), read_npy(_file(folder, "y", part))
     if X.ndim not in (2, 3) or X.dtype.kind not in "buif" or 0 in X.shape:
-        raise DataError(f"{files['X']}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, channels).")
+        raise DataError(f"{_file(folder, 'X', part)}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, "
+                        "channels).")  # fmt: skip
     y = np.char.decode(y, "utf-8") if y.dtype.kind == "S" else y
     if y.ndim not in (1, 2) or len(y) != len(X) or 0 in y.shape or y.dtype.kind not in "buifU":
-        raise DataError(f"{files['y']}: shape {y.shape} of {y.dtype}, expected numbers or text ({len(X)},) or "
-                        f"({len(X)}, k), one row per case of X.")  # fmt: skip
-    X = X.reshape(*X.shape[:2], -1)
-    lengths = np.full(len(X), X.shape[1])
-    if files["lengths"].exists():
-        lengths = read_npy(files["lengths"])
-        whole = lengths.shape == (len(X),) and lengths.dtype.kind in "iu"
-        if not whole or lengths.min() < 1 or lengths.max() > X.shape[1]:
-            raise DataError(f"{files['lengths']}: shape {lengths.shape} of {lengths.dtype}, expected {len(X)} whole "
-                            f"numbers from 1 to {X.shape[1]}.")  # fmt: skip
+        raise DataError(f"{_file(folder, 'y', part)}: shape {y.shape} of {y.dtype}, expected numbers or text "
+                        f"({len(X)},) or ({len(X)}, k), one row per case of X.")  # fmt: skip
+    X, lengths, groups = X.reshape(*X.shape[:2], -1), np.full(len(X), X.shape[1]), np.full(len(X), "")
+    if (path := _file(folder, "lengths", part)).exists():
+        lengths = _column(path, len(X), "iu", f"whole numbers from 1 to {X.shape[1]}")
+        if lengths.min() < 1 or lengths.max() > X.shape[1]:
+            raise DataError(f"{path}: {lengths.min()} to {lengths.max()}, expected {len(X)} whole numbers from 1 to "
+                            f"{X.shape[1]}.")  # fmt: skip
         X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
-    return to_float32(X, files["X"]), y, lengths.astype(np.int64)
+    if (folder / "groups.npy").exists():
+        groups = _column(_file(folder, "groups", part), len(X), "buiUS", "whole numbers or text").astype(str)
+    times = np.zeros(X.shape[:2])
+    if (folder / "times.npy").exists():
+        times = _read_times(_file(folder, "times", part), lengths, X.shape[:2])
+    return to_float32(X, _file(folder, "X", part)), y, lengths.astype(np.int64), groups, times
+
+
+def _read_times(path: Path, lengths: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """When samples were taken (cases, length) float64, increasing up to the length of each case."""
+    times = read_npy(path)
+    if times.shape != shape or times.dtype.kind not in "uif":
+        raise DataError(f"{path}: shape {times.shape} of {times.dtype}, expected numbers {shape}, one for each sample.")
+    for case, length in enumerate(lengths):
+        check_times(times[case, :length].astype(np.float64), f"{path}, case {case}")
+    return times.astype(np.float64)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached
-from wavessm.data.cases import FRACTIONS, Cases, make_set, without_padding
-from wavessm.data.events import RR, Events, cut_windows, pick_leads, read_beats, read_events
-from wavessm.data.files import Signal, align, inside, read_record, record_files
+from wavessm.data.cases import Cases, make_set
+from wavessm.data.events import RR, Events, cut_windows, read_beats, read_events
+from wavessm.data.files import Signal, align, inside, pick_leads, read_record, record_files
 from wavessm.data.info import DataSet, tuples
 from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.errors import DataError
@@ -39,8 +38,8 @@ _PART_OF = {record: part for part, records in PAPER_SPLIT.items() for record in 
 class BeatsOptions(OwnOptions):
     """RECORD.hea, RECORD.dat and RECORD.atr; symbols of the annotations become the classes N, S, V, F and Q of AAMI.
 
-    Where all records are those of MIT-BIH, its split is used; otherwise 15 % of the records are drawn for validation
-    and 15 % for test. No record is in two parts.
+    Where all records are those of MIT-BIH, its split is used; otherwise records with 15 % of the events are drawn for
+    validation and for test each, with the classes in their proportions. No record is in two parts.
     """
 
     folder: str = ""
@@ -49,8 +48,6 @@ class BeatsOptions(OwnOptions):
     """Extension of the annotation files."""
     events: str | None = None
     """CSV with columns record, start, end (may be left out) and label, instead of annotation files."""
-    events_in: Literal["seconds", "samples"] = "seconds"
-    """What start and end of --events count."""
     leads: str = ""
     """Leads by name or by position from 0, with commas: MLII,V1; default the first lead of the first record."""
     before: float = 0.3
@@ -65,33 +62,25 @@ class BeatsOptions(OwnOptions):
     """Classes to keep, with commas: N,S,V; default all."""
     leave_out: str = "102,104,107,217"
     """Records to leave out, with commas; the default are MIT-BIH's paced ones."""
-    split_seed: int = 0
-    """Seed of the split by records, where it is drawn."""
     skip_bad: bool = False
     """Leave out records that cannot be read or lack a lead, and list them."""
 
-    checks: ClassVar[dict[str, Any]] = {
-        "before": (lambda value: 0 <= value < np.inf, "0 or more seconds"),
-        "split_seed": (lambda value: value >= 0, "0 or more"),
-    }
+    checks: ClassVar[dict[str, Any]] = {"before": (lambda value: 0 <= value < np.inf, "0 or more seconds")}
 
     def load(self, seed: int) -> DataSet:
         folder, records = self.place(), self._records()
         options = dataclasses.asdict(dataclasses.replace(self, folder="", skip_bad=False))
         prepared = cached("beats", folder, self._all_files(records), options, lambda: self._read_all(records))
         skipped = prepared.bad_files(self.skip_bad, str(folder))
-        arrays, notes = {name: np.array(values) for name, values in prepared.arrays.items()}, prepared.notes
-        if notes["left_out"]:
-            log.warning("%s: left out %s", folder, notes["left_out"])
-        labels, record, start = (arrays[name] for name in ("labels", "record", "start"))
-
-        def name(case: int) -> str:
-            return f"{folder / record[case]}, {labels[case]} at {start[case]:g} s"
-
-        about = {"skipped": skipped, **{name: tuples(value) for name, value in notes["about"].items()}}
-        part = self._split(record, labels)
-        values = without_padding(arrays["values"], arrays["lengths"])
-        cases = Cases(values, arrays["lengths"], labels, part, name, str(folder), "multiclass", about=about)
+        values, lengths, labels, record, start = (np.array(values) for values in prepared.arrays.values())
+        if prepared.notes["left_out"]:
+            log.warning("%s: left out %s", folder, prepared.notes["left_out"])
+        part = np.array([_PART_OF.get(Path(name).name, "") for name in record.tolist()])
+        if set(part.tolist()) != set(PAPER_SPLIT):  # not MIT-BIH: records are groups that are drawn
+            part = np.full(len(record), "")
+        names = [f"{folder / name}, {label} at {at:g} s" for name, label, at in zip(record, labels, start, strict=True)]
+        about = {"skipped": skipped, **tuples(prepared.notes["about"])}
+        cases = Cases(names, labels, part, str(folder), "multiclass", values, lengths, about=about, groups=record)
         return make_set("beats", cases)
 
     def files(self) -> list[Path]:
@@ -109,15 +98,12 @@ class BeatsOptions(OwnOptions):
         return found
 
     def _all_files(self, records: list[str]) -> list[Path]:
-        folder, found = self.place(), [Path(self.events)] if self.events else []
-        for name in records:
-            with suppress(DataError):  # left to the reader
-                found += record_files(inside(folder / name, [folder]), [folder])
-            found += [] if self.events else [folder / f"{name}.{self.annotations}"]
-        return found
+        folder = self.place()
+        beside = [Path(self.events)] if self.events else [folder / f"{name}.{self.annotations}" for name in records]
+        return [*record_files(folder, records), *beside]
 
     def _read_all(self, records: list[str]) -> Prepared:
-        """Windows of all records, padded where events differ in duration, with labels, records and times."""
+        """Windows of all records one after another, their lengths, labels, records and times."""
         table = read_events(Path(self.events)) if self.events else {}
         bad: dict[str, str] = {}
         ignored: Counter[str] = Counter()
@@ -125,7 +111,7 @@ class BeatsOptions(OwnOptions):
         windows, labels, record, start = [], [], [], []
         for name in records:
             try:
-                signal, own, events, other = self._read(name, table.get(name), signals[0] if signals else None)
+                signal, own, events = self._read(name, table.get(name), signals[0] if signals else None, ignored)
             except DataError as reason:
                 bad[name] = str(reason)
                 continue
@@ -134,32 +120,27 @@ class BeatsOptions(OwnOptions):
             labels += events.labels.tolist()
             start += events.start.tolist()
             record += [name] * len(own)
-            ignored += other
-        left_out = ", ".join(f"{count} {what}" for what, count in ignored.most_common())
+        left_out = ", ".join(f"{count} {what}" for what, count in ignored.most_common() if count)
         if not windows:
             why = next(iter(bad.values()), f"found only {left_out or 'empty annotation files'}.")
             raise DataError(f"{self.place()}: no event is left in {len(records)} records; {why}")
-        lengths = np.array([len(window) for window in windows], np.int64)
-        values = np.zeros((len(windows), int(lengths.max()), windows[0].shape[1]), np.float32)
-        for row, window in zip(values, windows, strict=True):
-            row[: len(window)] = window
         named = len({signal.channels for signal in signals}) == 1  # leads by position may have several names
         about = {
             "sampling_rate": self.sampling_rate or signals[0].sampling_rate,
             "channels": [*signals[0].channels, *(RR if self.rr else ())] if named else [],
             "units": [*signals[0].units, *("" for _ in RR if self.rr)],
         }
+        lengths = np.array([len(window) for window in windows], np.int64)
         arrays = {"labels": np.array(labels), "record": np.array(record), "start": np.array(start)}
         notes = {"bad": bad, "left_out": left_out, "about": about}
-        return Prepared({"values": values, "lengths": lengths, **arrays}, notes)
+        return Prepared({"values": np.concatenate(windows), "lengths": lengths, **arrays}, notes)
 
     def _read(
-        self, name: str, events: Events | None, first: Signal | None
-    ) -> tuple[Signal, list[np.ndarray], Events, Counter[str]]:
-        """Leads, windows and events of a record, and what was left out; leads, units and rate are those of `first`."""
-        folder, other = self.place(), Counter[str]()
-        path = inside(folder / name, [folder])
-        whole = read_record(path, [folder])
+        self, name: str, events: Events | None, first: Signal | None, ignored: Counter[str]
+    ) -> tuple[Signal, list[np.ndarray], Events]:
+        """Leads, windows and events of a record; what is left out is counted. Leads, units and rate are of `first`."""
+        path = inside(self.place() / name, [self.place()])
+        whole = read_record(path)
         own, first = whole.sampling_rate or 1.0, first or pick_leads(whole, _words(self.leads) or ["0"], path)
         rate = self.sampling_rate or first.sampling_rate or own
         if self.sampling_rate is None and own != rate:
@@ -167,32 +148,14 @@ class BeatsOptions(OwnOptions):
                             "with --sampling-rate.")  # fmt: skip
         signal = pick_leads(whole, _words(self.leads) or first.channels, path)
         signal = signal._replace(values=align(signal, (), first.units, path), units=first.units)
+        other = Counter[str]()
         if events is None:
             events, other = read_beats(path, self.annotations, own)
-        elif self.events_in == "samples":
-            events = events._replace(start=events.start / own, end=events.end / own)
         windows, kept = cut_windows(signal, events, self.before, self.after, rate, self.rr, path)
-        if cut_off := len(events.start) - len(windows):
-            other["at the ends, without a whole window"] = cut_off
-        wanted = np.isin(kept.labels, _words(self.classes)) if self.classes else np.ones(len(windows), bool)
-        return signal, [windows[i] for i in np.flatnonzero(wanted)], kept.keep(wanted), other
-
-    def _split(self, record: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """The part of each case, by its record: as published, or drawn until every class is in the training part."""
-        names = np.unique(record)
-        part_of = {name: _PART_OF.get(Path(name).name, "") for name in names.tolist()}
-        if set(part_of.values()) == set(PAPER_SPLIT):
-            return np.array([part_of[name] for name in record.tolist()])
-        drawn = [part for part, share in FRACTIONS.items() for _ in range(max(1, round(share * len(names))))]
-        if len(names) <= len(drawn):
-            raise DataError(f"{self.place()}: {len(names)} records with events; expected three or more to split.")
-        rng = np.random.default_rng(self.split_seed)
-        for _ in range(100):
-            part_of = dict(zip(rng.permutation(names).tolist(), drawn + ["train"] * len(names), strict=False))
-            part = np.array([part_of[name] for name in record.tolist()])
-            if set(labels[part == "train"]) == set(labels):
-                break
-        return part
+        ignored.update(other)
+        ignored.update({"at the ends, without a whole window": len(events.start) - len(windows)})
+        wanted = np.isin(kept.labels, _words(self.classes) or kept.labels)
+        return signal, [windows[i] for i in np.flatnonzero(wanted)], kept.keep(wanted)
 
 
 def _words(text: str) -> list[str]:

@@ -22,26 +22,13 @@ EVALUATION_SEEDS = {"val": 20_250_001, "test": 20_250_002}
 
 
 def draw_windows(
-    count: int,
-    generator: torch.Generator,
-    length: int,
-    windows: tuple[int, int],
-    durations: tuple[int, int],
+    count: int, generator: torch.Generator, length: int, windows: tuple[int, int], durations: tuple[int, int]
 ) -> Batch:
-    """Draw cases of noise with marked windows, whose sum is the target.
+    """Draw cases of noise with marked windows, whose sum is the target: x (count, length, 2), y (count, longest).
 
-    Channel 1 is white noise; channel 2 is +1 at the first and -1 at the last sample of a window. After the last window
-    comes a delay of at least r, uniform in [length/8, length/4]; windows have at least one free sample between them.
-
-    Args:
-        count: Number of cases.
-        generator: Source of randomness; cases are drawn on its device.
-        length: Samples of a case.
-        windows: Smallest and largest number of windows, uniform between them.
-        durations: Shortest and longest window, uniform between them.
-
-    Returns:
-        x (count, length, 2) and y (count, longest window), shorter windows filled up with zeros.
+    Channel 1 is white noise; channel 2 is +1 at the first and -1 at the last sample of a window. Numbers and durations
+    of windows are uniform between two bounds, both included. After the last window comes a delay of at least r, uniform
+    in [length/8, length/4]; windows have at least one free sample between them. Shorter windows end in zeros in y.
     """
     import torch
 
@@ -84,7 +71,7 @@ class DemoOptions(DataOptions):
     def load(self, seed: int) -> DataSet:
         import torch
 
-        from wavessm.data.crops import Generated
+        from wavessm.data.crops import Generated, Stage
         from wavessm.data.source import Arrays, DataInfo, DataSet
 
         draw = partial(draw_windows, length=LENGTH, windows=(WINDOWS, WINDOWS), durations=(DURATION, DURATION))
@@ -92,7 +79,8 @@ class DemoOptions(DataOptions):
             Arrays(*draw(self.cases, torch.Generator().manual_seed(own))[:2]) for own in EVALUATION_SEEDS.values()
         )
         info = DataInfo("regression", 2, DURATION, LENGTH, channels=("noise", "marker"), target_variance=WINDOWS)
-        return DataSet("demo", Generated(draw, self.cases_per_epoch, seed), val, test, info)
+        train = Generated([Stage(1.0, LENGTH, draw)], self.cases_per_epoch, seed)
+        return DataSet("demo", train, val, test, info)
 
 
 LENGTH, WINDOWS, DURATION = 64, 2, 8

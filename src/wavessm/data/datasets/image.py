@@ -1,7 +1,6 @@
 """CIFAR-10 in grey, pixel by pixel: the Long Range Arena's Image task, from the publisher's files.
 
-cifar-10-batches-py/{data_batch_1 … 5, test_batch}            the Python version, read without running what is in it
-cifar-10-batches-bin/{data_batch_1.bin … 5.bin, test_batch.bin}
+cifar-10-batches-py/{data_batch_1 … 5, test_batch}    the Python version, read without running what is in it
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import numpy as np
 from wavessm.data.cache import Prepared, cached
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Published
-from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
+from wavessm.data.task import PublishedOptions, Recipe, Task
 from wavessm.errors import DataError
 
 HOMEPAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MEAN, STD = 122.6, 61.0  # of the grey training pixels, rounded as in state-spaces/s4
+FOLDER = "cifar-10-batches-py"
 _NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 _PIXELS = 3 * 32 * 32
 
@@ -31,14 +31,9 @@ class ImageOptions(PublishedOptions):
     """x (batch, 1024, 1): grey pixels row by row; y the class of ten. A tenth of the training pictures validates."""
 
     def files(self) -> list[Path]:
-        root = data_root(self.root)
-        for name, suffix in (("cifar-10-batches-py", ""), ("cifar-10-batches-bin", ".bin")):
-            for folder in (root / name, root):
-                files = [folder / f"{stem}{suffix}" for stem in _NAMES]
-                if all(path.is_file() for path in files):
-                    return files
-        raise DataError(f"Image: no cifar-10-batches-py (nor -bin) in {root}; get it with `wavessm data fetch image`, "
-                        f"or from {HOMEPAGE}.")  # fmt: skip
+        source = f"get it with `wavessm data fetch image`, or from {HOMEPAGE}."
+        folder = self.find([FOLDER, ""], _NAMES, f"Image: no {FOLDER}", source)
+        return [folder / name for name in _NAMES]
 
     def load(self, seed: int) -> DataSet:
         files = self.files()
@@ -60,13 +55,9 @@ def _read_all(files: list[Path]) -> Prepared:
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Grey pixels (cases, 1024, 1) uint8 and labels (cases,) of a file, checked."""
     try:
-        if path.suffix == ".bin":
-            rows = np.fromfile(path, np.uint8).reshape(-1, _PIXELS + 1)
-            pixels, labels = rows[:, 1:], rows[:, 0]
-        else:
-            with path.open("rb") as file:
-                batch = _OnlyArrays(file, encoding="bytes").load()
-            pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+        with path.open("rb") as file:
+            batch = _OnlyArrays(file, encoding="bytes").load()
+        pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as reason:
         raise DataError(f"{path}: not a file of CIFAR-10, or truncated ({reason}).") from reason
     good = pixels.ndim == 2 and pixels.shape[1] == _PIXELS and pixels.dtype == np.uint8 and pixels.size
@@ -110,7 +101,7 @@ PUBLISHED = {
     "image": Published(
         "none stated; cite Krizhevsky 2009", HOMEPAGE, ImageOptions(), (45_000, 5_000, 10_000),
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        place="cifar-10-batches-py", inside="cifar-10-batches-py",
+        place=FOLDER, inside=FOLDER,
         sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     )
 }  # fmt: skip

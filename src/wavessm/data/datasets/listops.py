@@ -62,6 +62,6 @@ class ListopsOptions(TokenOptions):
 TASKS = (Task("listops", ListopsOptions(), recipes(50, 40, prenorm=False), "root"),)
 PUBLISHED = {
     "listops": arena_published(
-        FOLDER, ListopsOptions(), (96_000, 2_000, 2_000), 18, "or make it: wavessm data generate listops"
+        ListopsOptions(), (96_000, 2_000, 2_000), 18, "make it with `wavessm data generate listops`, or "
     )
 }

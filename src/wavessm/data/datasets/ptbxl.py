@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from wavessm.data.cache import Prepared, cached, read_each
-from wavessm.data.files import inside, read_header, read_samples, record_files
+from wavessm.data.cache import Prepared, cached, read_each, sums_of
+from wavessm.data.files import MISSING, inside, read_header, read_samples
 from wavessm.data.info import DataInfo, DataSet, split_set
-from wavessm.data.published import Finding, Published, digest, expect
+from wavessm.data.published import Published
 from wavessm.data.tables import need_columns, read_table
 from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
-from wavessm.errors import DataError
+from wavessm.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,9 @@ class PtbxlOptions(PublishedOptions):
     """Label set."""
     sampling_rate: Literal[100, 500] = 100
     """Sampling rate of the records in hertz."""
+    leads: str = ""
+    """Leads by name, with commas: II,V5; default all twelve. each: a model of any one lead; every lead of a training
+    record is a case, lead I is validated and tested."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
@@ -55,8 +58,7 @@ class PtbxlOptions(PublishedOptions):
         return files
 
     def load(self, seed: int) -> DataSet:
-        labels, rate = self.labels, self.sampling_rate
-        database, _, records = self.files()
+        labels, rate, (database, _, records) = self.labels, self.sampling_rate, self.files()
         folder = database.parent
         table = read_database(folder)
         names = table[NAMES[rate]].tolist()
@@ -74,20 +76,32 @@ class PtbxlOptions(PublishedOptions):
                 raise DataError(f"PTB-XL {labels}: no record in the {part} part (folds {list(folds)}) of {folder}.")
             train = place[rows] if part == "train" else train
             arrays |= {f"x_{part}": signals[place[rows]], f"y_{part}": present[rows].astype(np.float32)}
-        for unseen in np.flatnonzero(~arrays["y_train"].any(axis=0)):
-            raise DataError(f"PTB-XL {labels}: label {classes[unseen]} is never positive in training; "
-                            f"the release is incomplete, see {HOMEPAGE}.")  # fmt: skip
         count = arrays["x_train"].size
         mean = float(sums[train].sum() / count)
         std = math.sqrt(float(squares[train].sum()) / count - mean**2)
-        if std == 0:
-            raise DataError(f"PTB-XL {labels}: every training record is constant at {mean / GAIN} mV.")
+        leads = self._pick_leads(arrays)
+        d_input = arrays["x_train"].shape[2]
         info = DataInfo(
-            "multilabel", len(LEADS), len(classes), signals.shape[1], classes=classes, channels=LEADS,
-            units=("mV",) * len(LEADS), scale=((mean / GAIN,), (std / GAIN,)), sampling_rate=float(rate),
-            skipped=skipped,
+            "multilabel", d_input, len(classes), signals.shape[1], classes=classes, channels=leads,
+            units=("mV",) * d_input, scale=((mean / GAIN,), (std / GAIN,)), sampling_rate=float(rate), skipped=skipped,
         )  # fmt: skip
         return split_set(f"ptbxl-{labels}", arrays, info, (1 / std, -mean / std))
+
+    def _pick_leads(self, arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
+        """Reduce the signals x_… (records, length, 12) to the leads asked for, and return their names."""
+        names = tuple(self.leads.upper().replace(" ", "").split(",")) if self.leads else LEADS
+        if names == ("EACH",):
+            x, y = arrays["x_train"], arrays["y_train"]
+            arrays |= {f"x_{part}": arrays[f"x_{part}"][..., :1] for part in ("val", "test")}
+            arrays["x_train"] = x.transpose(0, 2, 1).reshape(-1, x.shape[1], 1)
+            arrays["y_train"] = y.repeat(len(LEADS), axis=0)
+            return ()
+        for name in set(names) - {*LEADS}:
+            raise unknown_name("lead", name, (*LEADS, "each"))
+        if names != LEADS:
+            columns = [LEADS.index(name) for name in names]
+            arrays |= {f"x_{part}": arrays[f"x_{part}"][..., columns] for part in FOLDS}
+        return names
 
 
 def find_ptbxl(root: Path) -> Path:
@@ -105,15 +119,7 @@ def read_database(folder: Path) -> pd.DataFrame:
     columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
     need_columns(table, columns, path)
     table = table[columns].copy()
-    for line in table.index[~table["strat_fold"].isin(range(1, 11))]:
-        raise DataError(f"{path}: strat_fold is {table.at[line, 'strat_fold']!r} in line {line}, expected 1 to 10.")
-    codes = []
-    for line, text in table["scp_codes"].items():
-        try:
-            codes.append(dict(ast.literal_eval(text)))
-        except (ValueError, SyntaxError, TypeError) as reason:
-            raise DataError(f"{path}: scp_codes in line {line} is {text!r}, expected a dict.") from reason
-    table["scp_codes"] = codes
+    table["scp_codes"] = table["scp_codes"].map(ast.literal_eval)
     return table
 
 
@@ -126,32 +132,30 @@ def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndar
     chosen = statements if flag is None else statements[statements[flag] == 1]
     title = {"super-diag": "diagnostic_class", "sub-diag": "diagnostic_subclass"}.get(labels)
     meaning = {code: chosen.at[code, title] if title else code for code in chosen.index}
-    found = []
-    for line, codes in table["scp_codes"].items():
-        if stray := sorted(set(codes).difference(statements.index)):
-            raise DataError(f"{folder / 'ptbxl_database.csv'}: code {stray[0]!r} in line {line} is not in {path.name}.")
-        found.append({meaning[code] for code in codes if code in meaning})
+    found = [{meaning[code] for code in codes if code in meaning} for codes in table["scp_codes"]]
     classes = tuple(sorted(set().union(*found)))
     return np.array([[name in names for name in classes] for names in found]), classes
 
 
 def _read(folder: Path, name: str, rate: int) -> np.ndarray:
     """Samples (length, 12) int16 of a record; all that PTB-XL promises is checked."""
-    file, *signals = record_files(inside(folder / name, [folder]))
-    path, header = folder / name, read_header(file)
+    path = inside(folder / name, [folder])
+    header, (_, *signals) = read_header(path)
     leads = header.leads
     if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
         raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
     if any((lead.gain, lead.baseline, lead.units) != (GAIN, 0, "mV") for lead in leads):
         raise DataError(f"{path}: a lead is not stored with gain {GAIN:g}/mV and baseline 0, as PTB-XL is published.")
-    return read_samples(signals[0], header)
+    values = read_samples(signals[0], header)
+    if (gaps := np.argwhere(values == MISSING)).size:
+        raise DataError(f"{path}: NaN in lead {LEADS[gaps[0][1]]}, sample {gaps[0][0]} ({len(gaps)} in all).")
+    return values
 
 
 def _read_all(folder: Path, names: list[str], rate: int) -> Prepared:
     """All sound records as one array: signals, sums and squares of each record."""
     signals, _, bad = read_each(names, lambda name: _read(folder, name, rate), "PTB-XL")
-    sums = signals.sum(axis=(1, 2), dtype=np.int64)
-    squares = np.array([np.square(record, dtype=np.int64).sum() for record in signals])
+    sums, squares = sums_of(signals)
     return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad})
 
 
@@ -184,63 +188,14 @@ TASKS = tuple(
     for name in LABELS
 )
 
-# -- wavessm data check -----------------------------------------------------------------------------------------------
 
-_RECORDS = {21_799: "1.0.3", 21_837: "1.0.1"}
-_CLASSES = {"all": 71, "diag": 44, "sub-diag": 23, "super-diag": 5, "form": 19, "rhythm": 12}
-_CASES = {  # training, validation and test records; the three diagnostic tasks have the same
-    "1.0.3": {"all": (17_418, 2_183, 2_198), "diag": (17_084, 2_146, 2_158), "form": (7_197, 901, 880),
-              "rhythm": (16_832, 2_100, 2_098)},
-    "1.0.1": {"all": (17_441, 2_193, 2_203), "diag": (17_111, 2_156, 2_163), "form": (7_202, 904, 882),
-              "rhythm": (16_854, 2_109, 2_103)},
-}  # fmt: skip
-
-
-def _check(options: PtbxlOptions) -> list[Finding]:
-    rate, folder = options.sampling_rate, options.files()[0].parent
-    table = read_database(folder)
-    version = _RECORDS.get(len(table), "")
-    expected = " or ".join(f"{count:,}" for count in _RECORDS)
-    findings = [Finding("problem", f"{len(table):,} records listed, expected {expected}")]
-    if version:
-        findings = [Finding("ok", f"{len(table):,} records listed, as in version {version}")]
-    for name, classes in _CLASSES.items() if version else ():
-        cases = _CASES[version]["diag" if name.endswith("diag") else name]
-        labels, found = read_labels(folder, table, name)
-        kept = table["strat_fold"][labels.any(axis=1)]
-        parts = [int(kept.isin(list(folds)).sum()) for folds in FOLDS.values()]
-        findings.append(expect(f"task {name}, classes and records per part", (len(found), *parts), (classes, *cases)))
-    names = table[NAMES[rate]].tolist()
-    bad = _read_all(folder, names, rate).notes["bad"]
-    findings += [Finding("problem", text) for text in list(bad.values())[:20]]
-    if bad:
-        findings.append(Finding("problem", f"{len(bad):,} bad records in all"))
-    else:
-        findings.append(Finding("ok", f"{len(names):,} records at {rate} Hz: sizes, first values and checksums"))
-    return [*findings, *_check_digests(folder, names)]
-
-
-def _check_digests(folder: Path, names: list[str]) -> list[Finding]:
-    """Against SHA256SUMS.txt, which PhysioNet puts into a release."""
-    path = folder / "SHA256SUMS.txt"
-    if not path.is_file():
-        return [Finding("note", f"no {path.name} in {folder}: checksums of the release not compared")]
-    listed = {name: value for value, name in (line.split(maxsplit=1) for line in path.read_text().splitlines())}
-    files = ["ptbxl_database.csv", "scp_statements.csv", *(name + end for name in names for end in (".hea", ".dat"))]
-    there = [name for name in files if name in listed and (folder / name).is_file()]
-    wrong = [name for name in there if digest(folder / name) != listed[name]]
-    if wrong:
-        return [Finding("problem", f"{name}: SHA-256 differs from {path.name}") for name in wrong[:20]]
-    return [Finding("ok", f"SHA-256 of {len(there):,} files as in {path.name}")]
-
-
-def _published(options: PtbxlOptions) -> Published:
+def _published(rate: Literal[100, 500]) -> Published:
     archive = "ptb-xl-a-large-publicly-available-electrocardiography-dataset-1.0.3"
     return Published(
-        "CC BY 4.0", HOMEPAGE, options, check=_check, place="ptbxl", inside=archive,
-        url=f"https://physionet.org/static/published-projects/ptb-xl/{archive}.zip",
-        remark="the release brings SHA256SUMS.txt: `wavessm data check ptbxl` compares every file",
+        "CC BY 4.0", HOMEPAGE, PtbxlOptions(labels="all", sampling_rate=rate), (17_418, 2_183, 2_198), place="ptbxl",
+        url=f"https://physionet.org/static/published-projects/ptb-xl/{archive}.zip", inside=archive,
+        remark="`wavessm data check ptbxl` compares every record with the sums in its header",
     )  # fmt: skip
 
 
-PUBLISHED = {"ptbxl": _published(PtbxlOptions()), "ptbxl-500": _published(PtbxlOptions(sampling_rate=500))}
+PUBLISHED = {"ptbxl": _published(100), "ptbxl-500": _published(500)}

@@ -29,7 +29,7 @@ class RetrievalOptions(TokenOptions):
     name, classes, pairs = "retrieval", ("apart", "cited"), True
 
     def parts(self) -> dict[str, Path]:
-        source = f"it is in the release of {ARENA} (`wavessm data fetch retrieval`)."
+        source = f"it is in the release of {ARENA}."
         missing = f"Retrieval: no tsv_data/{FILES['train']}"
         folder = self.find(arena_places("tsv_data", ""), FILES.values(), missing, source)
         return {part: folder / name for part, name in FILES.items()}
@@ -46,9 +46,4 @@ class RetrievalOptions(TokenOptions):
 
 
 TASKS = (Task("retrieval", RetrievalOptions(), recipes(64, 20), "root", "pair"),)
-PUBLISHED = {
-    "retrieval": arena_published(
-        "tsv_data", RetrievalOptions(), (147_086, 18_090, 17_437), 98,
-        "the texts are those of the ACL Anthology Network",
-    )
-}  # fmt: skip
+PUBLISHED = {"retrieval": arena_published(RetrievalOptions(), (147_086, 18_090, 17_437), 98)}

@@ -2,10 +2,7 @@
 
     <word>/*.wav     validation_list.txt, testing_list.txt: one clip a line, the others train
 
-Clips shorter than a second end in zeros. Two scalings:
-    global      one mean and one standard deviation over the training clips
-    s4-compat   as state-spaces/s4: divided by 2¹⁵ once more, then mean and deviation of every one of the 16,000 steps
-`wavessm evaluate RUN --rate 2` scores a model at half the sampling rate.
+Clips shorter than a second end in zeros; one mean and one standard deviation over the training clips scale all.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.cache import Prepared, cached, read_each, sums_of
 from wavessm.data.files import wav_samples
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Published
@@ -39,7 +36,6 @@ FOLDERS = {35: "speech_commands_v0.02", 30: "speech_commands_v0.01"}
 LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 RATE = LENGTH = 16_000
 _FULL = 32_768.0
-_CHUNK = 2048
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,6 @@ class SpeechOptions(PublishedOptions):
 
     words: Literal[35, 30] = 35
     """35 words are version 0.02, 30 words 0.01."""
-    scaling: Literal["global", "s4-compat"] = "global"
-    """One mean and deviation for all, or state-spaces/s4's of every step."""
     skip_bad: bool = False
     """Leave out clips that cannot be read, and list them."""
 
@@ -69,23 +63,11 @@ class SpeechOptions(PublishedOptions):
         prepared = cached(f"speech-{self.words}", folder, files, {}, lambda: _read_all(folder, words))
         skipped = prepared.bad_files(self.skip_bad, "Speech Commands")
         arrays = prepared.arrays
-        count, sums, squares = len(arrays["y_train"]), arrays["sums"], arrays["squares"]
-        scale = step_scale = None
-        affine: Any
-        if self.scaling == "global":
-            mean = float(sums.sum()) / (count * LENGTH)
-            std = math.sqrt(float(squares.sum()) / (count * LENGTH) - mean**2)
-            scale = ((mean / _FULL,), (std / _FULL,))
-            affine = (1 / std, -mean / std)
-        else:
-            from torch import from_numpy
-
-            means, stds = s4_statistics(sums, squares, count)
-            step_scale = (tuple(means.tolist()), tuple(stds.tolist()))
-            affine = tuple(from_numpy(v).float()[:, None] for v in (1 / (_FULL * stds), -means / stds))
-        info = DataInfo("multiclass", 1, len(words), LENGTH, classes=words, scale=scale, step_scale=step_scale,
+        mean = float(arrays["sums"].sum()) / arrays["x_train"].size
+        std = math.sqrt(float(arrays["squares"].sum()) / arrays["x_train"].size - mean**2)
+        info = DataInfo("multiclass", 1, len(words), LENGTH, classes=words, scale=((mean / _FULL,), (std / _FULL,)),
                         sampling_rate=float(RATE), skipped=skipped)  # fmt: skip
-        return split_set("speech", arrays, info, affine)
+        return split_set("speech", arrays, info, (1 / std, -mean / std))
 
 
 def _clips(folder: Path, words: tuple[str, ...]) -> dict[str, list[str]]:
@@ -103,7 +85,7 @@ def _clips(folder: Path, words: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _read_all(folder: Path, words: tuple[str, ...]) -> Prepared:
-    """Samples (clips, 16000, 1) int16 and word numbers of each part; sums over the training clips of every step."""
+    """Samples (clips, 16000, 1) int16 and word numbers of each part; sum and squares of each training clip."""
     arrays: dict[str, np.ndarray] = {}
     bad: dict[str, str] = {}
     for part, names in _clips(folder, words).items():
@@ -111,14 +93,7 @@ def _read_all(folder: Path, words: tuple[str, ...]) -> Prepared:
         labels = [words.index(name.partition("/")[0]) for name in good]
         arrays |= {f"x_{part}": values, f"y_{part}": np.array(labels, np.int64)}
         bad |= unreadable
-    if missing := sorted(set(range(len(words))).difference(arrays["y_train"].tolist())):
-        raise DataError(f"{folder}: no training clip of {words[missing[0]]!r}; the release is incomplete.")
-    train = arrays["x_train"][..., 0]
-    sums, squares = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
-    for first in range(0, len(train), _CHUNK):
-        chunk = train[first : first + _CHUNK].astype(np.int64)
-        sums += chunk.sum(axis=0)
-        squares += np.square(chunk).sum(axis=0)
+    sums, squares = sums_of(arrays["x_train"])
     return Prepared({**arrays, "sums": sums, "squares": squares}, {"bad": bad})
 
 
@@ -129,17 +104,6 @@ def _read_clip(path: Path) -> np.ndarray:
         raise DataError(f"{path}: {rate} Hz, {values.shape[1]} channels, {len(values)} samples; expected "
                         f"{RATE} Hz, 1 channel, 1 to {LENGTH} samples.")  # fmt: skip
     return np.pad(values, ((0, LENGTH - len(values)), (0, 0)))
-
-
-def s4_statistics(sums: np.ndarray, squares: np.ndarray, clips: int) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and divisor of every step for samples in [-1, 1]: (x/2¹⁵ − m_t) / (s_t + 1e-5). (steps,), (steps,)
-
-    Sums and squares are of 16-bit integers. Both results are rounded to eight digits: they go into a run's JSON file.
-    """
-    means = sums / clips
-    variances = np.maximum(squares / clips - means**2, 0) * (clips / max(1, clips - 1))
-    offset, divisor = means / _FULL, np.sqrt(variances) / _FULL + 1e-5 * _FULL  # both times 2¹⁵
-    return np.array([float(f"{v:.8g}") for v in offset]), np.array([float(f"{v:.8g}") for v in divisor])
 
 
 _PAPER = Recipe(

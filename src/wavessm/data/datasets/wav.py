@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from wavessm.data.cases import PARTS, Recordings, load_recordings
+from wavessm.data.cases import PARTS, Cases, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
 from wavessm.data.files import Signal, read_wav
 from wavessm.data.info import DataSet
@@ -36,6 +36,9 @@ class WavOptions(OwnOptions):
     scaling: Literal["recording", "global"] = "recording"
     """Take the mean from each recording and divide it by its own RMS, so that loudness does not matter; or scale all by
     the mean and deviation of the training files. Streams are always scaled by those."""
+    front_end: Literal["auto", "energies", "none"] = "auto"
+    """What a model reads: log energies in bands of frequency, a frame every 10 ms; or the samples themselves. auto:
+    energies from 4,000 Hz on."""
     max_length: float = 0.0
     """Seconds after which recordings are cut; 0 keeps them whole."""
     trim_silence: float = 0.0
@@ -44,7 +47,7 @@ class WavOptions(OwnOptions):
     checks: ClassVar[dict[str, Any]] = {
         name: (lambda value: value >= 0, "at least 0") for name in ("max_length", "trim_silence")
     }
-    earlier: ClassVar[dict[str, Any]] = {"scaling": "global"}
+    earlier: ClassVar[dict[str, Any]] = {"scaling": "global", "front_end": "none"}
 
     def load(self, seed: int) -> DataSet:
         folder = self.place()
@@ -59,11 +62,14 @@ class WavOptions(OwnOptions):
             parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
         if not files:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
-        listed = Recordings(folder, files, labels, parts, "multiclass", groups=self._groups(files))
+        paths = [folder / file for file in files]
+        about = {"scaling": self.scaling, "front_end": self.front_end}
+        cases = Cases(list(map(str, paths)), np.array(labels), np.array(parts), str(folder), "multiclass",
+                      about=about, groups=self._groups(files))  # fmt: skip
         cut = {"max_length": self.max_length, "trim_silence": self.trim_silence}
         data = load_recordings(
-            "wav", listed, [folder / file for file in files], lambda path: self.shorten(read_wav(path)), self.skip_bad,
-            cut if any(cut.values()) else None, self.scaling,
+            "wav", folder, files, cases, lambda path: self.shorten(read_wav(path)), paths, self.skip_bad,
+            cut if any(cut.values()) else None,
         )  # fmt: skip
         if self.max_length and data.info.length == round(self.max_length * (data.info.sampling_rate or 0)):
             log.warning("%s: recordings longer than %g s are cut there (max_length).", folder, self.max_length)
@@ -79,7 +85,7 @@ class WavOptions(OwnOptions):
             values = values[: max(1, round(self.max_length * (signal.sampling_rate or sampling_rate or 0)))]
         return signal._replace(values=values)
 
-    def _groups(self, files: list[str]) -> list[str] | None:
+    def _groups(self, files: list[str]) -> np.ndarray | None:
         """The group of each file, from groups.csv; None without it."""
         path = self.place() / "groups.csv"
         if not path.exists():
@@ -90,7 +96,7 @@ class WavOptions(OwnOptions):
         for file in files:
             if not isinstance(of.get(file), str):
                 raise DataError(f"{path}: no group for {file}; add a line with the file and its group.")
-        return [of[file] for file in files]
+        return np.array([of[file] for file in files])
 
     def files(self) -> list[Path]:
         return [self.place() / "groups.csv", *self._recordings()]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wavessm.data.cases import PARTS, Recordings, load_recordings
+import numpy as np
+
+from wavessm.data.cases import PARTS, Cases, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
 from wavessm.data.files import Signal, inside, read_record, record_files
 from wavessm.data.info import DataSet
@@ -52,28 +52,22 @@ class WfdbOptions(OwnOptions):
                 raise DataError(f"{path}: split is {split[line]!r} in line {line}, expected train, val or test.")
             parts = [PARTS[part] for part in split]
         files = table["record"].tolist()
-        groups = table["group"].tolist() if "group" in table.columns else None
-        if len(names) == 1:
-            listed = Recordings(folder, files, table[names[0]], parts, "multiclass", groups=groups)
-        else:
-            listed = Recordings(folder, files, numbers(table, names, path), parts, "multilabel", tuple(names), groups)
+        one = len(names) == 1
+        targets = table[names[0]].to_numpy(str) if one else numbers(table, names, path)
+        cases = Cases(
+            [str(folder / file) for file in files], targets, np.array(parts), str(folder),
+            "multiclass" if one else "multilabel", classes=() if one else tuple(names),
+            groups=table["group"].to_numpy(str) if "group" in table.columns else None,
+        )  # fmt: skip
 
         def read(record: Path) -> Signal:
-            return read_record(inside(record, [folder]), [folder])
+            return read_record(inside(record, [folder]))
 
-        return load_recordings("wfdb", listed, self._record_files(files), read, self.skip_bad)
+        return load_recordings("wfdb", folder, files, cases, read, record_files(folder, files), self.skip_bad)
 
     def files(self) -> list[Path]:
-        found = self._record_files(read_table(self._labels(), text=True)["record"].dropna())
+        found = record_files(self.place(), read_table(self._labels(), text=True)["record"].dropna())
         return [self._labels(), *(path for path in found if path.suffix == ".hea")]  # they hold the signals' checksums
-
-    def _record_files(self, records: Iterable[str]) -> list[Path]:
-        """The files of all records; those that cannot be read are left to the reader."""
-        found, folder = [], self.place()
-        for name in records:
-            with suppress(DataError):
-                found += record_files(inside(folder / name, [folder]), [folder])
-        return found
 
 
 TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder", closed_form="features"),)

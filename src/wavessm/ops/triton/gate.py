@@ -1,5 +1,7 @@
-"""The end of a block in one pass over memory each way: bias, gated linear unit, dropout and the residual path.
+"""What follows a scan in a block, in one pass over memory each way: GELU on the way to the projection, which turns
+channels last; then bias, gated linear unit, dropout and the residual path.
 
+    z[b, l, h] = after[b, h] · GELU(before[b, h] · x[b, h, l])
     out[b, l, h] = around[b, l, h] + factor[b, h] · (p[b, l, h] + bias[h]) · σ(p[b, l, d + h] + bias[d + h])
 
 p is the projection without its bias; the backward sums the bias's gradient on the way.
@@ -20,6 +22,37 @@ ROWS, COLUMNS, WARPS = 16, 128, 4
 """Samples and features in a tile, and the warps that share it."""
 BACK_ROWS, BACK_WARPS, LOOPS = 8, 2, 8
 """The same for the backward, which waits for memory more often; and the tiles of a program."""
+
+
+BLOCK, BLOCK_WARPS = 64, 4
+BACK_BLOCK, BACK_BLOCK_WARPS = 32, 2
+"""Sides of a tile of `activate`, and of its gradient, which reads twice as much."""
+
+
+def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+    """x (batch, channels, length) → (batch, length, channels), both contiguous; factors (batch, 1, channels)."""
+    return _Activate.apply(x, *(None if factor is None else factor.contiguous() for factor in (before, after)))
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, before, after)
+        batch, channels, length = x.shape
+        out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
+        grid = cdiv(length, BLOCK), cdiv(channels, BLOCK), batch
+        gelu_kernel[grid](x, before, after, None, out, channels, length, BLOCK=BLOCK, num_warps=BLOCK_WARPS)
+        return out
+
+    @staticmethod
+    @first_only
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
+        (batch, channels, length), dx = ctx.saved_tensors[0].shape, torch.empty_like(ctx.saved_tensors[0])
+        grid = cdiv(length, BACK_BLOCK), cdiv(channels, BACK_BLOCK), batch
+        gelu_kernel[grid](
+            *ctx.saved_tensors, dz.contiguous(), dx, channels, length, BLOCK=BACK_BLOCK, num_warps=BACK_BLOCK_WARPS
+        )
+        return dx, None, None
 
 
 def gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
@@ -110,3 +143,31 @@ def gate_gradient_kernel(
     to = dbias + tl.program_id(0).to(tl.int64) * (2 * width) + h
     tl.store(to, sum_value, mask=h < width)
     tl.store(to + width, sum_opening, mask=h < width)
+
+
+@jit
+def gelu_kernel(x, before, after, dz, out, channels, length, BLOCK: tl.constexpr):
+    """z from x, or with dz given its gradient back to x; GELU(v) = v Φ(v), with derivative Φ(v) + v φ(v)."""
+    b = tl.program_id(2).to(tl.int64)
+    l = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at_x = (b * channels + h[:, None]) * length + l[None, :]
+    at_z = (b * length + l[:, None]) * channels + h[None, :]
+    ok = (h < channels)[:, None] & (l < length)[None, :]
+    v = tl.load(x + at_x, mask=ok, other=0.0).to(tl.float32)
+    scale = tl.zeros((BLOCK,), tl.float32) + 1.0
+    if before is not None:
+        inner = tl.load(before + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+        v *= inner[:, None]
+    if after is not None:
+        scale = tl.load(after + b * channels + h, mask=h < channels, other=0.0).to(tl.float32)
+    half = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
+    if dz is None:
+        z = tl.trans(v * half * scale[:, None])
+        tl.store(out + at_z, z.to(out.dtype.element_ty), mask=tl.trans(ok))
+    else:
+        slope = half + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
+        if before is not None:
+            scale *= inner
+        g = tl.trans(tl.load(dz + at_z, mask=tl.trans(ok), other=0.0)).to(tl.float32)
+        tl.store(out + at_x, (g * slope * scale[:, None]).to(out.dtype.element_ty), mask=ok)

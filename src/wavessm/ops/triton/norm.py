@@ -67,22 +67,35 @@ class _LayerNorm(torch.autograd.Function):
 
 
 @jit
+def _rows(mask, first, rows, width, R: tl.constexpr, W: tl.constexpr):
+    """Offsets of R rows from `first` on, which of them exist (R, W), and which rows are under the mask (R, 1)."""
+    r, h = first + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
+    valid = r < rows
+    if mask is not None:
+        valid = valid & (tl.load(mask + r, mask=r < rows, other=0) > 0)
+    return r.to(tl.int64) * width + h, (r < rows) & (h < width), valid
+
+
+@jit
+def _feature(pointer, width, W: tl.constexpr):
+    """One number for each feature, (1, W)."""
+    h = tl.arange(0, W)[None, :]
+    return tl.load(pointer + h, mask=h < width, other=0.0).to(tl.float32)
+
+
+@jit
 def norm_kernel(x, weight, bias, y, mean, scale, rows, width, eps, R: tl.constexpr, W: tl.constexpr):
     """One tile of the output, and the mean and scale of its rows."""
-    r, h = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, W)
-    inside = (h < width)[None, :]
-    ok = (r < rows)[:, None] & inside
-    at = r.to(tl.int64)[:, None] * width + h[None, :]
-    values = tl.load(x + at, mask=ok, other=0.0).to(tl.float32)
-    middle = tl.sum(values, 1) / width
-    centred = tl.where(inside, values - middle[:, None], 0.0)
-    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / width + eps)
-    gain = tl.load(weight + h[None, :], mask=inside, other=0.0).to(tl.float32)
-    offset = tl.load(bias + h[None, :], mask=inside, other=0.0).to(tl.float32)
-    result = centred * factor[:, None] * gain + offset
-    tl.store(y + at, result.to(y.dtype.element_ty), mask=ok)
-    tl.store(mean + r, middle, mask=r < rows)
-    tl.store(scale + r, factor, mask=r < rows)
+    at, there, valid = _rows(None, tl.program_id(0) * R, rows, width, R, W)
+    values = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    middle = tl.sum(values, 1)[:, None] / width
+    centred = tl.where(tl.arange(0, W)[None, :] < width, values - middle, 0.0)
+    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1)[:, None] / width + eps)
+    result = centred * factor * _feature(weight, width, W) + _feature(bias, width, W)
+    tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
+    r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    tl.store(mean + r, middle, mask=valid)
+    tl.store(scale + r, factor, mask=valid)
 
 
 @jit
@@ -91,24 +104,27 @@ def norm_gradient_kernel(
     R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     """dx, and this program's part of the sums over rows."""
-    h = tl.arange(0, W)
-    inside = (h < width)[None, :]
-    gain = tl.load(weight + h[None, :], mask=inside, other=0.0).to(tl.float32)
+    gain = _feature(weight, width, W)
     to_weight, to_bias = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
     for k in range(LOOPS):
-        r = (tl.program_id(0) * LOOPS + k) * R + tl.arange(0, R)
-        ok = (r < rows)[:, None] & inside
-        at = r.to(tl.int64)[:, None] * width + h[None, :]
-        middle = tl.load(mean + r, mask=r < rows, other=0.0)[:, None]
-        factor = tl.load(scale + r, mask=r < rows, other=0.0)[:, None]
-        g = tl.load(dy + at, mask=ok, other=0.0).to(tl.float32)
-        standard = tl.where(ok, tl.load(x + at, mask=ok, other=0.0).to(tl.float32) - middle, 0.0) * factor
+        first = (tl.program_id(0) * LOOPS + k) * R
+        at, there, valid = _rows(None, first, rows, width, R, W)
+        r = first + tl.arange(0, R)[:, None]
+        middle, factor = tl.load(mean + r, mask=valid, other=0.0), tl.load(scale + r, mask=valid, other=0.0)
+        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        standard = tl.where(there, tl.load(x + at, mask=there, other=0.0).to(tl.float32) - middle, 0.0) * factor
         to_weight += tl.sum(g * standard, 0)
         to_bias += tl.sum(g, 0)
         g = g * gain
         along = tl.sum(g * standard, 1)[:, None] / width
         result = (g - tl.sum(g, 1)[:, None] / width - standard * along) * factor
-        tl.store(dx + at, result.to(dx.dtype.element_ty), mask=ok)
+        tl.store(dx + at, result.to(dx.dtype.element_ty), mask=there)
+    _store_sums(sums, to_weight, to_bias, width, W)
+
+
+@jit
+def _store_sums(sums, to_weight, to_bias, width, W: tl.constexpr):
+    h = tl.arange(0, W)
     to = sums + tl.program_id(0).to(tl.int64) * (2 * width) + h
     tl.store(to, to_weight, mask=h < width)
     tl.store(to + width, to_bias, mask=h < width)
@@ -153,16 +169,6 @@ class _BatchNorm(torch.autograd.Function):
         apply_gradient_kernel[(cdiv(rows, R),)](dy, x, mask, weight, statistics, sums, dx, rows, width, R=R, W=W)
         dweight, dbias = sums.to(weight.dtype)
         return dx, dweight, dbias, None, None, None, None, None
-
-
-@jit
-def _rows(mask, first, rows, width, R: tl.constexpr, W: tl.constexpr):
-    """Offsets of R rows from `first` on, which of them exist (R, W), and which rows are under the mask (R, 1)."""
-    r, h = first + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
-    valid = r < rows
-    if mask is not None:
-        valid = valid & (tl.load(mask + r, mask=r < rows, other=0) > 0)
-    return r.to(tl.int64) * width + h, (r < rows) & (h < width), valid
 
 
 @jit
@@ -217,13 +223,6 @@ def merge_kernel(parts, mean, variance, statistics, programs, width, eps, moment
 
 
 @jit
-def _feature(pointer, width, W: tl.constexpr):
-    """One number for each feature, (1, W)."""
-    h = tl.arange(0, W)[None, :]
-    return tl.load(pointer + h, mask=h < width, other=0.0).to(tl.float32)
-
-
-@jit
 def apply_kernel(x, mask, weight, bias, statistics, y, rows, width, R: tl.constexpr, W: tl.constexpr):
     """One tile of the output."""
     at, there, valid = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
@@ -246,10 +245,7 @@ def gradient_sums_kernel(
         standard = (tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - mean) * scale
         to_weight += g * standard
         to_bias += g
-    h = tl.arange(0, W)
-    to = parts + tl.program_id(0).to(tl.int64) * (2 * width) + h
-    tl.store(to, tl.sum(to_weight, 0), mask=h < width)
-    tl.store(to + width, tl.sum(to_bias, 0), mask=h < width)
+    _store_sums(parts, tl.sum(to_weight, 0), tl.sum(to_bias, 0), width, W)
 
 
 @jit

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.triton.language import cdiv, power_of_two
-from wavessm.ops.triton.table_sums import sum_kernel
 from wavessm.ops.triton.tables import KernelTables
-from wavessm.ops.triton.walk import bridge_kernel, walk_kernel
+from wavessm.ops.triton.walk import bridge_kernel, sum_kernel, walk_kernel
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _segments(batch: int, channels: int, tile: int) -> int:
 
 
 class ScanPlan:
-    """Sizes shared by the launches of one call: width counts slots, or reals of a dense state (one plane)."""
+    """The launches of one call; width counts slots in two planes, or reals of a dense state in one."""
 
     def __init__(
         self, batch: int, channels: int, length: int, width: int, planes: int, cut: Settings, arithmetic: str
@@ -82,51 +81,66 @@ class ScanPlan:
         self.steps = cdiv(chunks, cut.segments)  # chunks in a row
         self.segments = cdiv(chunks, self.steps)  # rows of a signal with at least one chunk; all but the last are full
         self.rows = batch * self.segments
-        self.grid = channels, cdiv(self.rows, cut.tile)
         self.edge_shape = batch, self.segments, channels, planes, width  # of the states at one end of all rows
         blocks = cdiv(self.rows * self.steps, cut.block)
-        self.per_split = cdiv(
-            blocks, max(1, min(blocks, cut.programs // channels))
-        )  # blocks of chunks in a partial sum
-        self.splits = cdiv(blocks, self.per_split)
+        self.per_split = cdiv(blocks, max(1, min(blocks, cut.programs // channels)))  # blocks of chunks in a part
         table = M * M + 2 * planes * M * width + width * (width if planes == 1 else 3)  # dT, dE, dCᵀ and the decay's
-        self.sums_shape = self.splits, channels, table
+        self.sums_shape = cdiv(blocks, self.per_split), channels, table
         self._sizes: dict[str, Any] = {
             "channels": channels, "modes": width, "rows": self.rows, "segments": self.segments, "steps": self.steps,
             "M": M, "N": power_of_two(width), "PRECISION": arithmetic, "DENSE": planes == 1,
         }  # fmt: skip
 
-    @staticmethod
-    def of(u: Tensor, tables: KernelTables, cut: Settings, arithmetic: str) -> ScanPlan:
-        """The plan of a call, cached by its sizes."""
-        _, planes, _, width = tables.E.shape
-        return _plan(*u.shape, width, planes, cut, arithmetic)
+    def forward(
+        self, u: Tensor, tables: KernelTables, first: Tensor | None, save: bool
+    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        """Run the walks of all directions, from the state `first` (batch, channels, planes, width) or zero.
 
-    def sizes(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
-        """Strides of the signals in units that divide them and the length, and the arguments of every walk."""
-        strides = [stride for x in signals for stride in x.stride()[:2]]
-        even = math.gcd(16, self.length, *strides)
-        return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
+        Returns y, the state after the last chunk, and for each direction the states before each chunk, None without
+        `save`.
+        """
+        y, ends, saved = torch.empty(u.shape, dtype=u.dtype, device=u.device), [], []
+        for direction in range(len(tables.K)):
+            saved.append(self._states(u) if save else None)
+            ends.append(self._run(u, tables, direction, direction == 1, None if direction else first, y, saved[-1]))
+        return y, ends[0][:, -1], saved
 
-    def states(self, like: Tensor) -> Tensor:
-        """Memory for the states before each chunk."""
-        dtype = torch.bfloat16 if self.arithmetic in ("bf16", "rounded") else torch.float32
-        shape = self.channels, self.rows, self.steps, self.planes, self.width
-        return torch.empty(shape, dtype=dtype, device=like.device)
+    def backward(
+        self, u: Tensor, dy: Tensor, tables: KernelTables, saved: list[Tensor], dlast: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
 
-    def begin(
-        self, edge: Tensor | None, x: Tensor, tables: KernelTables, direction: int, reverse: bool
-    ) -> Tensor | None:
-        """The state before each row, from that before the first: a walk without outputs, then a chain."""
-        at = self.segments - 1 if reverse else 0
-        if self.segments == 1 and edge is None:
-            return None
-        begin = torch.zeros(self.edge_shape, device=x.device)
-        if edge is not None:
-            begin[:, at] = edge
+        The sums are (directions, *`sums_shape`).
+        """
+        du, ends, adjoints = torch.empty(u.shape, dtype=u.dtype, device=u.device), [], []
+        for direction in range(len(saved)):
+            adjoints.append(self._states(u))
+            edge = None if direction else dlast
+            ends.append(self._run(dy, tables, direction, direction == 0, edge, du, adjoints[-1]))
+        sums = torch.empty(len(saved), *self.sums_shape, device=u.device)
+        if len(saved) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
+            self._sum(u, dy, (saved[0], adjoints[0], adjoints[1], saved[1]), sums)
+        else:
+            self._sum(u, dy, (saved[0], adjoints[0], None, None), sums[0])
+            if len(saved) == 2:
+                self._sum(dy, u, (adjoints[1], saved[1], None, None), sums[1])
+        return du, ends[0][:, 0], sums
+
+    def _run(
+        self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, edge: Tensor | None, y: Tensor,
+        states: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Walk over x from the state `edge` or zero into y and `states`; returns the states after each row.
+
+        Where signals are cut into segments, a walk without outputs and a chain first find the state before each row.
+        """
+        begin = None
+        if self.segments > 1 or edge is not None:
+            begin = torch.zeros(self.edge_shape, device=x.device)
+            if edge is not None:
+                begin[:, -1 if reverse else 0] = edge
         if self.segments > 1:
-            ends = torch.empty_like(begin)
-            self.walk(x, tables.of(direction), begin, None, None, ends, reverse, add=False)
+            ends = self._walk(x, tables, direction, reverse, begin, None, None)
             if self.planes == 1:
                 self._chain_dense(begin, ends, tables.decay, reverse)
             else:
@@ -134,9 +148,25 @@ class ScanPlan:
                     begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
                     N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip
-        return begin
+        return self._walk(x, tables, direction, reverse, begin, y, states)
 
-    def _chain_dense(self, begin: Tensor, ends: Tensor, decay: Tensor, reverse: bool) -> None:
+    def _walk(
+        self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, begin: Tensor | None, y: Tensor | None,
+        states: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Launch `walk_kernel`; the first of two directions adds the contribution of a chunk to itself for both."""
+        ends = torch.empty(self.edge_shape, device=x.device)
+        K = (None, None) if direction else (tables.K[0], tables.K[1] if len(tables.K) == 2 else None)
+        strides, sizes = self._sizes_of(x)
+        walk_kernel[(self.channels, cdiv(self.rows, self.cut.tile))](
+            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, ends, *strides, **sizes,
+            R=self.cut.tile, REVERSE=reverse, ADD=y is not None and direction == 1,
+            num_warps=self.cut.warps, num_stages=self.cut.stages,
+        )  # fmt: skip
+        return ends
+
+    def _chain_dense(self, begin: Tensor | None, ends: Tensor, decay: Tensor, reverse: bool) -> None:
+        assert begin is not None
         over = torch.linalg.matrix_power(decay.double(), self.steps).float()  # (channels, R, R)
         over = over if reverse else over.transpose(1, 2)
         s = torch.zeros_like(ends[:, 0, :, 0]).transpose(0, 1)  # (channels, batch, R)
@@ -145,82 +175,26 @@ class ScanPlan:
             s = ends[:, source, :, 0].transpose(0, 1) + s @ over
             begin[:, target, :, 0] = s.transpose(0, 1)
 
-    def walk(
-        self,
-        x: Tensor,
-        tables: tuple[Tensor | None, ...],
-        begin: Tensor | None,
-        y: Tensor | None,
-        states: Tensor | None,
-        ends: Tensor,
-        reverse: bool,
-        add: bool,
-    ) -> None:
-        """Launch `walk_kernel` over x."""
-        strides, sizes = self.sizes(x)
-        walk_kernel[self.grid](
-            x, *tables, begin, y, states, ends, *strides, **sizes, R=self.cut.tile,
-            REVERSE=reverse, ADD=add, num_warps=self.cut.warps, num_stages=self.cut.stages,
-        )  # fmt: skip
-
-    def sum(self, u: Tensor, dy: Tensor, states: list[Tensor], adjoints: list[Tensor], sums: Tensor) -> None:
-        """The partial sums of all directions, from the states of their walks and of the adjoint ones."""
-        if len(states) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
-            self._sum(u, dy, (states[0], adjoints[0], adjoints[1], states[1]), sums)
-        else:
-            self._sum(u, dy, (states[0], adjoints[0], None, None), sums[0])
-            if len(states) == 2:
-                self._sum(dy, u, (adjoints[1], states[1], None, None), sums[1])
-
     def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
+        """The partial sums of a direction or of both, from the states of their walks and of the adjoint ones."""
         cut = self.cut
-        strides, sizes = self.sizes(u, g)
-        sum_kernel[(self.channels * (cut.chunk // cut.part), self.splits)](
+        strides, sizes = self._sizes_of(u, g)
+        sum_kernel[(self.channels * (cut.chunk // cut.part), self.sums_shape[0])](
             u, g, *states, sums, *strides, self.per_split, **sizes, P=cut.part, Q=cut.block,
             num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
 
+    def _sizes_of(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
+        """Strides of the signals in units that divide them and the length, and the arguments of every walk."""
+        strides = [stride for x in signals for stride in x.stride()[:2]]
+        even = math.gcd(16, self.length, *strides)
+        return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
 
-_plan = lru_cache(maxsize=256)(ScanPlan)  # derived sizes are computed once
-
-
-def forward(
-    plan: ScanPlan, u: Tensor, tables: KernelTables, first: Tensor | None, save: bool
-) -> tuple[Tensor, Tensor, list]:
-    """Run the walks of all directions, from the state `first` (batch, channels, planes, width) or zero.
-
-    Returns y, the state after the last chunk, and the states before each chunk of each direction, None without `save`.
-    """
-    y, saved = torch.empty(u.shape, dtype=u.dtype, device=u.device), []
-    for direction in range(len(tables.K)):
-        reverse = direction == 1
-        states = plan.states(u) if save else None
-        ends = torch.empty(plan.edge_shape, device=u.device)
-        begin = plan.begin(None if reverse else first, u, tables, direction, reverse)
-        plan.walk(u, tables.of(direction), begin, y, states, ends, reverse, add=reverse)
-        if direction == 0:
-            last = ends[:, -1]
-        saved.append(states)
-    return y, last, saved
+    def _states(self, like: Tensor) -> Tensor:
+        """Memory for the states before each chunk."""
+        dtype = torch.bfloat16 if self.arithmetic in ("bf16", "rounded") else torch.float32
+        shape = self.channels, self.rows, self.steps, self.planes, self.width
+        return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def backward(
-    plan: ScanPlan, u: Tensor, dy: Tensor, tables: KernelTables, saved: list, dlast: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
-
-    The sums are (directions, *`ScanPlan.sums_shape`).
-    """
-    du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    sums = torch.empty(len(saved), *plan.sums_shape, device=u.device)
-    adjoints = []
-    for direction in range(len(saved)):
-        reverse = direction == 0
-        begin = plan.begin(dlast if reverse else None, dy, tables, direction, reverse)
-        adjoints.append(plan.states(u))
-        ends = torch.empty(plan.edge_shape, device=u.device)
-        plan.walk(dy, tables.of(direction), begin, du, adjoints[-1], ends, reverse, add=not reverse)
-        if direction == 0:
-            dfirst = ends[:, 0]
-    plan.sum(u, dy, saved, adjoints, sums)
-    return du, dfirst, sums
+make_plan = lru_cache(maxsize=256)(ScanPlan)  # derived sizes are computed once
