@@ -237,9 +237,10 @@ def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_stretches_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypatch):
+def test_crops_and_augmentation_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypatch):
     folder = miniatures.ptbxl(tmp_path / "ptbxl", records=40, seconds=2)
-    options, recipe = {"root": str(folder)}, dataclasses.replace(TINY, steps=9, crop=0.5)
+    changes = {"amplitude": 0.3, "jitter": 0.1, "time_warp": 0.2, "channel_dropout": 0.2, "mixup": 0.5}
+    options, recipe = {"root": str(folder)}, dataclasses.replace(TINY, steps=9, crop=0.5, **changes)
     whole = train("ptbxl-super-diag", options, MODEL, recipe, tmp_path / "whole", show=False)
     assert whole.info.length == 200, "validation, test and prediction hear whole records"
     with monkeypatch.context() as broken:

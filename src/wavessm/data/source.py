@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -32,11 +32,15 @@ class Batch(NamedTuple):
     marks: Tensor | None = None  # (batch, length + horizon, k) calendar features, long where they are embedded
     weight: Tensor | None = None  # (batch,) of the cases in the training loss
     times: Tensor | None = None  # (batch, length + horizon) float64: when samples were taken, in steps
+    partner: Tensor | None = None  # (batch,) long: the case that each one was mixed with
+    share: Tensor | None = None  # () of a case itself in the mixture
+    rate: float = 1.0  # factor on the steps of the model
 
-    def inputs(self) -> dict[str, Tensor | None]:
-        """What a model is given beside x; times only where there are any: not every model reads them."""
+    def inputs(self) -> dict[str, Any]:
+        """What a model is given beside x; times and rate only where they say something: not every model reads them."""
         times = {} if self.times is None else {"times": self.times}
-        return {"lengths": self.lengths, "marks": self.marks, **times}
+        rate = {} if self.rate == 1.0 else {"rate": self.rate}
+        return {"lengths": self.lengths, "marks": self.marks, **times, **rate}
 
 
 class Source:
@@ -128,8 +132,10 @@ class Arrays(Source):
         x = self.x[index]
         if self.affine is not None:
             x = x.to(torch.float32).mul_(self.affine[0]).add_(self.affine[1])
-        beside = (None if part is None else part[index] for part in (self.lengths, None, self.weight, self.times))
-        return Batch(x, self.y[index], *beside)
+        lengths, weight, times = (
+            None if part is None else part[index] for part in (self.lengths, self.weight, self.times)
+        )
+        return Batch(x, self.y[index], lengths, None, weight, times)
 
 
 @dataclass(eq=False)

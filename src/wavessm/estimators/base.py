@@ -25,6 +25,7 @@ from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import Plan, TrainConfig, pick_device
+from wavessm.training.augment import mixed_loss
 from wavessm.training.loop import Objective, Trainer
 from wavessm.training.progress import Progress
 
@@ -84,7 +85,11 @@ class WaveSSMEstimator(BaseEstimator):
             print(f"{type(self).__name__}: {', '.join(words)}")
         model, source = self.model_.to(device), source.to(device)
         validate = None if held is None else _validation(model, held.to(device), loss)
-        objective = Objective(source, lambda network, batch: loss(apply_model(network, batch), batch.y), validate)
+
+        def mixed(network: nn.Module, batch: Batch) -> Tensor:
+            return mixed_loss(lambda output, y, _: loss(output, y), apply_model(network, batch), batch)
+
+        objective = Objective(source, mixed, validate)
         with _apart(model, training.seed):
             progress = Progress(type(self).__name__, show=bool(self.verbose))
             self.history_ = Trainer(model, objective, training, plan).fit(progress)
@@ -153,7 +158,7 @@ def borrowed_generator(seed: int) -> Iterator[None]:
 def apply_model(model: nn.Module, batch: Batch) -> Tensor:
     """The output for a batch, padded no further than its longest case."""
     x, lengths = batch.x, batch.lengths
-    return model(x if lengths is None else x[:, : int(lengths.max())], lengths=lengths, marks=batch.marks)
+    return model(x if lengths is None else x[:, : int(lengths.max())], **batch.inputs())
 
 
 @torch.no_grad()

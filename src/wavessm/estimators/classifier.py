@@ -57,6 +57,11 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
         random_state: Seed of weights, order and dropout; a fit with a seed is reproducible, in threads too.
         verbose: 1 prints the choices and the progress.
         bidirectional: Also read backwards: better for complete recordings; False gives a model that can stream.
+        amplitude: Augmentation: multiply each case by a factor between 1 / (1 + amplitude) and 1 + amplitude.
+        jitter: Augmentation: add noise of this many standard deviations.
+        time_warp: Augmentation: run each batch as if recorded faster or slower, by a factor of up to 1 + time_warp.
+        channel_dropout: Augmentation: probability that a channel of a case is zero.
+        mixup: Augmentation: mix pairs of cases and their targets, by shares from Beta(mixup, mixup).
         class_weight: None, "balanced" or {class: weight}; of several labels, the weight of their ones.
         early_stopping: End training when the loss of held-out cases (`validation_fraction`) no longer falls. By default
             all cases are trained on, for the whole schedule.

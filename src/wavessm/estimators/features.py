@@ -23,6 +23,7 @@ from wavessm.features import POOLS, FeatureConfig, FeatureModel, FeatureSums, Si
 from wavessm.features.model import case_ends
 from wavessm.frames import families as known_families
 from wavessm.training import TrainConfig, pick_device
+from wavessm.training.config import AUGMENTATIONS
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 METHODS = ("auto", "features", "gradient")
@@ -148,6 +149,11 @@ class SignalEstimator(FineTuning):
     features: StateFeatures | None = None
     missing: str = "hold"
     bidirectional: bool = True
+    amplitude: float = 0.0
+    jitter: float = 0.0
+    time_warp: float = 0.0
+    channel_dropout: float = 0.0
+    mixup: float = 0.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -209,7 +215,7 @@ class SignalEstimator(FineTuning):
         fill = config.missing == "error"
         source = signals.take(kept).source(self._scale, targets[kept], fill)
         validation = None if held is None else signals.take(held).source(self._scale, targets[held], fill)
-        training = self._train_config(len(kept), seed)
+        training = replace(self._train_config(len(kept), seed), **{name: getattr(self, name) for name in AUGMENTATIONS})
         self._fit_model(source, validation, lambda output, y: loss(output, y[:, :-1], y[:, -1]), config, training)
         self.fitted_ = self.model_
         return self

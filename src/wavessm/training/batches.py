@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wavessm.data.crops import cropped
 from wavessm.data.source import Batch, DataSet, Ragged, Source
+from wavessm.training.augment import check_augmentation
 from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo
 
@@ -59,7 +60,7 @@ class TrainBatches:
         piece = self.dist.part(len(index))
         if not self.source.draws:
             return self.source.take(index[piece])
-        return Batch(*(None if part is None else part[piece] for part in self.source.take(index)))  # type: ignore[arg-type]
+        return Batch(*(part[piece] if isinstance(part, Tensor) else part for part in self.source.take(index)))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -92,6 +93,7 @@ def as_trained(data: DataSet, config: TrainConfig) -> DataSet:
     A captured step needs fixed shapes, so there a batch is filled up to a bucket even if it is the only one, as batches
     of tokens are in any case.
     """
+    check_augmentation(config, data.info)
     if config.crop:
         data = cropped(data, config.crop, config.seed)
     if isinstance(data.train, Ragged) and (config.cuda_graphs or config.buckets > 1):

@@ -105,12 +105,12 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device, missing
     """Fit a model to the training split of data on the CPU; `missing` as in `ModelConfig`."""
     if config.method == "linear":
         return _fit_line(data)
-    x, y, lengths, _, weights, _ = data.train.take(torch.arange(len(data.train)))
-    weights = metrics.weigh_cases(data.info.kind, y, class_balance(data, config), weights)
+    cases = data.train.take(torch.arange(len(data.train)))
+    weights = metrics.weigh_cases(data.info.kind, cases.y, class_balance(data, config), cases.weight)
     bank = FeatureConfig(
         n_features=config.n_features, stretches=config.stretches, missing="gap" if missing == "gap" else "hold"
     )
-    return FeatureModel.fit(x, y, data.info.kind, lengths, weights, bank, config.seed, device)
+    return FeatureModel.fit(cases.x, cases.y, data.info.kind, cases.lengths, weights, bank, config.seed, device)
 
 
 def class_balance(data: DataSet, config: TrainConfig) -> Tensor | None:

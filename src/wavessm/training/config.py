@@ -19,7 +19,7 @@ _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
     **dict.fromkeys(
         ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience",
-         "save_seconds"),
+         "save_seconds", "amplitude", "jitter", "time_warp", "mixup"),
         _AT_LEAST_0,
     ),
     "seed": (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"),
@@ -27,12 +27,15 @@ _CHECKS: dict[str, Check] = {
     "train_blocks": _AT_LEAST_0,
     "layer_decay": (lambda value: 0 < value <= 1, "0 < layer_decay ≤ 1"),
     "mask_share": (lambda value: 0 < value < 1, "0 < mask_share < 1"),
+    "channel_dropout": (lambda value: 0 <= value < 1, "0 ≤ channel_dropout < 1"),
 }  # fmt: skip
 _OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
 FEATURE_FIELDS = ("n_features", "stretches")
 """Fields of the method "features"."""
 SHARED_FIELDS = ("method", "device", "seed", "eval_batch_size", "test", "class_weight")
 """Fields of all methods; all others belong to gradient training."""
+AUGMENTATIONS = ("amplitude", "jitter", "time_warp", "channel_dropout", "mixup")
+"""Fields of `augment.py`; 0 is off."""
 _OLD_FIELDS = ("model", "note", "devices", "nodes")
 
 
@@ -74,6 +77,16 @@ class TrainConfig:
     """Number of widths that cases of unequal length are sorted into, to reduce padding; 1 mixes all lengths."""
     crop: float = 0.0
     """Train on random crops of this many seconds; 0 uses whole recordings. Validation and test use whole ones."""
+    amplitude: float = 0.0
+    """Augmentation: multiply each training case by a factor between 1 / (1 + amplitude) and 1 + amplitude."""
+    jitter: float = 0.0
+    """Augmentation: add noise of this many standard deviations of the data."""
+    time_warp: float = 0.0
+    """Augmentation: run each batch as if it were recorded faster or slower, by a factor of up to 1 + time_warp."""
+    channel_dropout: float = 0.0
+    """Augmentation: probability that a channel of a case is zero; one of them always stays."""
+    mixup: float = 0.0
+    """Augmentation: mix pairs of cases and their targets, by shares from Beta(mixup, mixup); 0.2 mixes little."""
     epochs: float = 10
     """Passes over the training split."""
     steps: int = 0

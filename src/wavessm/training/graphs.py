@@ -32,7 +32,7 @@ class CapturedStep:
         self.captures: dict[tuple, Capture] = {}
 
     def __call__(self, batch: Batch) -> Tensor:
-        form = tuple(None if part is None else (part.shape, part.dtype) for part in batch)
+        form = tuple((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in batch)
         if form not in self.captures:
             self.calls[form] = self.calls.get(form, 0) + 1
             if self.calls[form] <= WARM_UP or len(self.captures) == MOST:
@@ -55,7 +55,7 @@ class Capture:
     """A graph of `step` for batches of one shape, in the memory of another graph's `pool` if given."""
 
     def __init__(self, step: Callable[[Batch], Tensor], batch: Batch, pool: Any) -> None:
-        self.buffers = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
+        self.buffers = Batch(*(part.clone() if isinstance(part, Tensor) else part for part in batch))  # type: ignore[arg-type]
         self.graph = torch.cuda.CUDAGraph()
         gc.collect()  # an old graph that went during the capture would end it
         cached = torch.is_autocast_cache_enabled()
@@ -68,7 +68,7 @@ class Capture:
 
     def __call__(self, batch: Batch) -> Tensor:
         for there, here in zip(self.buffers, batch, strict=True):
-            if there is not None and here is not None:
+            if isinstance(there, Tensor) and isinstance(here, Tensor):
                 there.copy_(here)
         self.graph.replay()
         return self.result

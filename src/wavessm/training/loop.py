@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from wavessm.data.source import Batch, Source
 from wavessm.errors import OptionError
 from wavessm.training import checkpoint
+from wavessm.training.augment import augment
 from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import DivergedError, Interrupted
 from wavessm.training.config import Plan, TrainConfig
@@ -192,6 +193,7 @@ class Trainer:
                 stretch_timescales(self.model, now / before)
         if self.dist.size > 1:  # dropout by run, step and rank: there is no state to save
             torch.manual_seed(((config.seed * 1_000_003 + self.step) * 65_537 + self.dist.rank) % 2**63)
+        batch = augment(batch, config, self.step, self.dist.rank)
         loss = self.work(batch) if self.captured is None else self.captured(batch).clone()
         self.step += 1
         return loss

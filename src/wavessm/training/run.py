@@ -38,6 +38,7 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import find_folder, load_model, pretrained, read_config, read_extra
 from wavessm.training import checkpoint, metrics
+from wavessm.training.augment import mixed_loss
 from wavessm.training.batches import as_trained
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_format, replacing, resume_command, write_json
 from wavessm.training.closed_form import CLOSED, class_balance, fit_closed, prepare, without_calendar
@@ -343,7 +344,7 @@ def make_trainer(
 
     def loss(network: Any, batch: Any) -> torch.Tensor:
         output = network(batch.x, **batch.inputs())
-        return metrics.loss(kind, output, batch.y, batch.weight, balance)
+        return mixed_loss(lambda out, y, weight: metrics.loss(kind, out, y, weight, balance), output, batch)
 
     def validate() -> dict[str, float]:
         return evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)[0]
