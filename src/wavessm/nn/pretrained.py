@@ -46,7 +46,7 @@ class Card:
 
     task: str = ""
     data: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
     use: str = ""
     license: str = ""
     recipe: str = ""
@@ -174,7 +174,9 @@ def _read(folder: Path) -> dict[str, Any]:
 def _card_text(model: SequenceModel, card: Card) -> str:
     """The model card: Hugging Face's header, then task, data, metrics and use."""
     config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
-    metrics = [f"| {name} | {value:.4g} |" for name, value in card.metrics.items()]
+    metrics = [
+        f"| {name} | {value if isinstance(value, str) else f'{value:.4g}'} |" for name, value in card.metrics.items()
+    ]
     lines = [
         "---", "library_name: wavessm", "tags: [wavessm, state-space-model, time-series]",
         *([f"license: {card.license}"] if card.license else []), "---", "", "# A wavessm model", "",

@@ -157,8 +157,8 @@ def match_channels(d_old: int, old: Sequence[str], d_new: int, new: Sequence[str
     """
     if old and new and tuple(old) != tuple(new) and all(name.endswith(" Hz") for name in (*old, *new)):
         return _match_bands(old, new), "bands by frequency"
-    keys = {_key(name): at for at, name in enumerate(old)}
-    known = {at: keys[_key(name)] for at, name in enumerate(new) if _key(name) in keys}
+    keys = {channel_key(name): at for at, name in enumerate(old)}
+    known = {at: keys[channel_key(name)] for at, name in enumerate(new) if channel_key(name) in keys}
     place = torch.zeros(d_old, d_new)
     if known:
         place[list(known.values()), list(known)] = 1.0
@@ -178,10 +178,10 @@ def _match_bands(old: Sequence[str], new: Sequence[str]) -> Tensor:
     return torch.from_numpy(np.where((here > there[-1]) | (here < there[0]), 0.0, near)).float()
 
 
-def _key(name: str) -> str:
+def channel_key(name: str) -> str:
     """A name of a channel as it is compared: "Lead ii", "MLII" and "II" are one lead.
 
-    >>> _key("Lead ii"), _key("ECG V1"), _key("MLII"), _key("ECG")
+    >>> channel_key("Lead ii"), channel_key("ECG V1"), channel_key("MLII"), channel_key("ECG")
     ('II', 'V1', 'II', 'ECG')
     """
     return re.sub(r"^(LEAD|ECG|EEG|ML(?=I))(?=.)", "", re.sub(r"[^A-Z0-9.]", "", name.upper()))

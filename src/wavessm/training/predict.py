@@ -26,6 +26,7 @@ from wavessm.data.task import OwnOptions
 from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
 from wavessm.errors import DataError, OptionError, check_positive, real_array, shape_error
 from wavessm.nn.pretrained import find_folder
+from wavessm.training.finetune import channel_key
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
 
@@ -34,7 +35,9 @@ Row = dict[str, Any]
 _RESERVED = ("file", "case", "prediction", "samples", "rows", "step", "date", "time")
 
 
-def predict(source: str | Path, signals: Any, sampling_rate: float | None = None) -> list[Row]:
+def predict(
+    source: str | Path, signals: Any, sampling_rate: float | None = None, channels: Sequence[str] = ()
+) -> list[Row]:
     """Predict signals with a trained model, from raw numbers to classes with their probabilities.
 
     Args:
@@ -42,6 +45,7 @@ def predict(source: str | Path, signals: Any, sampling_rate: float | None = None
         signals: An array (length, channels) or (cases, length, channels) in the units of the training data; or the name
             of a file (.npy, .csv, .wav, WFDB), or a list of names.
         sampling_rate: Of arrays and of files that do not say it, in hertz; None: that of the model.
+        channels: Names of the channels of arrays; those that the model was trained on are found by name.
 
     Returns:
         One row per recording (per step of it, where classes are those of steps), with "prediction" and the probability
@@ -55,7 +59,9 @@ def predict(source: str | Path, signals: Any, sampling_rate: float | None = None
     values = real_array(signals, "predict: signals")
     if values.ndim not in (2, 3) or not values.size or run.info.kind == "forecast":
         raise shape_error("predict: signals", values, "(length, channels) or (cases, length, channels) to classify")
-    cases = [Signal(case, None) for case in (values if values.ndim == 3 else values[None])]
+    if channels and len(channels) != values.shape[-1]:
+        raise OptionError(f"predict: channels are {', '.join(channels)}, but signals have {values.shape[-1]} of them.")
+    cases = [Signal(case, None, tuple(channels)) for case in (values if values.ndim == 3 else values[None])]
     return _recordings(run, run.load_model(), cases, "signals", sampling_rate)
 
 
@@ -141,6 +147,8 @@ def _recordings(
         signal = signal if signal.sampling_rate else signal._replace(sampling_rate=sampling_rate)
         if isinstance(run.options, OwnOptions):
             signal = run.options.shorten(signal, info.sampling_rate)
+        if info.some_channels and signal.channels:
+            signal = _fill_channels(signal, info, path)
         values = check_values(run, align(signal, info.channels, info.units, path), str(path))
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained and info.front_end == "none" else 1.0
@@ -148,6 +156,22 @@ def _recordings(
         output = model(info.standardise(values, sampling_rate=own)[None], rate=1.0 if timed else rate, **timed)[0]
         rows += [{"case": case, **row} for row in decode_all(info, output, thresholds)]
     return rows
+
+
+def _fill_channels(signal: Signal, info: DataInfo, path: Path | str) -> Signal:
+    """A recording with all channels of a model that was trained with some left out: those it lacks are zero."""
+    own = [channel_key(name) for name in signal.channels]
+    known = {at: own.index(key) for at, key in enumerate(map(channel_key, info.channels)) if key in own}
+    if not known:
+        there, wanted = ", ".join(signal.channels), ", ".join(info.channels)
+        raise DataError(f"{path}: has channels {there}, none of which the model was trained on ({wanted}).")
+    if len(known) < len(info.channels):
+        log.info("%s: channels %s of the model's %d", path, ", ".join(info.channels[at] for at in known), info.d_input)
+    values, units = np.zeros((len(signal.values), info.d_input), np.float32), list(info.units)
+    values[:, list(known)] = signal.values[:, list(known.values())]
+    for at, row in known.items() if signal.units else ():
+        units[at] = signal.units[row]
+    return signal._replace(values=values, channels=info.channels, units=tuple(units))
 
 
 def _read_signals(path: Path) -> list[Signal]:
