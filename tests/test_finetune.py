@@ -261,6 +261,21 @@ def test_raw_arrays_are_scaled_decoded_and_read_at_their_own_rate(model, folder)
         assert row["prediction"] == ";".join(chosen), "by the thresholds that travel with the model"
 
 
+def test_a_model_trained_with_leads_left_out_reads_those_there_are(model, folder, tmp_path):
+    two = 0.25 * np.random.default_rng(0).standard_normal((80, 2)).astype(np.float32)
+    with pytest.raises(DataError, match="no lead 'I'"):
+        ws.predict(folder, two, channels=["MLII", "aVR"])
+    extra = {"info": INFO.to_dict() | {"some_channels": True}}
+    folder = folders.save_model(model, tmp_path / "some", extra=extra)
+    whole = np.zeros((80, 4), np.float32)
+    whole[:, [1, 3]] = two
+    assert ws.predict(folder, two, channels=["MLII", "aVR"]) == ws.predict(folder, whole)
+    with pytest.raises(DataError, match="none of which"):
+        ws.predict(folder, two, channels=["resp", "V9"])
+    with pytest.raises(ws.OptionError, match="have 2"):
+        ws.predict(folder, two, channels=["II"])
+
+
 def test_the_command_line_predicts_with_a_model_folder(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.save("record.npy", np.zeros((60, 4), np.float32))
