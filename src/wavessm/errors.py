@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
+import numbers
 import operator
 import warnings
 from collections.abc import Iterable
@@ -107,9 +108,7 @@ class Registry(dict[str, T], Generic[T]):
 
 def is_int(value: object) -> bool:
     """Return whether a value is a Python or NumPy integer; booleans and floats are not."""
-    import numpy as np
-
-    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_int(value: Any, name: str, minimum: int) -> int:

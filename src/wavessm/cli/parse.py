@@ -29,6 +29,7 @@ _KINDER = (
     (r"Missing from .*?: (\S+) .*", r"\1 is missing"),
     (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.+)", r"\1 is \2, expected a whole number"),
     (r"Error parsing (\S+): could not convert string to float: (.+)", r"\1 is \2, expected a number"),
+    (r"Error parsing (\S+): Could not find valid parse for arguments: (.+)", r"\1 does not take \2"),
     (r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)\.", r"\2 is \1, expected one of \3"),
 )
 """What tyro prints, and the same in the words of our other messages."""

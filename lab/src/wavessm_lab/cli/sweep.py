@@ -6,14 +6,16 @@ import dataclasses
 import json
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from wavessm.cli.parse import parse
 from wavessm.errors import OptionError
+from wavessm_lab.sweep.grid import Grid, Job, expand
 
 if TYPE_CHECKING:
-    from wavessm_lab.sweep.grid import Grid, Job
+    from wavessm.training import Progress
     from wavessm_lab.sweep.run import SweepState
 
 USAGE = """usage: wavessm sweep --tasks TASK[:SET],… [--variants FAMILY[:MEASURE[:STRUCTURE]],…] [--seeds 0,1,2]
@@ -24,31 +26,17 @@ USAGE = """usage: wavessm sweep --tasks TASK[:SET],… [--variants FAMILY[:MEASU
 A grid of runs side by side, into one table. `wavessm sweep --help` lists every option. For example:
 
   wavessm sweep --tasks window-copy --variants morlet,legs --seeds 0,1,2 --jobs 2 -- --steps 500"""
-LISTS = ("tasks", "variants", "horizons", "seeds", "recipes", "variables", "vary")
+AXES = tuple(field.name for field in dataclasses.fields(Grid) if field.name not in ("vary", "options"))
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepOptions:
+class SweepOptions(Grid):
     """Train a grid of runs: tasks × horizons × variables × recipes × variants × seeds.
 
     Lists are separated by commas; options of `wavessm train` for all runs follow --. The same command again, or
     --resume, runs what is left.
     """
 
-    tasks: str = ""
-    """Tasks, with a data set if they have several: window-copy,forecast:ETTh1,forecast:WTH."""
-    variants: str = ""
-    """Models: family, family:measure, family:measure:structure. Default morlet."""
-    horizons: str = ""
-    """Horizons of forecasts: 24,48. Default the task's own."""
-    seeds: str = ""
-    """Seeds: 0,1,2. Default 0."""
-    recipes: str = ""
-    """Recipes: best, paper. Default best."""
-    variables: str = ""
-    """Forecasts: uni,multi; default the task's own."""
-    vary: tuple[str, ...] = ()
-    """Other options and their values: --vary windows=2,4,8 lr=0.01,0.003."""
     file: Path | None = None
     """TOML or JSON file with these axes as lists, and options; what is typed wins."""
     jobs: int | None = None
@@ -76,19 +64,14 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         print(USAGE)
         return 2
-    own, shared = _split(arguments)
-    given = parse(SweepOptions, own, "wavessm sweep")
+    given, grid = read(arguments)
     from filelock import FileLock, Timeout
 
+    from wavessm.training import Progress
     from wavessm.training.checkpoint import RunError, write_json
-    from wavessm_lab.sweep.display import Screen
-    from wavessm_lab.sweep.grid import expand
     from wavessm_lab.sweep.job import SweepPaths
     from wavessm_lab.sweep.run import SweepState
 
-    if given.jobs is not None and given.jobs < 1:
-        raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
-    given, grid = _resumed(given, shared) if given.resume is not None else (given, _grid(given, shared))
     planned = expand(grid)
     paths = SweepPaths(given.out, given.csv or given.out / "runs.csv", given.scores == "all")
     if given.dry_run:
@@ -100,21 +83,29 @@ def main(arguments: list[str]) -> int:
             settings = {"csv": csv, "scores": given.scores, "jobs": given.jobs or 1}
             write_json(given.out / "sweep.json", {"grid": dataclasses.asdict(grid), **settings})
             state = SweepState.of(planned, paths, given.retry_failed)
-            screen = Screen(given.quiet)
-            try:
-                _engine(given, state, planned).run(screen)
-            finally:
-                screen.close()
+            with Progress("sweep", total=len(planned), show=not given.quiet) as progress:
+                _engine(given, state, planned).run(_show_changes(progress))
     except Timeout:
         raise RunError(f"{given.out}: a sweep is running there; wait for it, or choose another --out.") from None
     return _report(state, given.out)
 
 
+def _show_changes(progress: Progress) -> Callable[[SweepState], None]:
+    """What an engine calls with the state: the bar moves, and without a terminal each change is a line."""
+    shown = ""
+
+    def show(state: SweepState) -> None:
+        nonlocal shown
+        text = state.summary()
+        progress.update(len(state.finished) + len(state.failed), text, line=text != shown)
+        shown = text
+
+    return show
+
+
 def _report(state: SweepState, out: Path) -> int:
     """Print how it ended; 0, 1 if runs failed, 130 if it was stopped."""
-    from wavessm_lab.sweep.display import summary
-
-    print(f"{summary(state)}; table: {state.paths.csv}")
+    print(f"{state.summary()}; table: {state.paths.csv}")
     for name, reason in state.failed.items():
         print(f"failed: {name}: {reason}")
     if state.stopped:
@@ -123,22 +114,34 @@ def _report(state: SweepState, out: Path) -> int:
     return 1 if state.failed else 0
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+def read(arguments: list[str]) -> tuple[SweepOptions, Grid]:
+    """Return the options and the grid: of the folder to resume, or of the file with what is typed in its place."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:at], arguments[at + 1 :]
-
-
-def _grid(given: SweepOptions, shared: list[str]) -> Grid:
-    """The axes of the file, replaced by those typed."""
-    from wavessm_lab.sweep.grid import Grid
-
+    own, shared = arguments[:at], arguments[at + 1 :]
+    given = parse(SweepOptions, _separate(own), "wavessm sweep")
+    if given.jobs is not None and given.jobs < 1:
+        raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
+    typed = [word.removeprefix("--").partition("=")[0] for word in own if word.startswith("--")]
+    if given.resume is not None:
+        fixed = [name for name in typed if name in (*AXES, "vary", "file", "csv", "scores")]
+        if fixed or shared:
+            raise OptionError(f"--resume runs the sweep as it was; leave out --{(fixed or [''])[0]}.")
+        return _resumed(given, given.resume)
     values: dict[str, Any] = {} if given.file is None else _read(given.file)
-    for name in LISTS:
-        typed = getattr(given, name)
-        if typed:
-            values[name] = list(typed) if name == "vary" else typed.split(",")
+    values |= {name: getattr(given, name) for name in typed if name in (*AXES, "vary")}
     values["options"] = [*values.get("options", []), *shared]
-    return Grid.from_dict(values)
+    return given, Grid.from_dict(values)
+
+
+def _separate(arguments: list[str]) -> list[str]:
+    """Lists as tyro reads them: --seeds 0,1 as --seeds 0 1."""
+    words: list[str] = []
+    in_list = False
+    for word in arguments:
+        option, _, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        in_list = option.removeprefix("--") in AXES if option else in_list
+        words += [*filter(None, [option]), *filter(None, value.split(","))] if in_list else [word]
+    return words
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -154,15 +157,9 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _resumed(given: SweepOptions, shared: list[str]) -> tuple[SweepOptions, Grid]:
+def _resumed(given: SweepOptions, folder: Path) -> tuple[SweepOptions, Grid]:
     from wavessm.training.checkpoint import RunError
-    from wavessm_lab.sweep.grid import Grid
 
-    folder, default = given.resume, SweepOptions()
-    assert folder is not None
-    typed = [name for name in (*LISTS, "file", "csv", "scores") if getattr(given, name) != getattr(default, name)]
-    if typed or shared:
-        raise OptionError(f"--resume runs the sweep as it was; leave out --{(typed or [''])[0]}.")
     path = folder / "sweep.json"
     if not path.is_file():
         raise RunError(f"{folder}: not the folder of a sweep (no sweep.json).")
@@ -196,9 +193,7 @@ def _on_gpu(device: str) -> bool:
 
 
 def _list(state: SweepState) -> int:
-    from wavessm_lab.sweep.display import summary
-
     for job in state.waiting:
         print(job.command)
-    print(summary(state), file=sys.stderr)
+    print(state.summary(), file=sys.stderr)
     return 0

@@ -13,41 +13,37 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tyro.conf import Suppress
+
 from wavessm.cli.train import TrainCommand, read
 from wavessm.data import get_task
-from wavessm.data.datasets.forecast import ALIASES, SETS
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import ModelConfig
-from wavessm.nn.initial import STRUCTURES, check_family
-from wavessm.operators import MEASURES
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The axes of a sweep.
-
-    Raises:
-        OptionError: No task, an empty axis, or an option given twice.
-    """
+    """The axes of a sweep, which `wavessm sweep` has as options."""
 
     tasks: tuple[str, ...] = ()
-    """Tasks, with a data set if they have several: forecast:ETTh1, forecast:WTH, window-copy."""
+    """Tasks, with a data set if they have several: window-copy,forecast:ETTh1,forecast:WTH."""
     variants: tuple[str, ...] = ("morlet",)
-    """Models: family, family:measure or family:measure:structure."""
+    """Models: family, family:measure, family:measure:structure."""
     horizons: tuple[int, ...] = ()
-    """Horizons of forecasts; empty for the task's own."""
+    """Horizons of forecasts: 24,48. Default the task's own."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds."""
+    """Seeds: 0,1,2."""
     recipes: tuple[str, ...] = ("best",)
     """Recipes: best, paper."""
     variables: tuple[str, ...] = ()
-    """Forecasts: uni, multi; empty for the task's own."""
+    """Forecasts: uni,multi; default the task's own."""
     vary: tuple[str, ...] = ()
-    """Other options with their values, as in windows=2,4,8."""
-    options: tuple[str, ...] = ()
-    """Options of wavessm train for every run; on the command line, what follows --."""
+    """Other options and their values: --vary windows=2,4,8 lr=0.01,0.003."""
+    options: Suppress[tuple[str, ...]] = ()
+    """Options of `wavessm train` for every run; on the command line, what follows --."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `OptionError` without a task, for an empty axis, or for an option given twice."""
         for name in ("tasks", "variants", "seeds", "recipes"):
             if not getattr(self, name):
                 raise OptionError(f"no {name}; give at least one, as in --tasks window-copy,forecast:ETTh1.")
@@ -114,6 +110,7 @@ def label(model: ModelConfig) -> str:
 
 def expand(grid: Grid) -> list[Job]:
     """Return all jobs of a grid, each once, in the order of the axes with the seeds innermost."""
+    grid.check()
     tasks = [place.partition(":")[0] for place in grid.tasks]
     for axis, name in (("horizons", "horizon"), ("variables", "variables")):
         if getattr(grid, axis) and not any(name in _data_fields(task) for task in tasks):
@@ -147,6 +144,8 @@ def _data_fields(task: str) -> list[str]:
 
 def _data_axes(grid: Grid, task: str, dataset: str) -> list[dict[str, Any]]:
     """Every choice of data set, horizon and variables that the task has."""
+    from wavessm.data.datasets.forecast import ALIASES, SETS
+
     known = _data_fields(task)
     if dataset and "dataset" not in known:
         raise OptionError(f"{task} has no data sets to choose from, got {task}:{dataset}.")
@@ -164,6 +163,9 @@ def variant_fields(variant: str) -> dict[str, str]:
     >>> variant_fields("db6:translated")
     {'family': 'db6', 'measure': 'translated'}
     """
+    from wavessm.nn.initial import STRUCTURES, check_family
+    from wavessm.operators import MEASURES
+
     parts = variant.split(":")
     if len(parts) > 3 or not all(parts):
         raise OptionError(f"variant {variant!r}, expected family, family:measure or family:measure:structure.")

@@ -35,7 +35,6 @@ class SweepState:
     paths: SweepPaths
     waiting: list[Job]
     running: dict[str, Job] = field(default_factory=dict)
-    started_at: dict[str, float] = field(default_factory=dict)
     finished: list[Job] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
@@ -63,10 +62,15 @@ class SweepState:
                 state.failed[job.name] = found.removeprefix("failed: ")
         return state
 
+    def summary(self) -> str:
+        """Return the numbers of jobs in one line."""
+        kinds = {"finished": self.finished, "running": self.running, "waiting": self.waiting, "failed": self.failed}
+        return ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items())
+
     def start(self, job: Job) -> None:
         """Move a job from waiting to running."""
         self.waiting.remove(job)
-        self.running[job.name], self.started_at[job.name] = job, time.monotonic()
+        self.running[job.name] = job
 
     def end(self, name: str, status: int) -> None:
         """Sort a job by the exit status of its process; append the row that a killed one could not write."""
