@@ -10,7 +10,8 @@ from wavessm.cli import main
 from wavessm.frames import make_frame
 from wavessm.inspection.drawing import LABELS, Drawing, canvas
 from wavessm.operators import make_operator
-from wavessm_lab.studies import atoms, figures, frame_bounds, jacobian, matrices, windows
+from wavessm_lab.studies import atoms, concepts, figures, frame_bounds, jacobian, matrices, memory, windows
+from wavessm_lab.studies.signals import classical, ecg, near_jumps
 
 
 @pytest.fixture(autouse=True)
@@ -115,9 +116,12 @@ def test_raw_frames_with_the_papers_hop_become_dependent_and_tight_ones_stay_at_
         if row["range"] == "default":
             assert row["kappa_raw"] <= 1.01e12
             assert row["kappa_tight"] < 1 + 1e-9
+            assert row["residual_scaled"] < 1e-10
     default = next(r for r in rows if (r["range"], r["family"], r["n"]) == ("default", "db6", 64))
     S = make_frame("db6", 64).gram()
     assert default["kappa_raw"] == pytest.approx(np.linalg.cond(S), rel=1e-3)
+    modes = make_operator("db6", "translated", 64).to_diagonal()
+    assert default["eigenvectors_translated"] == pytest.approx(modes.condition_number)
 
 
 @pytest.mark.parametrize("measure", ["scaled", "translated"])
@@ -197,3 +201,62 @@ def test_whole_states_read_all_windows_but_only_wavelets_keep_them_in_blocks():
     assert legs.own[0] < 0.4, "eight global coordinates hold a quarter of everything"
     assert wave.others[1] - wave.own[1] > 0.4, "masking a block forgets its window"
     assert abs(legs.others[1] - legs.own[1]) < 0.1
+
+
+# -- concepts -----------------------------------------------------------------------------------------------
+
+
+def test_atoms_stretch_under_the_scaled_measure_and_slide_under_the_translated_one():
+    rows = concepts.two_measures(points=2001, theta=0.3).rows
+    for measure, place in (("scaled", lambda t, c: t * c), ("translated", lambda t, c: t - 0.3 + 0.3 * c)):
+        for now in (0.4, 1.0):
+            for k, centre in enumerate(concepts.CENTRES):
+                drawn = [row for row in rows if (row["measure"], row["now"], row["atom"]) == (measure, now, k)]
+                peak = max(drawn, key=lambda row: row["value"])
+                assert peak["time"] == pytest.approx(place(now, centre), abs=0.003)
+
+
+def test_streamed_memory_recalls_as_well_as_its_caption_says():
+    drawing = concepts.streamed_memory(n=32)
+    x = np.array([row["signal"] for row in drawing.rows])
+    assert np.allclose(x, ecg().values)
+    for family, label in (("morlet", "Morlet"), ("legendre", "Legendre")):
+        recalled = np.array([row[family] for row in drawing.rows])
+        error = np.sqrt(np.mean((recalled - x) ** 2) / np.mean(x**2))
+        assert f"{label} {error:.2f}" in drawing.caption
+        atoms = make_operator(family, "scaled", 32).frame.evaluate((np.arange(len(x)) + 0.5) / len(x))
+        best = x - atoms.T @ np.linalg.lstsq(atoms.T, x, rcond=None)[0]
+        assert np.sqrt(np.mean(best**2) / np.mean(x**2)) < error < 1, "no better than the span allows, and no silence"
+
+
+def test_modes_are_the_operators_eigenvalues():
+    rows = concepts.modes_of_operators(n=16).rows
+    for family in ("morlet", "db6", "legendre"):
+        lam = np.array([row["re"] + 1j * row["im"] for row in rows if row["family"] == family])
+        A = make_operator(family, "scaled", 16).A
+        assert lam.real.max() < -0.5 + 1e-9
+        assert lam.sum().real == pytest.approx(-np.trace(A))
+        assert np.sum(lam**2).real == pytest.approx(np.trace(A @ A), rel=1e-6)
+    legendre = sorted(row["re"] for row in rows if row["family"] == "legendre")
+    assert legendre == pytest.approx(sorted(-np.arange(1.0, 17)), rel=1e-2), "at this size they can still be found"
+
+
+# -- memories and signals -----------------------------------------------------------------------------------
+
+
+def test_memories_give_back_no_more_than_their_span_and_more_than_nothing():
+    rows = memory.reconstruction_errors(sizes=(16,), length=256).rows
+    assert {row["signal"] for row in rows} == {s.name for s in classical(256)} | {"ecg"}
+    for row in rows:
+        if not np.isnan(row["projection"]):
+            assert row["projection"] <= row["overall"] + 1e-6, "nothing in the span does better"
+    mean = [row["overall"] for row in rows if row["family"] == "(mean)" and row["signal"] == "ecg"]
+    assert mean[0] == pytest.approx(1.0)
+
+
+def test_jumps_are_found_where_they_are():
+    values = np.where(np.arange(1000) < 400, 0.0, 1.0)
+    marked = np.flatnonzero(near_jumps(values, reach=0.01))
+    assert marked.min() == 389
+    assert marked.max() == 409
+    assert ecg().abrupt.mean() < 0.2

@@ -163,15 +163,6 @@ def test_a_translated_memory_forgets_what_left_the_window():
     assert (states[-1] - others[-1]).abs().max() < 1e-3
 
 
-def test_wavelet_coordinates_hold_separate_stretches_and_legendre_ones_do_not():
-    def overlap(family):
-        jacobian = np.abs(make(family, "scaled", n=64).jacobian(512).numpy())
-        old, new = jacobian[:, 100:200].sum(1), jacobian[:, 312:412].sum(1)
-        return np.minimum(old, new).sum() / np.maximum(old, new).sum()
-
-    assert overlap("morlet") < 0.35 < 0.7 < overlap("legendre")
-
-
 def test_reset_forgets_and_an_empty_memory_is_zero():
     memory = make("morlet", "scaled", n=8)
     assert memory.state.tolist() == [0.0] * 8

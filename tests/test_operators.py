@@ -109,11 +109,6 @@ def test_zero_and_repeated_frequencies_are_paired():
     assert weight.sum() == 9
 
 
-def test_legendre_does_not_diagonalise_and_says_so():
-    with pytest.raises(ws.ConditionError, match=r"condition number .*to_dplr"):
-        ws.make_operator("legs", n=64).to_diagonal()
-
-
 @pytest.mark.parametrize(("family", "n", "measure"), SMALL)
 @pytest.mark.parametrize("dt", [0.3, 0.01])
 def test_zero_order_hold_is_the_exponential(family, n, measure, dt):

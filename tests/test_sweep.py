@@ -195,31 +195,30 @@ def test_a_header_cut_short_is_begun_again(tmp_path):
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def test_runs_killed_twice_and_resumed_have_a_row_each(tmp_path):
+def test_runs_killed_and_resumed_have_a_row_each(tmp_path):
     out = tmp_path / "sweep"
-    grid = ["--tasks", "window-copy", "--variants", "morlet,legs", "--seeds", "0,1,2,3"]
+    grid = ["--tasks", "window-copy", "--variants", "morlet,legs", "--seeds", "0,1,2"]
     line = [sys.executable, "-m", "wavessm", "sweep", *grid, "--jobs", "2", "--out", str(out), "--quiet", "--"]
     line += [*TINY, "--steps", "4", "--save-seconds", "0"]
-    for least in (1, 4):
-        sweep = subprocess.Popen(line)
-        deadline = time.monotonic() + 120
-        while not (out / "runs.csv").exists() or len(rows_of(out / "runs.csv")) < least:
-            assert sweep.poll() is None, "it must be killed before it ends"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        sweep.kill()
-        assert sweep.wait() == -signal.SIGKILL
-    assert len(rows_of(out / "runs.csv")) < 8
+    sweep = subprocess.Popen(line)
+    deadline = time.monotonic() + 120
+    while not (out / "runs.csv").exists() or len(rows_of(out / "runs.csv")) < 2:
+        assert sweep.poll() is None, "it must be killed before it ends"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sweep.kill()
+    assert sweep.wait() == -signal.SIGKILL
+    assert len(rows_of(out / "runs.csv")) < 6
     assert main(["sweep", "--resume", str(out), "--quiet"]) == 0
     rows = rows_of(out / "runs.csv")
-    assert len(rows) == len({row["command"] for row in rows}) == 8
-    assert {(row["model"], row["seed"]) for row in rows} == {(m, s) for m in ("WaveSSM", "S4-LegS") for s in "0123"}
+    assert len(rows) == len({row["command"] for row in rows}) == 6
+    assert {(row["model"], row["seed"]) for row in rows} == {(m, s) for m in ("WaveSSM", "S4-LegS") for s in "012"}
     for row in rows:
         assert [row[name] for name in ("task", "status", "split", "metric")] == [
             "window-copy", "ok", "test", "relative_mse",
         ]  # fmt: skip
         assert float(row["ci_low"]) <= float(row["ci_high"])
-    assert len({row["value"] for row in rows}) == 8, "every run is its own"
+    assert len({row["value"] for row in rows}) == 6, "every run is its own"
     assert main(["sweep", "--resume", str(out), "--quiet"]) == 0
     assert rows_of(out / "runs.csv") == rows
 
