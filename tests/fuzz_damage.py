@@ -40,6 +40,7 @@ import torch
 
 import miniatures
 import wavessm as ws
+from test_explore import call
 from wavessm.cli import main as command
 from wavessm.data import read_signal
 from wavessm.errors import WaveSSMError
@@ -53,23 +54,8 @@ JUNK: tuple[Any, ...] = (
     float("nan"), float("inf"), "\x00", "../../x", "é" * 300,
 )  # fmt: skip
 CELLS = (
-    "x",
-    "--",
-    "1.2.3",
-    "\x00",
-    "∞",
-    "1e999",
-    "",
-    "nan",
-    "1,5",
-    '"',
-    "0x10",
-    "TRUE",
-    "9" * 400,
-    " ",
-    "\t",
-    "\ufeff1",
-)
+    "x", "--", "1.2.3", "\x00", "∞", "1e999", "", "nan", "1,5", '"', "0x10", "TRUE", "9" * 400, " ", "\t", "\ufeff1",
+)  # fmt: skip
 SECONDS_A_CASE = 60
 
 
@@ -183,15 +169,8 @@ class Whole:
 
     def __init__(self, folder: Path) -> None:
         self.folder, rng = folder, np.random.default_rng(0)
-        (folder / "arrays").mkdir()
-        classes = np.arange(48) % 3
-        X = rng.standard_normal((48, 20, 2)) + classes[:, None, None]
-        np.save(folder / "arrays" / "X.npy", X)
-        np.save(folder / "arrays" / "y.npy", classes)
-        dates = np.datetime64("2024-01-01T00") + np.arange(260) * np.timedelta64(1, "h")
-        values = np.sin(np.arange(260) / 4)[:, None] + 0.1 * rng.standard_normal((260, 2))
-        lines = [f"{date},{a:.4f},{b:.4f}" for date, (a, b) in zip(dates, values, strict=True)]
-        (folder / "series.csv").write_text("\n".join(["date,a,b", *lines]) + "\n")
+        miniatures.arrays(folder / "arrays", cases=48, length=20)
+        miniatures.csv(folder / "series.csv", rows=260, columns=("a", "b"))
         model = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, norm="batch")
         config = TrainConfig(batch_size=8, steps=12, device="cpu", val_per_epoch=2, lr=0.01, save_seconds=0)
         arrays = {"folder": str(folder / "arrays")}
@@ -207,7 +186,7 @@ class Whole:
         np.save(signals / "array.npy", rng.standard_normal((40, 3)).astype(np.float32))
         rows = [",".join(f"{value:.3f}" for value in row) for row in rng.standard_normal((30, 3))]
         (signals / "table.csv").write_text("\n".join(["a,b,c", *rows]) + "\n")
-        write_wav(signals / "sound.wav", rng.integers(-9999, 9999, 60))
+        miniatures.write_wav(signals / "sound.wav", rng.uniform(-0.3, 0.3, 60))
         torch.manual_seed(0)
         sizes = {"d_model": 6, "d_input": 2, "d_output": 3, "n_layers": 2, "d_state": 8}
         made = ws.SequenceModel(ws.ModelConfig(**sizes, norm="batch", prenorm=False)).eval()
@@ -244,15 +223,6 @@ class Whole:
         if key not in self.expected:
             self.expected[key] = act()
         return self.expected[key]
-
-
-def write_wav(path: Path, samples: np.ndarray) -> None:
-    """A WAV file of 16 bits at 8 kHz."""
-    import wave
-
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 8000, 0, "NONE", ""))
-        file.writeframes(samples.astype("<i2").tobytes())
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------
@@ -418,13 +388,7 @@ def request_case(whole: Whole, rng: random.Random, place: Path) -> Case:
               "asked": "?n=8", "search": "?n=8"}  # fmt: skip
     for _ in range(rng.randrange(3)):
         values[rng.choice(list(values))] = rng.choice(JUNK)
-    known = page.callback_map[key]
-    outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in key.strip(".").split("...")]
-    filled = {
-        part: [{**entry, "value": values.get(entry["id"])} for entry in known[part]] for part in ("inputs", "state")
-    }
-    body: Any = {"output": key, "outputs": outputs if key.startswith("..") else outputs[0], **filled,
-                 "changedPropIds": []}  # fmt: skip
+    body: Any = call(page, key, **values)
     target = rng.choice(("/_dash-update-component",) * 6 + ("/assets/x.js", "/_dash-component-suites/a/b.js", "/%00"))
     if rng.random() < 0.4:
         part = rng.choice(list(body))

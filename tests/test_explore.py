@@ -26,7 +26,7 @@ pytest.importorskip("dash", reason="needs the extra explore")
 
 from wavessm.errors import DataError, OptionError
 from wavessm_lab.cli.explore import ExploreOptions, make_server
-from wavessm_lab.explore import app, figures, runs, signals, stream, study
+from wavessm_lab.explore import app, runs, signals, stream, study
 from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
 from wavessm_lab.explore.lines import lines_of
 from wavessm_lab.explore.state import FILE, State, coordinates
@@ -77,9 +77,7 @@ def npy(array, **options):
 def wav(samples, rate=8000):
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(rate)
+        out.setparams((1, 2, rate, 0, "NONE", ""))
         out.writeframes((np.asarray(samples) * 20000).astype("<i2").tobytes())
     return file.getvalue()
 
@@ -551,22 +549,6 @@ def test_the_page_comes_from_this_machine_alone(allowed):
             assert answer.status_code != 200 or answer.data.startswith(b"<!DOCTYPE html>"), "an error, or the page"
 
 
-def test_callbacks_answer_over_http(allowed):
-    page = app.make_app(allowed)
-    client = page.server.test_client()
-    key = next(key for key in page.callback_map if "coverage-left" in key)
-    values = app.values_of(State(n=16))
-    inputs = [{**part, "value": values[part["id"]]} for part in page.callback_map[key]["inputs"]]
-    outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in key[2:-2].split("...")]
-    body = {"output": key, "outputs": outputs, "inputs": inputs, "state": [], "changedPropIds": ["n.value"]}
-    answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
-    assert answer.status_code == 200
-    found = json.loads(answer.data)["response"]
-    assert found["title-left"]["children"] == "morlet, N = 16, scaled"
-    assert len(found["coverage-left"]["figure"]["data"]) == 2
-    assert found["link"]["data"] == "?n=16"
-
-
 def call(page, name, **values):
     """The body of the callback whose outputs include `name`, as the browser sends it."""
     key = next(key for key in page.callback_map if name in key)
@@ -578,6 +560,20 @@ def call(page, name, **values):
     outputs = [dict(zip(("id", "property"), part.rsplit(".", 1), strict=True)) for part in key.strip(".").split("...")]
     body = {"output": key, "outputs": outputs if key.startswith("..") else outputs[0]}
     return {**body, "inputs": filled(known["inputs"]), "state": filled(known["state"]), "changedPropIds": []}
+
+
+def post(page, body):
+    return page.server.test_client().post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+
+
+def test_callbacks_answer_over_http(allowed):
+    page = app.make_app(allowed)
+    answer = post(page, call(page, "coverage-left", **app.values_of(State(n=16))))
+    assert answer.status_code == 200
+    found = json.loads(answer.data)["response"]
+    assert found["title-left"]["children"] == "morlet, N = 16, scaled"
+    assert len(found["coverage-left"]["figure"]["data"]) == 2
+    assert found["link"]["data"] == "?n=16"
 
 
 @pytest.mark.parametrize(
@@ -612,23 +608,13 @@ def test_the_largest_upload_still_fits_into_a_request():
     assert app.MOST_BYTES > 4 / 3 * LARGEST + 10_000
 
 
-@pytest.mark.parametrize("body", [{}, [], 5, {"output": "x", "inputs": []}, {"output": {"a": 1}}])
-def test_what_is_no_request_of_the_page_gets_one_line(allowed, body):
-    client = app.make_app(allowed).server.test_client()
-    answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
-    assert (answer.status_code, answer.text) == (400, "400 Bad Request: not a request of this page.\n")
-
-
-@pytest.mark.parametrize("part", ["inputs", "state", "outputs", "changedPropIds"])
-@pytest.mark.parametrize("value", [7, [], [{}], [[1]], "x", None])
-def test_a_request_with_a_damaged_part_gets_one_line(allowed, part, value):
+def test_what_is_no_request_of_the_page_gets_one_line(allowed):
     page = app.make_app(allowed)
-    for name in ("run-loss.figure", "coverage-left.figure"):  # with states, and without
-        body = {**call(page, name, **app.values_of(State(n=8))), part: value}
-        answer = page.server.test_client().post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
-        fine = value == [] and (part == "changedPropIds" or (part == "state" and name == "coverage-left.figure"))
-        assert answer.status_code == (200 if fine else 400)
-        assert fine or answer.text.count("\n") == 1
+    whole = [call(page, name, **app.values_of(State(n=8))) for name in ("run-loss.figure", "coverage-left.figure")]
+    parts = itertools.product(whole, ("inputs", "state", "outputs"), (7, [{}], [[1]], "x", None))
+    for body in ({}, [], 5, {"output": "x", "inputs": []}, {"output": {"a": 1}}, *({**a, b: c} for a, b, c in parts)):
+        answer = post(page, body)
+        assert (answer.status_code, answer.text) == (400, "400 Bad Request: not a request of this page.\n"), body
 
 
 BAD_VALUES = (None, [], {}, [1], [None, 2], ["a", "b"], [1e9, 1e9], "1", 1e308, -1, True, {"a": [1]})
@@ -637,24 +623,19 @@ BAD_VALUES = (None, [], {}, [1], [None, 2], ["a", "b"], [1e9, 1e9], "1", 1e308, 
 @pytest.mark.parametrize("name", ["range", "mask", "auto", "n", "window", "view", "channel", "signal", "family", "run"])
 def test_malformed_values_of_controls_are_one_line_on_the_page(allowed, name):
     page = app.make_app(allowed)
-    client = page.server.test_client()
     for value, view in itertools.product(BAD_VALUES, ("frame", "memory")):
         values = {**app.values_of(State(n=8, view=view)), "auto": [], name: value}
-        answer = client.post(
-            "/_dash-update-component", json=call(page, "coverage-left.figure", **values), base_url="http://127.0.0.1"
-        )
+        answer = post(page, call(page, "coverage-left.figure", **values))
         assert answer.status_code == 200, f"{name} = {value!r}"
         message = json.loads(answer.data)["response"]["message-left"]["children"]
         assert "\n" not in message
     files = [None, 5, "x", [], {"name": 3}, {"name": "a.csv", "size": "much"}, {"name": "a.csv", "size": [1]}]
     for kind, file in itertools.product(("atoms", "signal"), files):
         body = call(page, f"message-{kind}", **{f"{kind}-file": file})
-        assert client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1").status_code == 200
+        assert post(page, body).status_code == 200
     for name, part in (("lines.children", "asked"), ("message-link", "url"), ("channel.value", "signal")):
         for value in BAD_VALUES:
-            body = call(page, name, **{part: value})
-            answer = client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
-            assert answer.status_code == 200, f"{part} = {value!r}"
+            assert post(page, call(page, name, **{part: value})).status_code == 200, f"{part} = {value!r}"
 
 
 def test_unknown_files_of_the_page_are_not_found(allowed):
@@ -691,7 +672,3 @@ def test_without_dash_the_command_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "dash", None)
     assert main(["explore"]) == 2
     assert capsys.readouterr().err == "wavessm explore: the page needs Dash: pip install 'wavessm-lab'.\n"
-
-
-def test_empty_pictures_say_why():
-    assert figures.empty("because")["layout"]["annotations"][0]["text"] == "because"
