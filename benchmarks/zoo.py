@@ -350,6 +350,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--from", dest="source", default="", help="a model to start from")
+    parser.add_argument("--frames", type=Path, help="keywords: where the frames are kept, if not in --out")
     parser.add_argument("--zoo", type=Path, default=ZOO, help="where packed models go")
     parser.add_argument("--words", type=int, default=30, help="keywords: the first n of the 30 words")
     given = parser.parse_args()
