@@ -36,8 +36,9 @@ from wavessm.nn.model import SequenceModel
 from wavessm.training import checkpoint, metrics
 from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import evaluate_split
-from wavessm.training.finetune import set_trainable, transfer
+from wavessm.training.finetune import transfer
 from wavessm.training.loop import Objective, Trainer
+from wavessm.training.optimiser import set_trainable
 from wavessm.training.pretrain import linear_probe
 from wavessm.training.record import provenance, write_csv
 from wavessm.training.run import open_model

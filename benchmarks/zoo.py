@@ -38,8 +38,8 @@ from wavessm.training import checkpoint, metrics
 from wavessm.training.config import TrainConfig
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.finetune import start_from
+from wavessm.training.fit import make_trainer
 from wavessm.training.progress import Progress
-from wavessm.training.run import make_trainer
 from wavessm.training.scores import best_thresholds
 
 CROP = 250  # samples of a training case: 2.5 s

@@ -585,7 +585,7 @@ def test_a_run_that_is_running_is_not_gone_on_with(unbroken, monkeypatch):
     with held(unbroken.folder), pytest.raises(RunError, match="this run is still running"):
         resume(unbroken.folder, show=False)
     asked = []
-    monkeypatch.setattr("wavessm.training.run._fit", lambda run, *_: asked.append(run))
+    monkeypatch.setattr("wavessm.training.fit._fit", lambda run, *_: asked.append(run))
     resume(unbroken.folder, show=False)
     assert len(asked) == 1
 

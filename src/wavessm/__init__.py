@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from wavessm.structure import DPLR, Dense, Diagonal
     from wavessm.training.config import TrainConfig
     from wavessm.training.finetune import adapt
+    from wavessm.training.fit import train
     from wavessm.training.predict import predict
-    from wavessm.training.run import train
 
 __version__ = "0.1.0"
 

@@ -13,7 +13,8 @@ from wavessm.estimators.base import MODEL_OPTIONS, WaveSSMEstimator, borrowed_ge
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
 from wavessm.training import TrainConfig
-from wavessm.training.finetune import set_trainable, start_from
+from wavessm.training.finetune import start_from
+from wavessm.training.optimiser import set_trainable
 from wavessm.training.run import open_model
 
 

@@ -1,6 +1,6 @@
 """Training: one loop, one `TrainConfig`, run folders, evaluation and prediction.
 
-Read in this order: `config`, `batches`, `loop`, `checkpoint`, `run`, `distributed`; then `evaluate` and `predict`.
+Read in this order: `config`, `batches`, `loop`, `checkpoint`, `run`, `fit`, `distributed`; then `evaluate`, `predict`.
 Importing the package imports no torch; names are loaded on first use.
 """
 
@@ -14,12 +14,13 @@ _PLACES = {
     "config": ("Plan", "TrainConfig", "changed_name", "model_config", "resolve"),
     "direct": ("start_at_ridge",),
     "evaluate": ("decimate", "evaluate_run", "evaluate_split"),
+    "fit": ("make_trainer", "pick_device", "resume", "train"),
     "events": ("draw_events", "predict_events"),
     "loop": ("History", "Objective", "Trainer"),
     "metrics": ("SELECTION", "auroc"),
     "predict": ("draw_predictions", "future_dates", "predict_files", "read_context", "write_rows"),
     "progress": ("Progress",),
-    "run": ("Run", "make_trainer", "pick_device", "resume", "train"),
+    "run": ("Run",),
     "stream": ("follow_wav", "predict_stream"),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -1,6 +1,6 @@
 """`TrainConfig`, the one description of a training, and the model and training that a task's recipe asks for.
 
-Imports no torch. Read `run.py` next for what `train` does with them.
+Imports no torch. Read `fit.py` next for what `train` does with them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What changes is folded into weights, so that an adapted model is called like any other: another sampling rate into the
 steps Δ of the layers, other channels and scales into the encoder. Of a model that was pretrained without labels, or on
-other classes, the head starts anew. `run.py` and the estimators use it.
+other classes, the head starts anew. `fit.py` and the estimators use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,8 @@ from wavessm.nn.encoders import CalendarEncoder, LinearEncoder
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import differing
+from wavessm.training.optimiser import set_trainable
+from wavessm.training.run import open_model
 
 log = logging.getLogger("wavessm.training")
 
@@ -56,7 +57,7 @@ def adapt(
         >>> model(torch.randn(4, 300, 2)).shape, model.fresh
         (torch.Size([4, 2]), ('head', 'encoder'))
     """
-    run = _open(source)
+    run = open_model(source)
     names = () if isinstance(classes, int) else tuple(classes)
     leads = run.info.channels if channels is None else () if isinstance(channels, int) else tuple(channels)
     width = run.info.d_input if channels is None else channels if isinstance(channels, int) else len(leads)
@@ -74,16 +75,10 @@ def adapt(
 
 def start_from(source: str | Path, config: ModelConfig, info: DataInfo) -> tuple[SequenceModel, str]:
     """Return a model of `config` for the data `info` that starts from a pretrained one, and the line that is logged."""
-    run = _open(source)
+    run = open_model(source)
     model, note = transfer(run.load_model(), run.info, config, info, not run.unlabelled)
     log.info("from %s: %s", source, note)
     return model, f"from {source}: {note}"
-
-
-def _open(source: str | Path) -> Any:
-    from wavessm.training.run import open_model
-
-    return open_model(source)
 
 
 def transfer(
@@ -205,28 +200,3 @@ def _gain(old: DataInfo, info: DataInfo, place: Tensor) -> Tensor:
             return torch.from_numpy(factor * new / was[rows]).float()
     single = len(old.scale[1]) == 1
     return torch.from_numpy(new / (np.sqrt((new**2).mean()) if single else new)).float()
-
-
-def set_trainable(model: SequenceModel, blocks: int | None) -> None:
-    """Choose what is trained: everything (None), or the last blocks and the head; 0 is the head alone.
-
-    Parts that are new (`model.fresh`) are always trained.
-    """
-    if blocks is None:
-        return
-    layers = list(model.backbone.blocks)
-    if check_int(blocks, "train_blocks", 0) > len(layers):
-        raise OptionError(f"train_blocks is {blocks}, but the model has {len(layers)} blocks.")
-    model.requires_grad_(False)
-    trained = [model.head, model.direct, *layers[len(layers) - blocks :], model.backbone.norm if blocks else None]
-    for part in [*trained, model.encoder if "encoder" in model.fresh else None]:
-        if part is not None:
-            part.requires_grad_(True)
-
-
-def freeze_statistics(model: nn.Module) -> None:
-    """Put parts without a trained parameter into evaluation mode: no dropout, no new statistics of batch norms."""
-    for module in model.modules():
-        own = list(module.parameters())
-        if own and not any(parameter.requires_grad for parameter in own):
-            module.eval()

@@ -1,12 +1,12 @@
 """The one training loop, in plain PyTorch: batches → forward → loss → backward → AdamW → validation → checkpoint.
 
-`run.py` uses it with a run folder. The estimators use it in memory:
+`fit.py` uses it with a run folder. The estimators use it in memory:
 
     objective = Objective(source, loss, validate)      # loss(model, batch) → (), validate() → {"loss": value} or None
     history = Trainer(model, objective, config).fit(Progress("WaveSSMClassifier", show=verbose))
 
 The model then has its best weights (its last ones without validation) and is in evaluation mode. Read `checkpoint.py`
-and `run.py` next.
+and `fit.py` next.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from wavessm.training.batches import TrainBatches
 from wavessm.training.checkpoint import DivergedError, Interrupted
 from wavessm.training.config import Plan, TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo, stop_signals
-from wavessm.training.finetune import freeze_statistics
 from wavessm.training.graphs import CapturedStep
 from wavessm.training.metrics import SelectionScore
-from wavessm.training.optimiser import lr_factor, optimiser_groups, stretch_timescales
+from wavessm.training.optimiser import freeze_statistics, lr_factor, optimiser_groups, stretch_timescales
 from wavessm.training.progress import Progress
 from wavessm.training.record import write_csv
 

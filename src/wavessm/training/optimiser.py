@@ -1,4 +1,4 @@
-"""Learning rates: which parameter learns how fast, the schedule over steps, and time scales of longer sequences."""
+"""What is trained and how fast: groups of parameters, the schedule over steps, time scales of longer sequences."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wavessm.errors import OptionError, check_int
 from wavessm.nn.heads import DirectPath
 from wavessm.nn.layer import WaveSSM, decay_by_depth, param_groups
+from wavessm.nn.model import SequenceModel
 from wavessm.training.config import TrainConfig
 
 FLOOR = 1 / 25
@@ -70,3 +72,28 @@ def stretch_timescales(model: nn.Module, factor: float) -> None:
         for layer in [module for module in model.modules() if isinstance(module, WaveSSM)][1:]:
             layer.log_dt.sub_(math.log(factor))
             layer.B.mul_(factor)
+
+
+def set_trainable(model: SequenceModel, blocks: int | None) -> None:
+    """Choose what is trained: everything (None), or the last blocks and the head; 0 is the head alone.
+
+    Parts that are new (`model.fresh`) are always trained.
+    """
+    if blocks is None:
+        return
+    layers = list(model.backbone.blocks)
+    if check_int(blocks, "train_blocks", 0) > len(layers):
+        raise OptionError(f"train_blocks is {blocks}, but the model has {len(layers)} blocks.")
+    model.requires_grad_(False)
+    trained = [model.head, model.direct, *layers[len(layers) - blocks :], model.backbone.norm if blocks else None]
+    for part in [*trained, model.encoder if "encoder" in model.fresh else None]:
+        if part is not None:
+            part.requires_grad_(True)
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    """Put parts without a trained parameter into evaluation mode: no dropout, no new statistics of batch norms."""
+    for module in model.modules():
+        own = list(module.parameters())
+        if own and not any(parameter.requires_grad for parameter in own):
+            module.eval()

@@ -23,7 +23,7 @@ from wavessm_lab.sweep.job import STOPPED, SweepPaths
 
 GRACE_SECONDS = 60.0
 """Time that runs have to save when they are asked to stop."""
-PRELOAD = ["wavessm.training.run", "wavessm.training.evaluate", "matplotlib.pyplot",
+PRELOAD = ["wavessm.training.fit", "wavessm.training.evaluate", "matplotlib.pyplot",
            "scipy.stats"]  # fmt: skip
 """What the server process imports once for all processes that it forks."""
 
