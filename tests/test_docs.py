@@ -188,6 +188,14 @@ def test_shell_lines_of_the_guides_run(tmp_path, monkeypatch, capsys):
     assert said.count("low 0.") == 10, "the exported stream answers ten times"
 
 
+def test_files_that_contributing_names_exist():
+    text = (DOCS / "contributing.md").read_text()
+    named = set(re.findall(r"`((?:cli|data|export|frames|nn|ops|training)/[\w/.]*)`", text))
+    missing = [name for name in named if not (ROOT / "src/wavessm" / name).exists()]
+    assert len(named) > 15
+    assert not missing
+
+
 def test_the_presets_have_as_many_parameters_as_the_page_says():
     table = (DOCS / "models.md").read_text().partition("## Presets")[2]
     said = {
