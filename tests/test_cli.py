@@ -18,14 +18,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import miniatures
 from contracts import check_mistake
 from wavessm.cli import all_commands, main
-from wavessm.data import Series, get_task, list_sets, read_signal, tasks
-from wavessm.training import Run, Trainer, checkpoint, follow_wav, future_dates
+from wavessm.data import get_task, list_sets, read_signal, tasks
+from wavessm.data.series import TimeSeries
+from wavessm.training import Run, Trainer, checkpoint, follow_wav
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -170,7 +172,7 @@ train window-copy --lr -1 => lr is -1
 train arrays => where are the data
 train arrays {0}/nowhere => nowhere
 train csv {0}/series.csv --target price => column 'price' is missing
-train csv {0}/series.csv --context 300 => too few for context 300
+train csv {0}/series.csv --context 300 --steps 1 => too few for context 300
 train window-copy somewhere => did not expect somewhere
 train --lr 3 => name of a task comes first
 train window-copy --device cpu --cuda-graphs => cuda_graphs needs a GPU
@@ -433,9 +435,8 @@ def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, 
     ],
 )
 def test_forecasts_are_dated_by_the_calendar(rows, ahead):
-    seconds = np.array(rows, "datetime64[s]").astype(np.int64)
-    series = Series(np.zeros((len(rows), 1)), ("load",), seconds, "a table")
-    assert future_dates(series, 3).astype("datetime64[D]").astype(str).tolist() == ahead
+    series = TimeSeries(np.zeros((len(rows), 1)), "frame", pd.DatetimeIndex(rows), ["load"])
+    assert series.future(3).strftime("%Y-%m-%d").tolist() == ahead
 
 
 def test_dates_by_another_clock_than_that_of_training_are_refused(ready, tmp_path, capsys, monkeypatch):

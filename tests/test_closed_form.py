@@ -72,6 +72,8 @@ predict {0}/a - => cannot stream; fit it with stretches=False (--no-stretches)
 inspect {0}/c => fitted by method linear, which has no layers
 export {0}/c --format pretrained => method linear, which has no form
 export {0}/c --format step-onnx => a linear forecast reads its context
+export {0}/c => this forecast reads memories or a calendar; fit it with --no-memory and --calendar none
+predict {0}/c {0}/arrays/X.npy => not a readable CSV table
 export {0}/a --format step-onnx => cannot stream; fit it with stretches=False (--no-stretches)
 export {0}/a --rate 2 => rate and chunk go with gradient training
 """
@@ -149,14 +151,16 @@ def test_a_linear_forecast_is_better_than_its_baselines_and_predicts_files_and_s
     assert result["test_mse"] < min(found["mse"] for found in result["baselines"].values())
     assert set(result["baselines"]) >= {"last value", "seasonal day"}
     run = Run.read(folder / "c")
-    assert run.info.length == run.options.context == 169, "half of 350 training rows without the horizon"
+    assert run.info.length == 169, "half of 350 training rows without the horizon"
     assert evaluate_run(run).scores["mse"] == pytest.approx(result["test_mse"])
     ahead = predict_files(run, [folder / "series.csv"])
     assert [row["step"] for row in ahead] == list(range(1, 13))
     text = (folder / "series.csv").read_text().splitlines(keepends=True)
-    rows = [row for group in predict_stream(run, [text[0], *text[-170:]], 1) for row in group]
-    assert len(rows) == 2 * 12, "one forecast with the context, one a row later"
-    assert [row["load"] for row in rows[12:]] == pytest.approx([row["load"] for row in ahead], rel=1e-5)
+    rows = [row for group in predict_stream(run, text, 499) for row in group]
+    assert len(rows) == 2 * 12, "a forecast after 499 rows, one a row later"
+    for name in ("load", "load 0.1", "wind 0.9"):
+        assert [row[name] for row in rows[12:]] == pytest.approx([row[name] for row in ahead], rel=1e-9)
+    assert [row["date"] for row in rows[12:]] == [row["date"] for row in ahead]
 
 
 def test_a_line_continues_what_a_line_can(tmp_path):
@@ -299,8 +303,10 @@ def session_of(path):
 
 
 def test_an_exported_forecast_answers_as_predict_does(folder):
-    assert main(["export", str(folder / "c"), "--out", str(folder / "c.onnx")]) == 0
-    run = Run.read(folder / "c")
+    words = ["train", "csv", str(folder / "series.csv"), "--out", str(folder / "e"), "--horizon", "12"]
+    assert main([*words, "--no-memory", "--calendar", "none"]) == 0
+    assert main(["export", str(folder / "e"), "--out", str(folder / "c.onnx")]) == 0
+    run = Run.read(folder / "e")
     table = list(csv.DictReader(io.StringIO((folder / "series.csv").read_text())))[-run.info.length :]
     x = np.array([[[float(row[name]) for name in run.info.channels] for row in table]], np.float32)
     (y,) = session_of(folder / "c.onnx").run(None, {"x": x})

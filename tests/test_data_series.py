@@ -1,7 +1,5 @@
 """Informer's series and own CSV files: parts, marks, scaling, and forecasts that need no training."""
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +9,11 @@ import miniatures
 from miniatures import load_csv, load_forecast
 from wavessm.data import baseline_scores, read_signal
 from wavessm.data.datasets.forecast import SETS
-from wavessm.data.tables import continue_dates, same_step
-from wavessm.data.windows import make_marks, read_series
+from wavessm.data.series import read_csv
+from wavessm.data.series import read_series as read
+from wavessm.data.tables import same_step
+from wavessm.data.task import DataOptions
+from wavessm.data.windows import make_marks
 from wavessm.errors import DataError, OptionError, UnknownNameError
 
 
@@ -153,8 +154,8 @@ def test_a_csv_is_cut_in_time_order_and_scaled_by_its_training_rows(tmp_path):
     path = miniatures.csv(tmp_path / "mine.csv", rows=501)
     data = load_csv(path, horizon=6, context=20)
     values = pd.read_csv(path)[["load", "wind"]].to_numpy()
-    assert (len(data.train), len(data.val), len(data.test)) == (350 - 25, 51 - 5, 100 - 5)
-    np.testing.assert_allclose(data.info.scale, (values[:350].mean(0), values[:350].std(0)), rtol=1e-9)
+    assert (len(data.train), len(data.val), len(data.test)) == (351 - 25, 50 - 5, 100 - 5)
+    np.testing.assert_allclose(data.info.scale, (values[:351].mean(0), values[:351].std(0)), rtol=1e-9)
     batch = every(data.test)
     np.testing.assert_allclose(data.info.restore(batch.y)[-1], values[-6:], atol=1e-4)
     assert data.info.mark_sizes == (13, 32, 7, 24)
@@ -311,7 +312,8 @@ def test_other_separators_are_refused_with_the_expected_one(tmp_path):
 
 def dated(path, *dates):
     path.write_text("date,load\n" + "".join(f"{date},{k}\n" for k, date in enumerate(dates)))
-    return read_series(path, None, "date")
+    (series,), _ = read(read_csv(path, None, "date")[0], str(path), DataOptions())
+    return series
 
 
 DATES = {
@@ -335,7 +337,7 @@ OFFSETS = {"+05:00": "+05:00", " UTC": "+00:00", "00-05": "-05:00"}
 @pytest.mark.parametrize("dates", DATES)
 def test_dates_are_those_of_the_clock_on_the_wall(tmp_path, dates):
     series = dated(tmp_path / "own.csv", *dates)
-    assert series.seconds.tolist() == np.array(DATES[dates], "datetime64[s]").astype(int).tolist()
+    assert series.clock.tolist() == np.array(DATES[dates], "datetime64[s]").astype(int).tolist()
     assert series.offset == next((offset for end, offset in OFFSETS.items() if dates[0].endswith(end)), "")
 
 
@@ -373,9 +375,8 @@ def test_what_is_no_date_is_named_with_its_line(tmp_path, dates):
     ],
 )
 def test_dates_continue_by_the_calendar(tmp_path, dates, next_ones):
-    seconds = dated(tmp_path / "own.csv", *dates).seconds
-    ahead = continue_dates(seconds, float(np.median(np.diff(seconds))), 2)
-    assert ahead.tolist() == np.array(next_ones, "datetime64[s]").tolist()
+    ahead = dated(tmp_path / "own.csv", *dates).future(2)
+    assert ahead.tolist() == pd.DatetimeIndex(next_ones).tolist()
 
 
 def test_a_recording_needs_no_line_with_names(tmp_path):
@@ -394,12 +395,13 @@ def test_a_recording_needs_no_line_with_names(tmp_path):
             read_signal(path)
 
 
-def test_uneven_steps_are_remarked_on(tmp_path, caplog):
+def test_uneven_steps_are_refused_or_repaired_as_asked(tmp_path):
     path = miniatures.csv(tmp_path / "own.csv", rows=200)
     pd.read_csv(path).drop(index=50).to_csv(path, index=False)
-    with caplog.at_level(logging.WARNING, "wavessm.data"):
+    with pytest.raises(DataError, match=r"own.csv: its index has gaps or no regular step; .*--missing gap"):
         load_csv(path, horizon=4, context=8)
-    assert "not evenly spaced" in caplog.text
+    counts = [len(load_csv(path, horizon=4, context=8, missing=how).train) for how in ("skip", "hold", "gap")]
+    assert counts == [139 - 11, 140 - 11, 140 - 11 - 4], "no horizon has the row that is not there"
 
 
 # --- forecasts without training
@@ -408,15 +410,13 @@ def test_uneven_steps_are_remarked_on(tmp_path, caplog):
 def test_scores_are_errors_over_windows_steps_and_columns(tmp_path):
     data = load_csv(miniatures.csv(tmp_path / "a.csv", rows=900), horizon=30, context=48)
     batch, scores = every(data.test), baseline_scores(data)
-    assert list(scores) == ["last value", "seasonal day"]  # the context holds no week
+    assert list(scores) == ["last value", "seasonal day", "seasonal week"]
     last = batch.x[:, -1:].expand(-1, 30, -1)
     day = torch.cat([batch.x[:, -24:], batch.x[:, -24:-18]], dim=1)
     for name, forecast in (("last value", last), ("seasonal day", day)):
         error = forecast - batch.y
         assert scores[name].mse == pytest.approx(float(error.square().mean()), rel=1e-5)
         assert scores[name].mae == pytest.approx(float(error.abs().mean()), rel=1e-5)
-    week = load_csv(tmp_path / "a.csv", horizon=5, context=168)
-    assert "seasonal week" in baseline_scores(week)
 
 
 def test_baselines_are_for_forecasts_only(tmp_path):

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 import wavessm as ws
 from wavessm.errors import DataError
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.estimators.backtest import improves
+from wavessm.estimators.forecaster import improves
 from wavessm.features import line
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
@@ -548,7 +548,7 @@ def test_repeated_and_missing_time_stamps_are_repaired_as_asked():
     assert last.series_[0].values[50, 0] == pytest.approx(series.iloc[50] + 2)
     holes = series.drop(index[60:64])
     holes.iloc[80] = np.nan
-    with pytest.raises(DataError, match="has gaps or no regular step; choose missing='hold' or 'gap'"):
+    with pytest.raises(DataError, match="has gaps or no regular step; choose missing='hold', 'gap' or 'skip'"):
         fit(holes)
     hold, gap = (WaveSSMForecaster(horizon=3, context=12, missing=how).fit(holes) for how in ("hold", "gap"))
     for model in (hold, gap):

@@ -118,6 +118,13 @@ def check_int(value: Any, name: str, minimum: int) -> int:
     return operator.index(value)
 
 
+def check_number(value: Any, name: str, below: float = math.inf) -> float:
+    """Return the value as a float, 0 ≤ value < below, or raise `OptionError` with its name."""
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) < below:
+        raise OptionError(f"{name} is {value!r}, expected a number 0 ≤ {name} < {below:g}.")
+    return float(value)
+
+
 def check_positive(value: Any, name: str) -> float:
     """Return the value as a float above zero and within float32, or raise `OptionError` with its name."""
     try:

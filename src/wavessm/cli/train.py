@@ -183,7 +183,8 @@ def _where(task: Task) -> str:
 def _options(task: Task, start: tuple[Any, ModelConfig, TrainConfig], command: str = "train") -> tuple[Any, Any]:
     """The options of `wavessm train TASK` as a dataclass, and an object of it with the values of `start`."""
     data, model, training = start
-    groups = {"data": without(data, task.fixed), "model": without(model, DATA_FIELDS),
+    decided = {*DATA_FIELDS, *(vars(data).keys() & vars(model).keys())}  # an option of the data decides by itself
+    groups = {"data": without(data, task.fixed), "model": without(model, sorted(decided)),
               "training": without(training, _HIDDEN[command])}  # fmt: skip
     models = "Start from this model: a folder, a run, a name of ws.pretrained(), or owner/name of a hub."
     recipes = f"Where all values start: {' or '.join(task.recipes)}."

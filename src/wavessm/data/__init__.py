@@ -13,12 +13,11 @@ from typing import Any
 from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, load, tasks
 
 _PLACES = {
-    "baselines": ("ForecastErrors", "Seasonal", "baseline_scores", "score"),
+    "baselines": ("ForecastErrors", "baseline_scores", "naive_errors"),
     "crops": ("Generated", "RandomSource", "Stage", "cropped"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
     "published": ("Finding", "Published", "check_set", "fetch_set", "list_sets"),
     "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Ragged", "Source", "Windows"),
-    "windows": ("Series",),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 

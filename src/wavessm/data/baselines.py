@@ -1,19 +1,15 @@
-"""Scores that need no training, beside which every run prints its own: last value, seasonal naive, most frequent class.
-
-A forecast maps contexts (batch, context, channels) to (batch, horizon, columns) in the scale of the data.
-"""
+"""Scores that need no training, beside which a run prints its own: last value, seasonal naive, most frequent class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from wavessm.data.source import DataSet, Windows
+from wavessm.data.source import DataSet
 from wavessm.errors import OptionError
+
+BLOCK = 512  # windows that are scored at once
 
 
 class ForecastErrors(NamedTuple):
@@ -23,47 +19,29 @@ class ForecastErrors(NamedTuple):
     mae: float
 
 
-@dataclass(frozen=True)
-class Seasonal:
-    """Repeat the last `period` rows of the context; with period 1, the last value.
-
-    >>> Seasonal(2, 5, (0,))(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten().tolist()
-    [2.0, 3.0, 2.0, 3.0, 2.0]
-    """
-
-    period: int
-    horizon: int
-    columns: tuple[int, ...]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        steps = torch.arange(self.horizon, device=x.device) % self.period
-        return x[:, x.shape[1] - self.period + steps][..., list(self.columns)]
+def naive_errors(source: Any, period: int) -> ForecastErrors:
+    """Return the errors of repeating the last `period` rows, or with period 1 the last one, over windows of a table."""
+    steps, squares, sizes, count = np.arange(source.horizon), 0.0, 0.0, 0
+    for values, _, origins in source.rows():
+        for some in np.split(origins, range(BLOCK, len(origins), BLOCK)):
+            error = values[some[:, None] - period + steps % period] - values[some[:, None] + steps]
+            squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
+    return ForecastErrors(float(squares / count), float(sizes / count))
 
 
-def score(forecast: Callable[[Tensor], Tensor], source: Windows) -> ForecastErrors:
-    """Return the errors over every window, without holding all forecasts at once."""
-    squares = sizes = count = 0.0
-    for index in torch.arange(len(source), device=source.device).split(512):
-        batch = source.take(index)
-        error = (forecast(batch.x) - batch.y).double()
-        squares += float(error.square().sum())
-        sizes += float(error.abs().sum())
-        count += error.numel()
-    return ForecastErrors(squares / count, sizes / count)
-
-
-def baseline_scores(data: DataSet) -> dict[str, ForecastErrors]:
-    """Return the test errors of last value, and seasonal day and week where the context holds them."""
-    test = data.test
-    if not isinstance(test, Windows):
+def baseline_scores(data: DataSet, split: str = "test") -> dict[str, ForecastErrors]:
+    """Return the errors of last value, and seasonal day and week where the first window of a split has them before."""
+    source, step = getattr(data, split), data.info.step
+    if not hasattr(source, "rows"):
         raise OptionError(f"baseline_scores: {data.name} is a {data.info.kind} set, expected a forecast.")
     periods = {"last value": 1.0}
-    if data.info.step is not None:
-        periods |= {"seasonal day": 86_400 / data.info.step, "seasonal week": 604_800 / data.info.step}
+    if step is not None:
+        periods |= {"seasonal day": 86_400 / step, "seasonal week": 604_800 / step}
+    before = min(int(origins[0]) for _, _, origins in source.rows() if len(origins))
     return {
-        name: score(Seasonal(int(period), test.horizon, test.columns), test)
+        name: naive_errors(source, int(period))
         for name, period in periods.items()
-        if period == int(period) and (name == "last value" or 1 < period <= data.info.length)
+        if period == int(period) and (name == "last value" or 1 < period <= before)
     }
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -160,6 +161,11 @@ class Windows(Source):
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+        """Values (time, columns) to forecast, marks, and the row after each context."""
+        marks = None if self.marks is None else self.marks.cpu().numpy()
+        yield self.series[:, list(self.columns)].double().cpu().numpy(), marks, self.starts.cpu().numpy() + self.context
 
     def take(self, index: Tensor) -> Batch:
         steps = torch.arange(self.context + self.horizon, device=self.device)

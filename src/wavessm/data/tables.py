@@ -12,11 +12,11 @@ import re
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wavessm.errors import DataError, import_extra
+from wavessm.errors import DataError, NotFiniteError, import_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,16 +107,17 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], path: Path) -> Non
             raise DataError(f"{path}: column {name!r} is missing; the file has {listed}.")
 
 
-def numbers(table: pd.DataFrame, columns: list[str], path: Path) -> np.ndarray:
-    """Return the columns as float64 (rows, columns); text, NaN and what is beyond float32 are refused."""
+def numbers(table: pd.DataFrame, columns: list[str], path: Path, gaps: bool = False) -> np.ndarray:
+    """Return the columns as float64 (rows, columns); no text, nothing beyond float32 and, unless `gaps`, no NaN."""
     pd = import_pandas()
     result = np.empty((len(table), len(columns)), np.float64)
     for i, name in enumerate(columns):
         values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
-        if (gaps := np.flatnonzero(~(np.abs(values) <= LARGEST))).size:
-            raw, value = table[name].iloc[gaps[0]], values[gaps[0]]
+        empty = table[name].isna().to_numpy() if gaps else np.zeros(len(values), dtype=bool)
+        if (unfit := np.flatnonzero(~(empty | (np.abs(values) <= LARGEST)))).size:
+            raw, value = table[name].iloc[unfit[0]], values[unfit[0]]
             what = repr(raw) if isinstance(raw, str) else "NaN" if np.isnan(value) else f"{value:g}"
-            raise DataError(f"{path}: {what} in column {name!r}, line {table.index[gaps[0]]} ({gaps.size} in all); "
+            raise DataError(f"{path}: {what} in column {name!r}, line {table.index[unfit[0]]} ({unfit.size} in all); "
                             f"expected numbers up to {LARGEST:.2g}, fill or drop these rows.")  # fmt: skip
         result[:, i] = values
     return result
@@ -136,8 +137,8 @@ def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
     return name, name is not None and (table.empty or not numeric[name] or bool(table[name].isna().all()))
 
 
-def parse_dates(column: pd.Series, source: str) -> tuple[np.ndarray, str]:
-    """Read dates of one clock, rising from row to row: a column of text whose index are lines, for messages.
+def parse_dates(column: pd.Series, source: str, rising: bool = True) -> tuple[np.ndarray, str]:
+    """Read dates of one clock, `rising` from row to row: a column of text whose index are lines, for messages.
 
     Returns:
         Whole seconds (rows,) int64 since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00",
@@ -165,7 +166,8 @@ def parse_dates(column: pd.Series, source: str) -> tuple[np.ndarray, str]:
                "2024-05-01 13:00:00." if texts[line] else "no date; fill it or drop the row."  # fmt: skip
         raise DataError(f"{where}, line {line}: {what}")
     seconds = dates.dt.tz_localize(None).to_numpy().astype("datetime64[s]").astype(np.int64)
-    if (late := np.flatnonzero(np.diff(seconds) <= 0)).size:
+    fine = dates.dt.tz_localize(None).to_numpy()
+    if rising and (late := np.flatnonzero((np.diff(seconds) <= 0) & (fine[1:] != fine[:-1]))).size:
         line, before = dates.index[late[0] + 1], texts.iloc[late[0]]
         raise DataError(f"{where}, line {line}: dates do not rise, {texts[line]!r} comes after {before!r} by less than "
                         "a second; sort the rows, or leave the dates out.")  # fmt: skip
@@ -215,15 +217,59 @@ def same_step(seconds: np.ndarray, trained: float, where: str) -> None:
                         "resample them or train another model.")  # fmt: skip
 
 
-def continue_dates(seconds: np.ndarray, step: float, count: int) -> np.ndarray:
-    """Return the next dates, by months or weekdays where pandas finds that the last ones are; else by `step` seconds.
+# -- numbers of a table ------------------------------------------------------------------------------------------------
 
-    >>> days = np.array(["2024-12-26", "2024-12-27", "2024-12-30"], "datetime64[s]").astype(np.int64)
-    >>> continue_dates(days, 86400.0, 3).astype("datetime64[D]").astype(str).tolist()
-    ['2024-12-31', '2025-01-01', '2025-01-02']
+
+class Scale(NamedTuple):
+    """Mean and standard deviation of columns."""
+
+    mean: np.ndarray  # (columns,)
+    deviation: np.ndarray  # (columns,), 1 where a column is constant
+    constant: np.ndarray  # (columns,) bool
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> Scale:  # (n, columns) float64
+        """The scale of these rows.
+
+        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
+        [1e-09, 1.0]
+        """
+        mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
+        constant = deviation <= 1e-12 * np.abs(mean)
+        return cls(mean, np.where(constant, 1.0, deviation), constant)
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """Values (…, columns) with mean 0 and deviation 1 over the rows of the scale."""
+        return (values - self.mean) / self.deviation
+
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        """Scaled values (…, columns) in the units of the data."""
+        return values * self.deviation + self.mean
+
+
+def check_finite(array: np.ndarray, where: str, gaps: bool = False) -> None:
+    """Refuse NaN, infinity and what float32 does not hold; `where` names a row, as in "case {} of X".
+
+    With `gaps`, NaN is a missing sample and passes.
     """
-    pd = import_pandas()
-    dates = pd.DatetimeIndex(seconds[-64:].astype("datetime64[s]"))
-    known = pd.infer_freq(dates) if len(dates) > 2 else None
-    ahead = pd.date_range(dates[-1], periods=count + 1, freq=known or pd.Timedelta(seconds=step))
-    return ahead[1:].to_numpy().astype("datetime64[s]")
+    unfit = ~(np.abs(array) <= LARGEST)
+    unfit &= ~(gaps & np.isnan(array))
+    if unfit.any():
+        at = tuple(np.argwhere(unfit)[0])
+        where, value = where.format(at[0]), array[at]
+        if not np.isfinite(value):
+            raise NotFiniteError(f"{where} has NaN or infinity; fill or drop it first.")
+        raise DataError(f"{where} has {value:g}, beyond float32 ({LARGEST:.2g} at most); use a larger unit.")
+
+
+def column_order(names: Any, wanted: list, what: str) -> list[int]:
+    """Where a table has the wanted columns, in any order.
+
+    >>> column_order(["v", "u"], ["u", "v"], "X")
+    [1, 0]
+    """
+    names = list(names)
+    if len(names) != len(wanted) or set(names) != set(wanted):
+        shown = [", ".join(map(repr, some[:8])) + (", …" if len(some) > 8 else "") for some in (names, wanted)]
+        raise DataError(f"{what}: the columns are {shown[0]}, expected {shown[1]} in any order; rename or choose them.")
+    return [names.index(name) for name in wanted]

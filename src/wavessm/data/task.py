@@ -44,6 +44,7 @@ class DataOptions:
     checks: ClassVar[dict[str, Any]] = {}
     earlier: ClassVar[dict[str, Any]] = {}
     """Values that options had before there were such options, for run folders of that time."""
+    duplicates, missing = "error", "skip"  # tables to forecast are read so, where they have no such options
 
     def __post_init__(self) -> None:
         check_fields(self, self.checks)

@@ -15,12 +15,12 @@ try:
 except ImportError as reason:
     raise MissingExtraError("the estimators need scikit-learn: pip install 'wavessm[estimators]'.") from reason
 
-from wavessm.estimators.backtest import Backtest
 from wavessm.estimators.classifier import WaveSSMClassifier
 from wavessm.estimators.features import StateFeatures
 from wavessm.estimators.forecaster import WaveSSMForecaster
 from wavessm.estimators.regressor import WaveSSMRegressor
 from wavessm.estimators.sound import LogEnergies
+from wavessm.training.backtest import Backtest
 
 __all__ = [
     "Backtest",

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,8 +19,11 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from wavessm.data.source import Batch, Source
-from wavessm.data.tables import LARGEST
-from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, check_positive, unknown_name
+from wavessm.data.tables import Scale as Scale
+from wavessm.data.tables import check_finite as check_finite
+from wavessm.data.tables import column_order as column_order
+from wavessm.errors import OptionError, check_int, check_positive, unknown_name
+from wavessm.errors import check_number as check_number
 from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
@@ -208,33 +211,6 @@ def _refresh_batch_norm(model: nn.Module, batches: list[Batch]) -> None:
     model.eval()
 
 
-class Scale(NamedTuple):
-    """Mean and standard deviation of columns."""
-
-    mean: np.ndarray  # (columns,)
-    deviation: np.ndarray  # (columns,), 1 where a column is constant
-    constant: np.ndarray  # (columns,) bool
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> Scale:  # (n, columns) float64
-        """The scale of these rows.
-
-        >>> Scale.of(np.array([[2e-9, 5.0], [4e-9, 5.0]])).deviation.tolist()
-        [1e-09, 1.0]
-        """
-        mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
-        constant = deviation <= 1e-12 * np.abs(mean)
-        return cls(mean, np.where(constant, 1.0, deviation), constant)
-
-    def apply(self, values: np.ndarray) -> np.ndarray:
-        """Values (…, columns) with mean 0 and deviation 1 over the rows of the scale."""
-        return (values - self.mean) / self.deviation
-
-    def undo(self, values: np.ndarray) -> np.ndarray:
-        """Scaled values (…, columns) in the units of the data."""
-        return values * self.deviation + self.mean
-
-
 def check_unchanged(what: str, now: Any, before: Any) -> None:
     """Refuse a warm start that needs another model than the one to continue."""
     if now != before:
@@ -248,38 +224,3 @@ def check_names(kind: str, given: Iterable, known: Iterable[str]) -> None:
     for value in given:
         if value not in known:
             raise unknown_name(kind, value, known)
-
-
-def check_number(value: Any, name: str, below: float = math.inf) -> float:
-    """The value as a float, 0 ≤ value < below, or `OptionError`."""
-    if not isinstance(value, int | float | np.number) or not 0 <= value < below:
-        raise OptionError(f"{name} is {value!r}, expected a number 0 ≤ {name} < {below:g}.")
-    return float(value)
-
-
-def check_finite(array: np.ndarray, where: str, gaps: bool = False) -> None:
-    """Refuse NaN, infinity and what float32 does not hold; `where` names a row, as in "case {} of X".
-
-    With `gaps`, NaN is a missing sample and passes.
-    """
-    unfit = ~(np.abs(array) <= LARGEST)
-    unfit &= ~(gaps & np.isnan(array))
-    if unfit.any():
-        at = tuple(np.argwhere(unfit)[0])
-        where, value = where.format(at[0]), array[at]
-        if not np.isfinite(value):
-            raise NotFiniteError(f"{where} has NaN or infinity; fill or drop it first.")
-        raise DataError(f"{where} has {value:g}, beyond float32 ({LARGEST:.2g} at most); use a larger unit.")
-
-
-def column_order(names: Any, wanted: list, what: str) -> list[int]:
-    """Where a table has the wanted columns, in any order.
-
-    >>> column_order(["v", "u"], ["u", "v"], "X")
-    [1, 0]
-    """
-    names = list(names)
-    if len(names) != len(wanted) or set(names) != set(wanted):
-        shown = [", ".join(map(repr, some[:8])) + (", …" if len(some) > 8 else "") for some in (names, wanted)]
-        raise DataError(f"{what}: the columns are {shown[0]}, expected {shown[1]} in any order; rename or choose them.")
-    return [names.index(name) for name in wanted]

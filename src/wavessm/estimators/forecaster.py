@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.errors import DataError, OptionError, check_int
-from wavessm.estimators.backtest import (
-    MOST_ORIGINS,
-    Backtest,
-    Forecast,
-    Residuals,
-    calibration_errors,
-    compare,
-    conformal,
-    improves,
-)
-from wavessm.estimators.base import Scale, WaveSSMEstimator, check_names, check_number, model_sizes, predict_all
-from wavessm.estimators.series import Form, TimeSeries, check_alike, column_names, read_series, split_long, step_seconds
-from wavessm.estimators.windows import Marks, Split, fit_series, read_covariates, refit_series, split_series
-from wavessm.features.line import Line, Part, context_for, season_steps
+from wavessm.data.series import TimeSeries
+from wavessm.data.source import Batch, Windows
+from wavessm.errors import DataError
+from wavessm.estimators.base import WaveSSMEstimator, check_names, model_sizes, predict_all
+from wavessm.features.line import Line
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
+from wavessm.training.backtest import MOST_ORIGINS, Forecast
+from wavessm.training.forecaster import LineForecaster
+from wavessm.training.line import parts_of
 
 STEPS_PER_EPOCH = 50
-METHODS, DUPLICATES, MISSING = ("auto", "linear", "gradient"), ("error", "mean", "last"), ("error", "hold", "gap")
+MOST_NUMBERS = 50_000_000  # targets that are held in memory; windows are thinned out beyond that
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class WaveSSMForecaster(WaveSSMEstimator):
+class WaveSSMForecaster(WaveSSMEstimator, LineForecaster):
     """A forecaster of one series or several, (time,) or (time, columns). Options that are None follow from the data.
 
     The line, a linear map of the context and of memories of the season, is fitted in closed form (`line.py`); a state
@@ -55,7 +49,8 @@ class WaveSSMForecaster(WaveSSMEstimator):
         calendar: Read the place in the day, week and year from a DatetimeIndex, those seen at least twice.
         duplicates: Repeated time stamps: "error", their "mean", or the "last" of them.
         missing: Missing rows and NaN: "error"; "hold" repeats the value before as if it were observed; "gap" reads it
-            in contexts, but fits and compares no forecast of such rows.
+            in contexts, but fits and compares no forecast of such rows; "skip" leaves them out and takes the others as
+            evenly spaced.
         split: (train, validation) as two counts of rows, two fractions, or the dates where validation and calibration
             begin; what is left calibrates quantiles. None follows validation_fraction.
         validation_fraction: End of each series set aside. Its second half calibrates quantiles and its first half
@@ -82,98 +77,31 @@ class WaveSSMForecaster(WaveSSMEstimator):
     (12, 2)
     """
 
-    horizon: int = field(default=1, kw_only=False)
-    context: int | None = field(default=None, kw_only=False)
     method: str = "auto"
-    quantiles: Sequence[float] | None = None
-    memory: bool = True
-    season: int | None = None
-    calendar: bool = True
-    duplicates: str = "error"
-    missing: str = "error"
-    split: Any = None
-    refit: bool = True
     dropout: float = 0.1
     batch_size: int | None = 32
     validation_fraction: float = 0.2
     n_iter_no_change: int = 8
     max_epochs: int | None = 12
 
-    series_: list[TimeSeries] = field(init=False)
-    context_: int = field(init=False)
-
-    def fit(self, series: Any, covariates: Any = None) -> WaveSSMForecaster:
-        """Fit to one series or several.
-
-        Args:
-            series: (time,), (time, columns), a pandas object, a list or dict of them, or a long table with the columns
-                unique_id, ds and y (other columns are covariates).
-            covariates: Numbers known beforehand, (time, k) beside each series, in the same form.
-
-        Returns:
-            The estimator itself.
-        """
-        before = dict(vars(self))
-        try:
-            return self._fit(series, covariates)
-        except BaseException:
-            self.__dict__ = before  # a refused fit leaves the last one
-            raise
-
-    def _fit(self, series: Any, covariates: Any) -> WaveSSMForecaster:
-        horizon = self._check_options()
-        if covariates is None:
-            series, covariates = split_long(series)
-        parts, form = read_series(series, "series", self)
-        check_alike(parts, self.series_[0] if self._continues else parts[0])
-        split = split_series(parts, horizon, self.validation_fraction, self.split)
-        season = season_steps(step_seconds(parts[0].index)) if self.season is None else self.season
-        lengths = [len(one.values) for one in parts]
-        tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, self)
-        marks = Marks.fit(parts, split.train_end if self.calendar else [], tables)
-        known: list[Any] = [table.values for table in tables] or [None] * len(parts)
-        for at, (one, end, table) in enumerate(zip(parts, split.train_end, known, strict=True)):
-            parts[at] = replace(one, scale=Scale.of(one.values[:end]), marks=marks.of(one.index, table))
-        self.series_, self.form_, self.marks_, self.season_, self.split_ = parts, form, marks, season, split
-        self.n_columns_ = parts[0].values.shape[1]
-        self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
-        if self.context is not None or not self._continues:
-            self.context_ = self.context or context_for(horizon, season, int(split.train_end.min()))
-        self._fit_line(parts, split)
+    def fit_line(self) -> WaveSSMForecaster:
+        super().fit_line()
         if self.method == "gradient":
-            self._fit_residuals(parts, split)
-        self._errors: np.ndarray | None = None
+            self._fit_residuals()
         return self
 
     def _check_options(self) -> int:
-        """The horizon; one line for what is wrong."""
         self._train_config(1, 0)  # wrong ones are refused even where nothing is trained
-        for name, known in (("method", METHODS), ("duplicates", DUPLICATES), ("missing", MISSING)):
-            check_names(name, (getattr(self, name),), known)
-        for name in ("calendar", "memory", "refit"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name} is {getattr(self, name)!r}, expected True or False.")
-        for name in ("context", "season"):
-            if getattr(self, name) is not None:
-                check_int(getattr(self, name), name, minimum=1)
-        for level in () if self.quantiles is None else np.atleast_1d(self.quantiles).tolist():
-            if not check_number(level, "quantiles", 1) > 0:
-                raise OptionError(f"quantiles has {level!r}, expected numbers between 0 and 1.")
-        return check_int(self.horizon, "horizon", minimum=1)
+        check_names("method", (self.method,), ("auto", "linear", "gradient"))
+        return super()._check_options()
 
-    def _fit_line(self, parts: list[TimeSeries], split: Split) -> None:
-        """The line of the training rows, and the one that forecasts."""
-        line, how = fit_series(parts, split, self.context_, self.season_, int(self.horizon), self.memory)
-        self.choices_ = {"context": self.context_, "season": self.season_, "marks": how}
-        self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
-        self.line_ = self._refit(line, parts, [len(one.values) for one in parts]) if self.refit else line
-        self.method_, self.held_, self.forecast_ = "linear", Forecast(line), Forecast(self.line_)
+    def _check_steps(self, h: int | None) -> int:
+        check_is_fitted(self, "line_")
+        return super()._check_steps(h)
 
-    def _refit(self, line: Line, parts: list[TimeSeries], ends: Any) -> Line:
-        return refit_series(line, parts, self.context_, self.season_, ends)
-
-    def _fit_residuals(self, parts: list[TimeSeries], split: Split) -> None:
+    def _fit_residuals(self) -> None:
         """Train a state space on what the line leaves; keep it if it is better on unseen rows, beyond noise."""
+        parts, split = self.series_, self.split_
         if not split.stops:
             raise DataError("method='gradient' needs rows to choose by: at least four horizons in validation_fraction.")
         line, middle = self.held_.line, (split.train_end + split.stop_end) // 2
@@ -206,164 +134,56 @@ class WaveSSMForecaster(WaveSSMEstimator):
             torch.nn.init.zeros_(weight)
         return model
 
-    # -- forecasts ----------------------------------------------------------------------------------------------------
 
-    def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
-        """Forecast the series of fit or given ones.
+class Residuals(Windows):
+    """Windows whose contexts have their last value taken off, and whose targets are what a line leaves of the truth."""
 
-        Args:
-            h: Steps; None takes the horizon.
-            series: What to forecast, as in `fit`, of any length; None takes the series of fit. It is scaled as the
-                series of fit with its key (in a dict or long table) or its place (in a list of equal length, or alone),
-                any other by its own mean and deviation.
-            covariates: Where fit had them: rows of the next h steps (h, k); with `series`, of all its steps and the
-                next, (time + h, k).
+    targets: Tensor  # (windows, horizon, columns)
+    stride: int  # rows between windows
 
-        Returns:
-            The next h steps (h,) or (h, columns), in the form the series came in. With `quantiles` each has one more
-            axis at its end, (h, levels) or (h, columns, levels): of a Series a DataFrame with a column for each level,
-            of a DataFrame one whose columns are pairs (column, level); of a long table a column for each level.
-        """
-        h = self._check_steps(h)
-        inputs, form = self._inputs(series, covariates, h)
-        ahead = [self.forecast_(one, np.array([len(one.values)]), h)[0] for one in inputs]  # (h, columns) each
-        if self.quantiles is None:
-            return form.wrap([one.wrap(values) for one, values in zip(inputs, ahead, strict=True)])
-        offsets = self._offsets(h)
-        added = np.stack(list(offsets.values()), axis=-1)  # (h, columns, levels)
-        each = zip(inputs, ahead, strict=True)
-        return form.wrap([one.wrap(x[..., None] + added * one.scale.deviation[:, None], [*offsets]) for one, x in each])
+    @classmethod
+    def of(
+        cls, line: Line, series: Sequence[TimeSeries], context: int, begin: Any, end: np.ndarray, most: int
+    ) -> Residuals:
+        """Up to `most` windows whose horizons lie in [begin, end) of their series and have no gap."""
+        horizon, values = line.horizon, [one.scaled() for one in series]
+        origins = [part.origins(horizon) for part in parts_of(series, values, np.maximum(context, begin), end)]
+        most = min(most, MOST_NUMBERS // (horizon * values[0].shape[1]))
+        stride = max(1, -(-sum(map(len, origins)) // most))
+        origins = [one[::stride] for one in origins]
+        rest = [
+            v[o[:, None] + np.arange(horizon)] - line.forecast(v, o, one.marks)
+            for v, o, one in zip(values, origins, series, strict=True)
+        ]
+        offsets = np.cumsum([0, *map(len, values)])
+        starts = np.concatenate([o - context + offset for o, offset in zip(origins, offsets, strict=False)])
+        each = [one.marks for one in series if one.marks is not None]
+        marks = torch.from_numpy(np.concatenate(each)).float() if each else None
+        table = torch.from_numpy(np.concatenate(values)).float()
+        source = cls(table, marks, context, horizon, tuple(range(table.shape[1])), torch.from_numpy(starts), True)
+        source.targets = torch.from_numpy(np.concatenate(rest)).float()
+        source.stride = stride
+        return source
 
-    def backtest(
-        self,
-        series: Any = None,
-        h: int | None = None,
-        stride: int = 1,
-        covariates: Any = None,
-        refit: bool = False,
-    ) -> Backtest:
-        """Forecast from many origins and compare with the truth.
-
-        Args:
-            series: As in `predict`; None takes the calibrating end of the series of fit, which fitting never saw.
-            h: Steps of each forecast; None takes the horizon.
-            stride: Rows between origins.
-            covariates: Where fit had them and a series is given: rows of all its steps (time, k).
-            refit: Fit the line anew before each forecast, on all rows before its origin; a line only.
-        """
-        h, stride = self._check_steps(h), check_int(stride, "stride", minimum=1)
-        own = series is None
-        inputs, form = (self.series_, self.form_) if own else self._inputs(series, covariates, 0)
-        if refit and self.method_ != "linear":
-            raise OptionError("refit: a trained state space is not fitted again; use method='linear'.")
-        offsets, parts = self._offsets(h), []
-        for at, one in enumerate(inputs):
-            begin = max(int(self.split_.stop_end[at]) if own else self.context_, self.season_, 1)
-            origins = Part(one.values, one.gaps, begin, len(one.values)).origins(h)
-            origins = origins[(origins - begin) % stride == 0]
-            if not len(origins):
-                continue
-            forecast = self.held_ if own else self.forecast_
-            if refit:
-                lines = [self._refit(forecast.line, [one], [origin]) for origin in origins]
-                ahead = [Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)]
-                parts.append((at, one, origins, np.concatenate(ahead)))
-            else:
-                parts.append((at, one, origins, forecast(one, origins, h)))
-        if not parts:
-            raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets)
-
-    def score(self, series: Any = None, covariates: Any = None) -> float:
-        """R² of the forecasts over all origins of a series, as in `backtest`."""
-        return self.backtest(series, covariates=covariates).r2
-
-    def stream(self) -> ForecastStream:
-        """The line as a stream that continues the (only) series of fit: each sample costs the same time and memory."""
-        check_is_fitted(self, "line_")
-        if self.method_ != "linear" or len(self.series_) > 1 or self.marks_.scale is not None:
-            raise OptionError("stream: needs one series without covariates and method='linear'.")
-        return ForecastStream(self)
-
-    def _check_steps(self, h: int | None) -> int:
-        check_is_fitted(self, "line_")
-        return int(self.horizon) if h is None else check_int(h, "h", minimum=1)
-
-    def _inputs(self, series: Any, covariates: Any, h: int) -> tuple[list[TimeSeries], Form]:
-        """Series with the scales and marks to forecast h steps beyond their end, and the form they came in."""
-        own = series is None
-        parts, form = (list(self.series_), self.form_) if own else self._read(series)
-        rows = [h if own else len(one.values) + h for one in parts]
-        if (covariates is None) != (self.marks_.scale is None):
-            wanted = f"give those of {'' if own else 'the series and of '}the next {h} steps"
-            had = "no covariates; leave them out" if covariates is not None else f"covariates; {wanted}"
-            raise OptionError(f"covariates: fit had {had}.")
-        known: list[Any] = [None] * len(parts)
-        if self.marks_.scale is not None:
-            width, names = len(self.marks_.scale.mean), self.covariate_names_
-            tables = read_covariates(covariates, parts, form, rows, self, width, names)
-            known = [table.values for table in tables]
-        for at, (one, table) in enumerate(zip(parts, known, strict=True)):
-            index = one.future(h) if own else one.index.append(one.future(h))
-            marks = self.marks_.of(index, table)
-            parts[at] = replace(one, marks=np.concatenate([one.marks, marks]) if own and marks is not None else marks)
-        return parts, form
-
-    def _read(self, series: Any) -> tuple[list[TimeSeries], Form]:
-        """Given series, scaled as the series of fit with their key or place, others by themselves."""
-        parts, form = read_series(series, "series", self, self.column_names_)
-        check_alike(parts, self.series_[0])
-        keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
-        if not form.keys and len(parts) == len(self.series_):
-            keyed = dict(enumerate(self.series_))
-        for at, (key, one) in enumerate(zip(form.keys or places, parts, strict=True)):
-            parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
-        return parts, form
-
-    def _offsets(self, h: int) -> dict[float, np.ndarray]:
-        """Quantiles of the errors over the calibrating end of each series, (h, columns) in deviations, by level."""
-        if self.quantiles is None:
-            return {}
-        if (self.split_.stop_end >= [len(one.values) for one in self.series_]).all():
-            raise OptionError("quantiles need calibrating rows; use a validation_fraction above 0, or a shorter split.")
-        if self._errors is None or self._errors.shape[1] < h:
-            each = zip(self.series_, self.split_.stop_end, strict=True)
-            known = [(one, int(end)) for one, end in each if end < len(one.values)]
-            self._errors = np.concatenate([calibration_errors(self.held_, one, end, h) for one, end in known])
-        levels = sorted(np.atleast_1d(self.quantiles).tolist())
-        return {level: conformal(self._errors[:, :h], level) for level in levels}
+    def take(self, index: Tensor) -> Batch:
+        batch = super().take(index)
+        return batch._replace(x=batch.x - batch.x[:, -1:], y=self.targets[index.to(self.device)])
 
 
-class ForecastStream:
-    """A fitted line that takes one sample after another in constant time; see `WaveSSMForecaster.stream`."""
+def improves(gain: np.ndarray, block: int, draws: int = 2000) -> bool:
+    """Whether a mean gain over consecutive windows is beyond their noise.
 
-    def __init__(self, model: WaveSSMForecaster) -> None:
-        (self._one,), self._line, self._marks = model.series_, model.line_, model.marks_
-        self.time, features = len(self._one.values), self._line.features
-        self._known = self._extend()
-        channels = features.channels(self._one.scaled() - self._known[: self.time])
-        self._parts = [one[-width:] for one, width in zip(channels, features.widths, strict=True)]
+    Neighbouring windows share most of their values, so circular blocks of `block` windows are drawn: the mean must be
+    positive in 97.5 % of the draws. Fewer than four blocks prove nothing.
 
-    def _extend(self) -> np.ndarray:
-        """What the calendar adds to all rows so far and a thousand beyond the next horizon. (rows, columns)"""
-        rows = self.time + self._line.horizon + 1000
-        if self._line.B is None:
-            return np.zeros((rows, 1))
-        marks = self._marks.of(self._one.index.append(self._one.future(rows - len(self._one.values))), None)
-        return np.asarray(marks) @ self._line.B
-
-    def step(self, sample: Any) -> np.ndarray:
-        """Take the next sample, a number or (columns,), and forecast what follows it. (horizon, columns)"""
-        scale, line = self._one.scale, self._line
-        if self.time + 1 + line.horizon > len(self._known):
-            self._known = self._extend()
-        row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
-        row = row - self._known[self.time]
-        for k, memory in enumerate([None, *line.features.memories]):
-            part, new = self._parts[k], row
-            if memory is not None and self.time >= memory.period:
-                new = part[0] + (row - part[0]) * max(1 / (self.time // memory.period + 1), 1 / memory.span)
-            self._parts[k] = np.concatenate([part[1:], new[None]])
-        self.time += 1
-        ahead = line.apply(np.concatenate(self._parts) - row) + row
-        return scale.undo(ahead + self._known[self.time : self.time + line.horizon])
+    >>> random = np.random.default_rng(0)
+    >>> improves(random.standard_normal(400), 20), improves(0.5 + random.standard_normal(400), 20)
+    (False, True)
+    """
+    n = len(gain)
+    if n < 4 * block:
+        return False
+    sums = np.cumsum(np.concatenate([[0.0], gain, gain[:block]]))
+    means = (sums[block : block + n] - sums[:n]) / block  # of the block that starts at each window
+    starts = np.random.default_rng(0).integers(0, n, (draws, -(-n // block)))
+    return bool(np.quantile(means[starts].mean(axis=1), 0.025) > 0)

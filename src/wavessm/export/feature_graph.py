@@ -16,7 +16,7 @@ from wavessm.export.graph import Graph, Values
 from wavessm.export.model_graph import restore_output, scale_input
 from wavessm.features import FeatureModel
 from wavessm.features.bank import CellGroup, StateBank
-from wavessm.training.closed_form import LineModel
+from wavessm.training.line_model import LineModel
 
 SUMMED = ("share", "wins", "margin", "positive", "energy")
 """Pools that have an ONNX form."""
@@ -24,11 +24,12 @@ SUMMED = ("share", "wins", "margin", "positive", "energy")
 
 def line_graph(model: LineModel, info: DataInfo) -> Any:
     """The linear forecast: x (batch, context, columns) → y (batch, horizon, columns), both in the units of the data."""
-    g = Graph()
+    model.check_plain()
+    g, W = Graph(), model.line_.W if model.line_.W.ndim == 3 else model.line_.W[None]
     x = scale_input(g, info, stream=False)
     last = g.slice(x, -1)
     rest = g.add("Transpose", g.add("Sub", x, last), perm=[2, 0, 1])  # (columns, batch, context)
-    ahead = g.add("Add", g.add("Transpose", g.add("MatMul", rest, g.constant(model.W)), perm=[1, 2, 0]), last)
+    ahead = g.add("Add", g.add("Transpose", g.add("MatMul", rest, g.constant(W)), perm=[1, 2, 0]), last)
     inputs: Values = {"x": (np.float32, ["batch", info.length, info.d_input])}
     outputs: Values = {"y": (np.float32, ["batch", info.horizon, info.d_output])}
     return g.close("wavessm", inputs, outputs, [restore_output(g, ahead, info)])

@@ -26,7 +26,7 @@ from wavessm.export.model_graph import Scan, model_graph
 from wavessm.features import FeatureModel
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.streaming import SampledLayer
-from wavessm.training.closed_form import ClosedForm, LineModel
+from wavessm.training.line_model import LineModel
 
 OPSET, IR_VERSION = 17, 8
 CHUNK = 64
@@ -49,7 +49,7 @@ class ExportReport:
 
 
 def export_onnx(
-    model: SequenceModel | ClosedForm,
+    model: SequenceModel | FeatureModel | LineModel,
     path: str | Path,
     rate: float = 1.0,
     chunk: int = CHUNK,
@@ -108,7 +108,7 @@ def export_onnx(
     return ExportReport(path, len(content) / 1e6, max(errors), len(errors))
 
 
-def _prepared(model: Any, path: str | Path, info: DataInfo | None) -> tuple[SequenceModel | ClosedForm, DataInfo]:
+def _prepared(model: Any, path: str | Path, info: DataInfo | None) -> tuple[Any, DataInfo]:
     """A copy of the model on the CPU in evaluation mode, if it can be exported to that place, and its scaling."""
     if Path(path).is_dir():
         raise DataError(f"{path}: is a folder; give the name of a file.")

@@ -18,7 +18,7 @@ _PLACES = {
     "events": ("draw_events", "predict_events"),
     "loop": ("History", "Objective", "Trainer"),
     "metrics": ("SELECTION", "auroc"),
-    "predict": ("draw_predictions", "future_dates", "predict_files", "read_context", "write_rows"),
+    "predict": ("draw_predictions", "predict_files", "read_context", "write_rows"),
     "progress": ("Progress",),
     "run": ("Run",),
     "stream": ("follow_wav", "predict_stream"),

@@ -156,6 +156,9 @@ def _outputs(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Outputs and targets of every batch of a split; `factor` and `antialias` as in `decimate`."""
     model.eval()
+    if hasattr(source, "forecasts"):
+        yield from source.forecasts(model, size)
+        return
     for batch in EvalBatches(source, size, dist):
         batch = decimate(batch, factor, antialias)
         yield model(batch.x, rate=rate, **batch.inputs()).to(batch.y.device), batch.y

@@ -31,7 +31,7 @@ from wavessm.training import checkpoint, metrics
 from wavessm.training.augment import mixed_loss
 from wavessm.training.batches import as_trained
 from wavessm.training.checkpoint import RunError, replacing, write_json
-from wavessm.training.closed_form import CLOSED, class_balance, fit_closed, prepare
+from wavessm.training.closed_form import CLOSED, class_balance, fit_closed, load_data
 from wavessm.training.config import TrainConfig, model_config
 from wavessm.training.direct import start_at_ridge
 from wavessm.training.distributed import ALONE, DistInfo, connect, dist_info
@@ -97,7 +97,8 @@ def train(
     pick_device(config, dist)  # what does not fit is refused before anything is written
     if closed and dist.size > 1:
         raise OptionError(f"method is {config.method!r}, which one process fits; leave torchrun out.")
-    chosen, data = prepare(get_task(task).with_options(options), config)
+    chosen = get_task(task).with_options(options)
+    data = load_data(chosen, config)
     as_trained(data, config)
     if config.pretrained:
         model = _start_config(open_model(config.pretrained).model, model, data.info)

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,14 +21,17 @@ from torch import Tensor
 
 from wavessm.data.files import Signal, align, read_npy, read_signal, to_float32
 from wavessm.data.source import DataInfo
-from wavessm.data.tables import DATE_NAMES, continue_dates, guess_dates, read_table, same_clock, same_step
+from wavessm.data.tables import same_clock, same_step
 from wavessm.data.task import OwnOptions
-from wavessm.data.windows import Series, make_marks, read_series, warn_of_gaps
+from wavessm.data.windows import make_marks
 from wavessm.errors import DataError, OptionError, check_positive, real_array, shape_error
 from wavessm.nn.pretrained import find_folder
 from wavessm.training.finetune import channel_key
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
+
+if TYPE_CHECKING:
+    from wavessm.data.series import TimeSeries
 
 log = logging.getLogger("wavessm.training")
 Row = dict[str, Any]
@@ -201,41 +204,74 @@ def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
 
 def _forecast_file(run: Run, model: Any, path: Path) -> list[Row]:
     info = run.info
-    series = read_series(path, list(info.channels), _date_column(run, path))
-    if len(series.values) < info.length:
-        raise DataError(f"{path}: {len(series.values)} rows, fewer than the context of {info.length} that it needs.")
-    check_dates(info, series)
-    return forecast_rows(run, model, series)
+    if run.method == "linear":
+        rows = []
+        inputs, form = model.inputs(_read_frame(run, path), None, info.horizon, str(path))
+        for at, found in enumerate(model.ahead(inputs, info.horizon)):
+            series = {"unique_id": form.keys[at]} if form.keys else {}
+            rows += [series | row for row in step_rows(info, *found)]
+        return rows
+    one = _read_series(run, path)
+    if len(one.values) < info.length:
+        raise DataError(f"{path}: {len(one.values)} rows, fewer than the context of {info.length} that it needs.")
+    check_dates(info, one, str(path))
+    return forecast_rows(run, model, one, str(path))
 
 
-def check_dates(info: DataInfo, series: Series) -> None:
-    """Refuse rows at another step than those of training; log a warning of a gap in the context."""
-    if series.seconds is not None and info.step is not None:
-        same_step(series.seconds, info.step, series.source)
-        warn_of_gaps(dataclasses.replace(series, seconds=series.seconds[-info.length :]))
+def _read_frame(run: Run, path: Path) -> Any:
+    """A table with the columns of training, or a long one."""
+    from wavessm.data.series import read_csv
+
+    columns = list(run.info.channels)
+    return read_csv(path, columns, getattr(run.options, "date_column", None), run.options.missing)[0]
+
+
+def _read_series(run: Run, path: Path) -> TimeSeries:
+    from wavessm.data.series import read_series
+
+    return read_series(_read_frame(run, path), str(path), run.options)[0][0]
+
+
+def check_dates(info: DataInfo, series: TimeSeries, source: str) -> None:
+    """Refuse rows at another step than those of training."""
+    if series.clock is not None and info.step is not None:
+        same_step(series.clock, info.step, source)
 
 
 @torch.no_grad()
-def forecast_rows(run: Run, model: Any, series: Series) -> list[Row]:
+def forecast_rows(run: Run, model: Any, series: TimeSeries, source: str) -> list[Row]:
     """Forecast the steps after the last row of a series, one row per step, in the units of the data."""
-    info, dates = run.info, future_dates(series, run.info.horizon)
-    context = info.standardise(torch.from_numpy(series.values[-info.length :])).float()
-    values = info.restore(model(context[None], marks=_marks(run, series, dates))[0])  # (horizon, columns)
-    rows = [dict(zip(output_names(info), row, strict=True)) for row in values.tolist()]
-    days: list[Row] = [{}] * len(rows) if dates is None else [{"date": f"{at}{series.offset}"} for at in dates]
-    return [{"step": at + 1, **days[at], **row} for at, row in enumerate(rows)]
+    info = run.info
+    context = info.standardise(torch.tensor(series.values[-info.length :])).float()
+    values = info.restore(model(context[None], marks=_marks(run, series, source))[0])  # (horizon, columns)
+    return step_rows(info, series, values.numpy(), {})
 
 
-def _marks(run: Run, series: Series, dates: np.ndarray | None) -> Tensor | None:
+def step_rows(info: DataInfo, series: TimeSeries, ahead: np.ndarray, quantiles: dict[float, np.ndarray]) -> list[Row]:
+    """Rows of the steps after a series: dates if it has some, forecasts (horizon, columns), quantiles by level."""
+    names, count = output_names(info), len(ahead)
+    dates: list[Row] = (
+        [{}] * count if series.clock is None else [{"date": at.isoformat()} for at in series.future(count)]
+    )
+    rows = [{"step": at + 1, **date} for at, date in enumerate(dates)]
+    for level, values in [(None, ahead), *quantiles.items()]:
+        labels = names if level is None else [f"{name} {level:g}" for name in names]
+        for row, found in zip(rows, values.tolist(), strict=True):
+            row |= dict(zip(labels, found, strict=True))
+    return rows
+
+
+def _marks(run: Run, series: TimeSeries, source: str) -> Tensor | None:
     """Calendar marks of context and horizon as in training. (1, length + horizon, k)"""
     info, options = run.info, run.options
     count = len(info.mark_sizes) or info.mark_width
     if not count:
         return None
-    same_clock(series.offset, info.offset, series.source)
-    if dates is None or series.seconds is None:
-        raise DataError(f"{series.source}: no dates, but the model was trained with a calendar.")
-    seconds = np.concatenate([series.seconds[-info.length :], dates.astype(np.int64)])
+    same_clock(series.offset, info.offset, source)
+    if series.clock is None:
+        raise DataError(f"{source}: no dates, but the model was trained with a calendar.")
+    ahead = dataclasses.replace(series, index=series.future(info.horizon)).clock
+    seconds = np.concatenate([series.clock[-info.length :], ahead])
     calendar = getattr(options, "calendar", "table" if info.mark_sizes else "numbers")
     marks = make_marks(seconds, calendar, minutes=count == 5)[0]
     if not getattr(options, "future_calendar", False):
@@ -243,28 +279,9 @@ def _marks(run: Run, series: Series, dates: np.ndarray | None) -> Tensor | None:
     return marks[None]
 
 
-def future_dates(series: Series, horizon: int) -> np.ndarray | None:
-    """Dates of the next `horizon` steps, (horizon,) datetime64[s]; None for a series without dates."""
-    if series.seconds is None or series.step is None:
-        return None
-    return continue_dates(series.seconds, series.step, horizon)
-
-
-def _date_column(run: Run, path: Path) -> str | None:
-    """The column of dates: as given in training, or by its name; None where neither is there nor needed."""
-    if named := getattr(run.options, "date_column", None):
-        return named
-    found, dated = guess_dates(read_table(path))
-    calendar = bool(run.info.mark_sizes or run.info.mark_width)
-    if calendar and found is None:
-        raise DataError(f"{path}: no column of dates ({', '.join(DATE_NAMES)}), but the model needs a calendar.")
-    return found if dated or calendar else None
-
-
 def read_context(run: Run, path: Path) -> np.ndarray:
-    """The last rows (rows, columns) of a table to continue, for a figure of its forecast."""
-    series = read_series(path, list(run.info.columns), _date_column(run, path))
-    return series.values[-min(run.info.length, 4 * run.info.horizon) :]
+    """The last rows (rows, columns) of a table, of a long one those of its first series, for a figure."""
+    return _read_series(run, path).values[-min(run.info.length, 4 * run.info.horizon) :]
 
 
 def write_rows(

@@ -32,7 +32,7 @@ from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import find_folder, load_model, pretrained, read_config, read_extra
 from wavessm.training import checkpoint
 from wavessm.training.checkpoint import FORMAT, VERSION, RunError, check_format, resume_command
-from wavessm.training.closed_form import CLOSED, without_calendar
+from wavessm.training.closed_form import CLOSED, load_data, restore
 from wavessm.training.config import TrainConfig
 from wavessm.training.distributed import ALONE, DistInfo
 from wavessm.training.pretrain import Pretrainer
@@ -159,7 +159,7 @@ class Run:
 
     def load_data(self, options: DataOptions | None = None) -> DataSet:
         """Return the data of the run, or those of `options` at another sampling rate; refuses changed data."""
-        data = without_calendar((options or self.options).load(self.config.seed), self.config)
+        data = load_data(options or self.options, self.config)
         free = () if options in (None, self.options) else ("length", "rate", "sampling_rate", "scale", "skipped")
         what = next((name for name in _differing(self.info, data.info) if name not in free), None)
         if what is None and self.checksum and self.checksum != self.options.checksum():
@@ -183,12 +183,12 @@ class Run:
             raise RunError(f"{path}: there is none; resume the run with: {resume_command(self.folder)}")
         content = checkpoint.load(path, self.id)
         try:
-            closed = CLOSED.get(self.method)
-            model = SequenceModel(self.model) if closed is None else closed.restore(content["closed"], self.info)
+            closed = self.method in CLOSED
+            model = restore(self.method, content["closed"], self.info) if closed else SequenceModel(self.model)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
             raise RunError(f"{path}: does not hold a model of method {self.method}; bring it back.") from reason
         wrapped = self.unlabelled and isinstance(model, SequenceModel)
-        fill(Pretrainer(model, self.config) if wrapped else model, content, path)  # type: ignore[arg-type]
+        fill(Pretrainer(model, self.config) if wrapped else model, content, path)
         return model.eval()
 
     def thresholds(self) -> list[float] | None:

@@ -20,10 +20,17 @@ import torch
 from wavessm.data.files import check_times, wav_header
 from wavessm.data.info import FrameStream
 from wavessm.data.tables import DATE_NAMES, Clock, counted, is_number, same_clock
-from wavessm.data.windows import Series
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.streaming import sampled
-from wavessm.training.predict import Row, check_dates, check_timed, check_values, decode_all, forecast_rows
+from wavessm.training.predict import (
+    Row,
+    check_dates,
+    check_timed,
+    check_values,
+    decode_all,
+    forecast_rows,
+    step_rows,
+)
 from wavessm.training.run import Run
 
 log = logging.getLogger("wavessm.training")
@@ -104,20 +111,28 @@ def _decisions(run: Run, chunks: Chunks, rate: float, times: bool) -> Iterator[l
 
 
 def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
-    info, model, rows, first = run.info, run.load_model(), 0, True
-    past, seconds = np.empty((0, info.d_input)), np.empty(0, dtype=np.int64)
+    from wavessm.data.series import TimeSeries, clock_index, pd
+
+    info, model, rows, needed = run.info, run.load_model(), 0, 1 if run.method == "linear" else run.info.length
+    past, seconds, stream = np.empty((0, info.d_input)), np.empty(0, dtype=np.int64), None
     for values, dates in chunks:
         check_values(run, values, f"stream, from row {rows}")
         rows += len(values)
         past = np.concatenate([past, values])[-info.length :]
         seconds = seconds if dates is None else np.concatenate([seconds, dates])[-info.length :]
-        if len(past) == info.length:
-            series = Series(past, info.channels, seconds if len(seconds) else None, "the stream")
-            if first:
-                check_dates(info, series)
-                first = False
-            yield [{"rows": rows, **row} for row in forecast_rows(run, model, series)]
-    if rows < info.length:
+        if len(past) < needed:
+            continue
+        index = clock_index(seconds) if len(seconds) else pd.RangeIndex(len(past))
+        series = TimeSeries(past, "frame", index, info.channels)
+        if rows - len(values) < needed:
+            check_dates(info, series, "the stream")
+        if run.method == "linear":
+            stream = stream or model.row_stream()
+            found = step_rows(info, *stream(values, series))
+        else:
+            found = forecast_rows(run, model, series, "the stream")
+        yield [{"rows": rows, **row} for row in found]
+    if rows < needed:
         raise DataError(f"the stream ended after {rows} rows; the model needs a context of {info.length}.")
 
 

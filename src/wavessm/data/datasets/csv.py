@@ -1,16 +1,18 @@
-"""Your own CSV file with a row for each time step, to forecast. `tables.py` reads it, `windows.py` cuts windows."""
+"""Your own CSV file with a row for each time step, to forecast. `series.py` reads it, `windows.py` cuts windows."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wavessm.data.info import DataSet
-from wavessm.data.tables import guess_dates, read_table
 from wavessm.data.task import OwnOptions, Recipe, Task
-from wavessm.data.windows import read_series, split_rows, warn_of_gaps, window_sets
+from wavessm.errors import OptionError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("wavessm.data")
 CONTEXT = 96
@@ -18,7 +20,7 @@ CONTEXT = 96
 
 @dataclass(frozen=True)
 class CsvOptions(OwnOptions):
-    """The first 70 % of the rows train, the next 10 % validate, the last 20 % test; see `window_sets`."""
+    """A table with a column of dates, or a long table with the columns unique_id, ds and y, in time order."""
 
     path: str = ""
     """CSV file with a row for each time step."""
@@ -30,29 +32,77 @@ class CsvOptions(OwnOptions):
     """Steps the model sees; None takes 96 (less of a short table), a linear forecast two horizons or 14 seasons."""
     date_column: str | None = None
     """Column with dates; None takes one named date, datetime, timestamp or time, or a first column of dates."""
-    calendar: Literal["table", "numbers", "waves", "waves-year"] = "waves"
-    """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year."""
+    split: tuple[str, str] = ("0.7", "0.1")
+    """Training and validation rows as two fractions or two counts, or the dates where validation and test begin."""
+    duplicates: Literal["error", "mean", "last"] = "error"
+    """Repeated time stamps: refused, their mean, or the last of them."""
+    missing: Literal["error", "hold", "gap", "skip"] = "error"
+    """Missing rows and empty fields: refused; the value before, as if it were observed; the value before in contexts,
+    with no forecast of such rows fitted or scored; left out, the rest taken as evenly spaced."""
+    calendar: Literal["none", "table", "numbers", "waves", "waves-year"] = "waves"
+    """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year; a linear
+    forecast has waves of those that the training rows show twice, unless "none"."""
     future_calendar: bool = True
     """Give the model the calendar of the horizon too; it is known."""
+    memory: bool = True
+    """Let a linear forecast look further back than its context by running means of the season."""
+    season: int | None = None
+    """Steps in a season, for a linear forecast; None takes that of the dates."""
+    quantiles: tuple[float, ...] | None = None
+    """Levels of a linear forecast beside the forecast itself; None takes 0.1 and 0.9 where the rows are enough."""
+    refit: bool = True
+    """After test scores and quantiles, fit the linear forecast once more on all rows."""
+
+    earlier: ClassVar[dict[str, Any]] = {"missing": "skip"}
+
+    def frame(self, path: Path | None = None) -> pd.DataFrame:
+        """The table, or another file with its columns, by its dates, or as a long table."""
+        from wavessm.data.series import read_csv
+
+        path = path or self.place()
+        columns = None if self.target is None else [self.target]
+        frame, left_out = read_csv(path, columns, self.date_column, self.missing)
+        if left_out:
+            log.warning("%s: column %r holds numbers, not dates; it is left out", path, left_out)
+        return frame
+
+    def line_options(self, frame: pd.DataFrame) -> dict[str, Any]:
+        """These options as those of a `LineForecaster`."""
+        names = ("horizon", "context", "duplicates", "missing", "memory", "season", "quantiles", "refit")
+        split = tuple(map(_number, self.split))
+        return {name: getattr(self, name) for name in names} | {"split": split, "calendar": self.calendar != "none"}
 
     def load(self, seed: int) -> DataSet:
-        path = self.place()
-        columns, dates = None if self.target is None else [self.target], self.date_column
-        if dates is None:
-            table = read_table(path)
-            dates, dated = guess_dates(table)
-            others = [name for name in table.columns if name != dates]
-            if dates is not None and not dated and others:
-                log.warning("%s: column %r holds numbers, not dates; it is left out", path, dates)
-                columns, dates = columns or others, None
-        series = read_series(path, columns, dates)
-        warn_of_gaps(series)
-        parts = split_rows(len(series.values))
-        context = self.context or max(1, min(CONTEXT, (parts["train"][1] - self.horizon) // 2))
-        return window_sets("csv", series, parts, context, self.horizon, self.calendar, self.future_calendar)
+        from wavessm.data.series import read_series, split_series
+        from wavessm.data.windows import window_sets
+
+        frame = self.frame()
+        series, form = read_series(frame, str(self.place()), self)
+        if form.kind == "long":
+            raise OptionError(f"{self.path}: a long table is forecast in closed form; leave training options out, or "
+                              "use WaveSSMForecaster(method='gradient').")  # fmt: skip
+        split = split_series(series, self.horizon, 0.0, self.line_options(frame)["split"])
+        train, val, rows = int(split.train_end[0]), int(split.stop_end[0]), len(series[0].values)
+        parts = {"train": (0, train), "val": (train, val), "test": (val, rows)}
+        context = self.context or max(1, min(CONTEXT, (train - self.horizon) // 2))
+        return window_sets("csv", series[0], str(self.place()), parts, context, self)
 
     def files(self) -> list[Path]:
         return [self.place()]
+
+
+def _number(text: str) -> Any:
+    """A count, a fraction or a date as it was written.
+
+    >>> [_number(text) for text in ("8640", "0.7", "2024-05-01")]
+    [8640, 0.7, '2024-05-01']
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 _BEST = Recipe(

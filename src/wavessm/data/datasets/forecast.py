@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wavessm.data.info import DataSet
 from wavessm.data.published import Published
-from wavessm.data.tables import read_table
+from wavessm.data.tables import need_columns
 from wavessm.data.task import PublishedOptions, Recipe, Task, data_root
-from wavessm.data.windows import Parts, Series, read_series, split_rows, window_sets
+from wavessm.data.windows import Parts, window_sets
 from wavessm.errors import DataError, OptionError, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
 
@@ -84,20 +87,46 @@ class ForecastOptions(PublishedOptions):
     def files(self) -> list[Path]:
         return [find_series(data_root(self.root), self.dataset, multivariate=False)[0]]
 
+    def frame(self) -> pd.DataFrame:
+        """The rows of all three parts by their dates, the target last."""
+        from wavessm.data.series import read_csv
+
+        path, target = find_series(data_root(self.root), self.dataset, self.variables == "multi")
+        frame, _ = read_csv(path, [target] if self.variables == "uni" else None, "date")
+        need_columns(frame, [target], path)
+        return frame[[*(name for name in frame.columns if name != target), target]][: self._parts(frame)["test"][1]]
+
+    def line_options(self, frame: pd.DataFrame) -> dict[str, Any]:
+        """These options as those of a `LineForecaster`: nothing is fitted on validation or test rows."""
+        (_, train), (_, val), _ = self._parts(frame).values()
+        own = {"horizon": self.horizon, "context": self.context, "missing": self.missing, "refit": False}
+        return own | {"split": (train, val - train)}
+
     def load(self, seed: int) -> DataSet:
+        from wavessm.data.series import read_series
+
         if self.dataset not in SETS:
             raise unknown_name("forecasting set", self.dataset, SETS)
-        known, multi, context = SETS[self.dataset], self.variables == "multi", self.context
-        if context is None and self.horizon not in known.lengths:
+        known, multi = SETS[self.dataset], self.variables == "multi"
+        if self.context is None and self.horizon not in known.lengths:
             listed = ", ".join(map(str, known.lengths))
             raise OptionError(f"{self.dataset}: no context length is published for horizon {self.horizon} (only for "
                               f"{listed}); give context.")  # fmt: skip
-        path, target = find_series(data_root(self.root), self.dataset, multi)
-        others = [name for name in read_table(path).columns if multi and name not in ("date", target)]
-        series = read_series(path, [*others, target], "date")
-        context = context or known.lengths[self.horizon][multi]
-        parts = _split_rows(known, series)
-        return window_sets(self.dataset, series, parts, context, self.horizon, self.calendar, self.future_calendar)
+        context, frame, source = self.context or known.lengths[self.horizon][multi], self.frame(), str(self.files()[0])
+        (series,), _ = read_series(frame, source, self)
+        return window_sets(self.dataset, series, source, self._parts(frame), context, self)
+
+    def _parts(self, frame: pd.DataFrame) -> Parts:
+        """Rows of train, validation and test."""
+        known, rows = SETS[self.dataset], len(frame)
+        if not known.month_rows:
+            train, test = int(0.7 * rows), int(0.2 * rows)
+            return {"train": (0, train), "val": (train, rows - test), "test": (rows - test, rows)}
+        train, val, test = (months * known.month_rows for months in (12, 16, 20))
+        if rows < test:
+            raise DataError(f"{self.files()[0]}: {rows:,} rows, expected at least {test:,} (20 months); the whole file "
+                            f"is published at {known.published}.")  # fmt: skip
+        return {"train": (0, train), "val": (train, val), "test": (val, test)}
 
 
 def find_series(root: Path, name: str, multivariate: bool) -> tuple[Path, str]:
@@ -112,18 +141,6 @@ def find_series(root: Path, name: str, multivariate: bool) -> tuple[Path, str]:
                 return folder / file, target
     raise DataError(f"{name}: no {known.file} in {root} or {root / 'forecasting'}; it is published at "
                     f"{known.published}.")  # fmt: skip
-
-
-def _split_rows(known: ForecastSet, series: Series) -> Parts:
-    """Rows of train, validation and test."""
-    rows = len(series.values)
-    if known.month_rows:
-        train, val, test = 12 * known.month_rows, 4 * known.month_rows, 4 * known.month_rows
-        if rows < train + val + test:
-            raise DataError(f"{series.source}: {rows:,} rows, expected at least {train + val + test:,} (20 months); "
-                            f"the whole file is published at {known.published}.")  # fmt: skip
-        return {"train": (0, train), "val": (train, train + val), "test": (train + val, train + val + test)}
-    return split_rows(rows)
 
 
 _PAPER = Recipe(

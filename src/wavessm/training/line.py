@@ -1,4 +1,7 @@
-"""Which rows of a series train, choose or calibrate, the line of several series, and what is known beforehand."""
+"""The line (`features/line.py`) of several series, and what is known of their steps beforehand.
+
+Next: `forecaster.py`, which reads series, fits them and forecasts.
+"""
 
 from __future__ import annotations
 
@@ -9,66 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavessm.errors import DataError, OptionError, ShapeError, is_int
-from wavessm.estimators.base import Scale, check_number
-from wavessm.estimators.series import Form, TimeSeries, calendar, cycles_of, pd, read_series, step_seconds
+from wavessm.data.series import Form, Split, TimeSeries, calendar, cycles_of, read_series, step_seconds
+from wavessm.data.tables import Scale
+from wavessm.errors import DataError, ShapeError
 from wavessm.features.line import Cut, Features, Line, Moments, Part, default_members, fit_line, refit
-
-
-class Split(NamedTuple):
-    """Rows of each series: training ends, choosing ends; the rest calibrates."""
-
-    train_end: np.ndarray  # (series,)
-    stop_end: np.ndarray  # (series,) equal to train_end where nothing is set aside to choose
-
-    @property
-    def stops(self) -> bool:
-        """Whether some rows choose."""
-        return bool((self.stop_end > self.train_end).all())
-
-
-def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any) -> Split:
-    """Rows to train, to choose and to calibrate; see `WaveSSMForecaster`."""
-    lengths = np.array([len(one.values) for one in series])
-    if split is None:
-        fraction = check_number(fraction, "validation_fraction", 1)
-        held = np.maximum(np.round(fraction * lengths).astype(int), horizon if fraction else 0)
-        half = held // 2 if fraction and (held >= 4 * horizon).all() else np.zeros_like(held)
-        found = Split(lengths - held, lengths - held + half)
-    else:
-        found = Split(*_read_split(series, lengths, split).T)
-    shortest = int(found.train_end.min())
-    if shortest <= horizon:
-        raise DataError(
-            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected more than "
-            f"the horizon of {horizon}; lower it or validation_fraction, or leave short series out of fit."
-        )
-    return found
-
-
-def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -> np.ndarray:
-    """Rows at which training and choosing end. (series, 2)"""
-    expected = "expected two counts, two fractions, or the dates where validation and calibration begin"
-    if not isinstance(split, list | tuple) or len(split) != 2:
-        raise OptionError(f"split is {split!r}, {expected}.")
-    if all(map(is_int, split)):
-        ends = np.cumsum(np.broadcast_to(split, (len(lengths), 2)), axis=1)
-    elif all(isinstance(one, float) for one in split):
-        ends = np.round(np.cumsum(split) * lengths[:, None] + 1e-9).astype(int)
-    else:
-        if any(step_seconds(one.index) is None for one in series):
-            raise DataError(f"split is {split!r}, but the series have no dates; give counts or fractions.")
-        try:
-            dates = [pd.Timestamp(one) for one in split]
-        except (TypeError, ValueError) as reason:
-            raise OptionError(f"split is {split!r}, {expected} ({reason}).") from reason
-        zone = series[0].index.tz
-        dates = [one.tz_localize(zone) if one.tz is None and zone is not None else one for one in dates]
-        ends = np.array([one.index.searchsorted(dates) for one in series])
-    if (ends < 1).any() or (ends[:, 1] < ends[:, 0]).any() or (ends > lengths[:, None]).any():
-        raise OptionError(f"split is {split!r}, which ends at rows {ends[0].tolist()} of {lengths[0]}; {expected}.")
-    return ends
-
 
 # -- the line of several series ---------------------------------------------------------------------------------------
 

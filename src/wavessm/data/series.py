@@ -1,24 +1,37 @@
-"""What a forecaster reads: arrays, pandas objects and long tables as numbers, the names of their columns, their index.
+"""What a forecaster reads: arrays, pandas objects, long tables and CSV files as numbers, with columns and an index.
 
 A series is (time,) or (time, columns), whose columns are forecast together; a Series or DataFrame has an index beside
 it, of dates or numbers; a list or dict of series, or a long table (unique_id, ds, y), shares one model. Results come
-back in the same form. Read next: `features/line.py`, the closed-form forecast.
+back in the same form. Command line and estimators both read their series here; next: `training/forecaster.py`.
 """
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavessm.data.tables import import_pandas, same_step
-from wavessm.errors import DataError, ShapeError, real_array
-from wavessm.estimators.base import Scale, check_finite, column_order
+from wavessm.data.tables import (
+    Scale,
+    check_finite,
+    column_order,
+    guess_dates,
+    import_pandas,
+    need_columns,
+    numbers,
+    parse_dates,
+    read_table,
+    same_step,
+)
+from wavessm.errors import DataError, OptionError, ShapeError, check_number, is_int, real_array
 
 pd = import_pandas()
+LONG = ("unique_id", "ds", "y")  # columns of a long table
 DAY = 86400.0
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
 HARMONICS = {"day": 4, "week": 3, "year": 2}
@@ -37,12 +50,31 @@ class TimeSeries:
     scale: Scale = NO_SCALE
     marks: np.ndarray | None = None  # (time + known steps, k): calendar and covariates
 
+    @property
+    def step(self) -> float | None:
+        """The median seconds between rows; None without dates."""
+        return step_seconds(self.index)
+
+    @property
+    def clock(self) -> np.ndarray | None:
+        """Dates in whole seconds since 1970 by the clock of the place (time,) int64; None without dates."""
+        if not isinstance(self.index, pd.DatetimeIndex):
+            return None
+        return self.index.tz_localize(None).to_numpy().astype("datetime64[s]").astype(np.int64)
+
+    @property
+    def offset(self) -> str:
+        """Offset of that clock to UTC, as in "+05:00"; "" where the dates have none."""
+        found = self.index[0].strftime("%z") if getattr(self.index, "tz", None) is not None else ""
+        return f"{found[:3]}:{found[3:]}" if found else ""
+
     def future(self, steps: int) -> Any:
-        """The index of the next `steps` rows."""
-        index, step = self.index, step_of(self.index)
+        """The index of the next `steps` rows: by months or weekdays if the last rows are, else by the median step."""
+        index, step = self.index, step_of(self.index[-64:])
         if isinstance(index, pd.DatetimeIndex):
-            if step is None:
+            if step is None and len(index) < 2:
                 raise DataError(f"the series has {len(index)} dates, too few to know their step; set index.freq.")
+            step = pd.Timedelta(seconds=self.step) if step is None else step
             return pd.date_range(index[-1], periods=steps + 1, freq=step, name=index.name)[1:]
         step = 1 if step is None else round(step) if index.dtype.kind in "iu" else step
         return pd.Index([index[-1] + k * step for k in range(1, steps + 1)], name=index.name)
@@ -112,6 +144,47 @@ def read_series(given: Any, what: str, options: Any, names: list | None = None) 
     return series, form
 
 
+def read_csv(
+    path: Path, columns: list[str] | None = None, date_column: str | None = None, missing: str = "error"
+) -> tuple[Any, str]:
+    """A CSV file as a DataFrame whose index are its dates, and a column of numbers that was taken for none; or as a
+    long table.
+
+    Args:
+        path: The file; its dates must rise from row to row, those of a long table are sorted.
+        columns: Columns to forecast; None takes all but the date.
+        date_column: Column with dates; None takes one that is named as dates are, or a first column of dates.
+        missing: As in `LineForecaster`; empty fields are refused if it is "error".
+    """
+    table, left_out = read_table(path), ""
+    need_columns(table, [*([date_column] if date_column else []), *(columns or [])], path)
+    if set(LONG) <= set(table.columns):
+        y, ds = numbers(table, ["y"], path, missing != "error")[:, 0], table["ds"]
+        ds = ds if pd.api.types.is_numeric_dtype(ds) else _dates(ds, str(path), rising=False)
+        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), ""
+    if date_column is None:
+        date_column, dated = guess_dates(table)
+        if date_column is not None and not dated and len(table.columns) > 1:
+            table, left_out, date_column = table.drop(columns=date_column), date_column, None
+    names = columns or [name for name in table.columns if name != date_column]
+    if len(table) == 0 or not names:
+        raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
+    index = None if date_column is None else _dates(table[date_column], str(path))
+    return pd.DataFrame(numbers(table, names, path, missing != "error"), columns=names, index=index), left_out
+
+
+def _dates(column: Any, source: str, rising: bool = True) -> Any:
+    """A column of text as dates by the clock of the place, at their offset to UTC if they have one."""
+    seconds, offset = parse_dates(column, source, rising)
+    return clock_index(seconds, offset)
+
+
+def clock_index(seconds: np.ndarray, offset: str = "") -> Any:
+    """Dates of seconds since 1970 by the clock of a place, and of its offset to UTC if there is one."""
+    index = pd.DatetimeIndex(seconds.astype("datetime64[s]"))
+    return index.tz_localize(datetime.datetime.strptime(offset, "%z").tzinfo) if offset else index
+
+
 def _split_groups(given: Any, what: str) -> dict[Any, Any]:
     """The series of a long table by their unique_id."""
     if not pd.api.types.is_numeric_dtype(given["ds"]):
@@ -119,6 +192,7 @@ def _split_groups(given: Any, what: str) -> dict[Any, Any]:
             given = given.assign(ds=pd.to_datetime(given["ds"]))
         except (TypeError, ValueError) as reason:
             raise DataError(f"{what}: column 'ds' has text that is no date ({str(reason).split(',')[0]}).") from reason
+    given = given.sort_values(["unique_id", "ds"], kind="stable")
     groups = {key: part.set_index("ds").drop(columns="unique_id") for key, part in given.groupby("unique_id")}
     return {key: part["y"] if list(part.columns) == ["y"] else part for key, part in groups.items()}
 
@@ -137,7 +211,7 @@ def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
     if values.ndim not in (1, 2) or 0 in values.shape:
         raise ShapeError(f"{what} has shape {values.shape}, expected (time,) or (time, columns).")
     table, gaps = values.reshape(len(values), -1), None
-    if options.missing != "error" and np.isnan(table).any():
+    if options.missing in ("hold", "gap") and np.isnan(table).any():
         gaps = np.isnan(table).any(axis=1) if options.missing == "gap" else None
         table = pd.DataFrame(table).ffill().bfill().to_numpy()
     check_finite(table, f"{what}: row {{}}")
@@ -157,6 +231,7 @@ def column_names(series: Sequence[TimeSeries]) -> list | None:
 
 def _regular(given: Any, what: str, options: Any) -> Any:
     """The same rows on an index that rises by one step; repeated stamps and missing steps are repaired or refused."""
+    given = given.dropna() if options.missing == "skip" else given
     index = given.index
     if not isinstance(index, pd.DatetimeIndex) and index.dtype.kind not in "iuf":
         raise DataError(f"{what}: its index is not dates or numbers ({index[0]!r} …); use series.index = "
@@ -167,15 +242,14 @@ def _regular(given: Any, what: str, options: Any) -> Any:
         if options.duplicates == "error":
             twice = index[index.duplicated()]
             raise DataError(f"{what}: {len(twice)} time stamps are repeated, the first is {twice[0]}; choose "
-                            "duplicates='mean' or 'last'.")  # fmt: skip
+                            "duplicates='mean' or 'last' (--duplicates mean).")  # fmt: skip
         given = getattr(given.groupby(level=0), options.duplicates)()
         index = given.index
-    if len(index) < 3 or step_of(index) is not None:
+    if len(index) < 3 or options.missing == "skip" or step_of(index) is not None:
         return given
     if options.missing == "error":
-        raise DataError(
-            f"{what}: its index has gaps or no regular step; choose missing='hold' or 'gap', or use .asfreq()."
-        )
+        raise DataError(f"{what}: its index has gaps or no regular step; choose missing='hold', 'gap' or 'skip' "
+                        "(--missing gap), or use .asfreq().")  # fmt: skip
     step = (index[1:] - index[:-1]).value_counts().index[0]  # the most frequent one
     whole = pd.Index([index[0] + k * step for k in range(round((index[-1] - index[0]) / step) + 1)])
     if not index.isin(whole).all():
@@ -224,6 +298,64 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
             raise DataError(f"series {at} has the time zone {one.index.tz}, the first of fit {first.index.tz}; use "
                             "tz_localize.")  # fmt: skip
         same_step(seconds, step, f"series {at}")
+
+
+# -- which rows do what -----------------------------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Rows of each series: training ends, choosing ends; the rest calibrates."""
+
+    train_end: np.ndarray  # (series,)
+    stop_end: np.ndarray  # (series,) equal to train_end where nothing is set aside to choose
+
+    @property
+    def stops(self) -> bool:
+        """Whether some rows choose."""
+        return bool((self.stop_end > self.train_end).all())
+
+
+def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any) -> Split:
+    """Rows to train, to choose and to calibrate; see `LineForecaster`."""
+    lengths = np.array([len(one.values) for one in series])
+    if split is None:
+        fraction = check_number(fraction, "validation_fraction", 1)
+        held = np.maximum(np.round(fraction * lengths).astype(int), horizon if fraction else 0)
+        half = held // 2 if fraction and (held >= 4 * horizon).all() else np.zeros_like(held)
+        found = Split(lengths - held, lengths - held + half)
+    else:
+        found = Split(*_read_split(series, lengths, split).T)
+    shortest = int(found.train_end.min())
+    if shortest <= horizon:
+        raise DataError(
+            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected more than "
+            f"the horizon of {horizon}; lower it or validation_fraction, or leave short series out of fit."
+        )
+    return found
+
+
+def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -> np.ndarray:
+    """Rows at which training and choosing end. (series, 2)"""
+    expected = "expected two counts, two fractions, or the dates where validation and calibration begin"
+    if not isinstance(split, list | tuple) or len(split) != 2:
+        raise OptionError(f"split is {split!r}, {expected}.")
+    if all(map(is_int, split)):
+        ends = np.cumsum(np.broadcast_to(split, (len(lengths), 2)), axis=1)
+    elif all(isinstance(one, float) for one in split):
+        ends = np.round(np.cumsum(split) * lengths[:, None] + 1e-9).astype(int)
+    else:
+        if any(step_seconds(one.index) is None for one in series):
+            raise DataError(f"split is {split!r}, but the series have no dates; give counts or fractions.")
+        try:
+            dates = [pd.Timestamp(one) for one in split]
+        except (TypeError, ValueError) as reason:
+            raise OptionError(f"split is {split!r}, {expected} ({reason}).") from reason
+        zone = series[0].index.tz
+        dates = [one.tz_localize(zone) if one.tz is None and zone is not None else one for one in dates]
+        ends = np.array([one.index.searchsorted(dates) for one in series])
+    if (ends < 1).any() or (ends[:, 1] < ends[:, 0]).any() or (ends > lengths[:, None]).any():
+        raise OptionError(f"split is {split!r}, which ends at rows {ends[0].tolist()} of {lengths[0]}; {expected}.")
+    return ends
 
 
 # -- the calendar -----------------------------------------------------------------------------------------------------

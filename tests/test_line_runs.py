@@ -1,0 +1,126 @@
+"""`wavessm train csv` in closed form and `WaveSSMForecaster` on the same rows: the same forecasts, number by number."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from wavessm.cli import main
+from wavessm.estimators import WaveSSMForecaster
+from wavessm.training import Run, predict_files, predict_stream
+
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+def hourly(rows=700, columns=2, seed=0, start="2024-01-01"):
+    """A day, a week and some noise, on a level far from zero."""
+    random, t = np.random.default_rng(seed), np.arange(rows)[:, None] + 5 * np.arange(columns)
+    values = 200 + 10 * np.sin(2 * np.pi * t / 24) + 4 * np.sin(2 * np.pi * t / 168)
+    index = pd.date_range(start, periods=rows, freq="h", name="date")
+    return pd.DataFrame(values + random.standard_normal(values.shape), index, [f"c{k}" for k in range(columns)])
+
+
+def damaged():
+    """Rows left out, an empty field, and stamps that come twice."""
+    frame = hourly().drop(index=hourly().index[[100, 101, 333, 690]])
+    frame.iloc[40, 0] = np.nan
+    return pd.concat([frame, frame.iloc[[7, 7, 500]] + 3]).sort_index(kind="stable")
+
+
+def long_table():
+    parts = [hourly(rows, 1, rows, start)["c0"] * scale for rows, start, scale in
+             ((700, "2024-01-01", 1.0), (400, "2024-02-01", 50.0), (500, "2024-01-05", 0.01))]  # fmt: skip
+    each = zip(("north", "south", "west"), parts, strict=True)
+    tables = [pd.DataFrame({"unique_id": key, "ds": one.index, "y": one.to_numpy()}) for key, one in each]
+    return pd.concat(tables, ignore_index=True)
+
+
+def fit(folder, frame, words, index=True):
+    """A run of the command line on a table."""
+    frame.to_csv(folder / "table.csv", index=index)
+    line = ["train", "csv", str(folder / "table.csv"), "--horizon", "12", "--out", str(folder / "run"), "--quiet"]
+    assert main([*line, *words.split(), "--quantiles", *map(str, QUANTILES)]) == 0
+    return Run.read(folder / "run")
+
+
+CASES = {
+    "plain": (hourly, "", {}),
+    "split by counts": (hourly, "--split 500 90", {"split": (500, 90)}),
+    "split by dates": (hourly, "--split 2024-01-20 2024-01-25", {"split": ("2024-01-20", "2024-01-25")}),
+    "no memory": (hourly, "--no-memory --context 30", {"memory": False, "context": 30}),
+    "no calendar": (hourly, "--calendar none --season 12", {"calendar": False, "season": 12}),
+    "no refit": (hourly, "--no-refit", {"refit": False}),
+    "holes held": (damaged, "--missing hold --duplicates last", {"missing": "hold", "duplicates": "last"}),
+    "gaps": (damaged, "--missing gap --duplicates mean", {"missing": "gap", "duplicates": "mean"}),
+    "rows skipped": (damaged, "--missing skip --duplicates mean", {"missing": "skip", "duplicates": "mean"}),
+    "time zone": (lambda: hourly().tz_localize("+05:00"), "", {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_forecasts_what_the_estimator_does(tmp_path, case):
+    make, words, options = CASES[case]
+    frame = make()
+    run = fit(tmp_path, frame, words)
+    model = WaveSSMForecaster(12, **({"split": (0.7, 0.1)} | options)).fit(frame)
+    ahead = pd.DataFrame(predict_files(run, [tmp_path / "table.csv"]))
+    wanted = model.predict()
+    assert ahead["date"].tolist() == [date.isoformat() for date in wanted.index]
+    np.testing.assert_allclose(ahead[["c0", "c1"]], wanted, rtol=1e-9)
+    model.set_params(quantiles=QUANTILES)
+    for (column, level), values in model.predict().items():
+        np.testing.assert_allclose(ahead[f"{column} {level:g}"], values, rtol=1e-9, err_msg=f"{column} {level}")
+    result = json.loads((run.folder / "result.json").read_text())
+    held = model.backtest()
+    error = (held.forecasts - held.truth) / model.series_[0].scale.deviation
+    assert result["test_mse"] == pytest.approx(np.square(error).mean(), rel=1e-9), "of the line without the test rows"
+
+
+def test_series_of_a_long_table_share_one_run(tmp_path):
+    table = long_table()
+    run = fit(tmp_path, table.sample(frac=1, random_state=0), "", index=False)
+    model = WaveSSMForecaster(12, split=(0.7, 0.1), quantiles=QUANTILES).fit(table)
+    ahead, wanted = pd.DataFrame(predict_files(run, [tmp_path / "table.csv"])), model.predict()
+    assert ahead["unique_id"].tolist() == wanted["unique_id"].tolist()
+    assert ahead["date"].tolist() == [date.isoformat() for date in wanted["ds"]]
+    for level in QUANTILES:
+        np.testing.assert_allclose(ahead[f"y {level:g}"], wanted[level], rtol=1e-9)
+    some = table[table["unique_id"] == "south"]
+    some.to_csv(tmp_path / "some.csv", index=False)
+    one = pd.DataFrame(predict_files(run, [tmp_path / "some.csv"]))
+    np.testing.assert_allclose(one["y"], ahead["y"][ahead["unique_id"] == "south"], rtol=1e-9, err_msg="its own scale")
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 350])
+def test_a_stream_of_a_run_starts_anywhere_and_ends_as_its_file(tmp_path, chunk):
+    frame = hourly()
+    run = fit(tmp_path, frame, "")
+    frame[:350].to_csv(tmp_path / "new.csv")
+    wanted = predict_files(run, [tmp_path / "new.csv"])
+    *_, rows = predict_stream(run, (tmp_path / "new.csv").read_text().splitlines(keepends=True), chunk)
+    for row, expected in zip(rows, wanted, strict=True):
+        assert row["date"] == expected["date"]
+        assert [row["c0"], row["c1 0.9"]] == pytest.approx([expected["c0"], expected["c1 0.9"]], rel=1e-9)
+
+
+MISTAKES = {
+    "": "its index has gaps or no regular step; choose missing=",
+    "--missing gap": "3 time stamps are repeated, the first is 2024-01-01 07:00:00; choose duplicates='mean'",
+    "--missing gap --duplicates mean --split 0.9 0.5": "split is (0.9, 0.5), which ends at rows",
+    "--missing gap --duplicates mean --quantiles 0.001": "the quantile 0.001 needs",
+    "--missing gap --duplicates mean --split 0.9": "--split",
+    "--missing gap --duplicates mean --epochs 1 --split 2024-01-29 2024-01-30": "too few for context",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_one_line(tmp_path, words, capsys):
+    frame = damaged() if words else damaged().groupby(level=0).last().dropna()
+    frame.to_csv(tmp_path / "table.csv")
+    assert main(["train", "csv", str(tmp_path / "table.csv"), "--out", str(tmp_path / "run"), *words.split()]) == 2
+    said = capsys.readouterr().err.strip()
+    assert MISTAKES[words] in said
+    assert len(said.splitlines()) == 1
