@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from common import Row, arguments, report
-from wavessm.data import baselines
+from wavessm.data import naive_errors
 from wavessm.data.datasets.forecast import SETS, ForecastOptions, find_series
 from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
@@ -51,9 +51,16 @@ def load(root: str, name: str, horizon: int, context: int) -> DataSet:
     return ForecastOptions(root, name, horizon, "uni" if name == "ECL" else "multi", context).load(0)
 
 
+@torch.no_grad()
 def errors(forecast: Callable[[torch.Tensor], torch.Tensor], source: Windows) -> tuple[float, float]:
-    """MSE and MAE over all windows of a baseline."""
-    return tuple(baselines.score(forecast, source))
+    """MSE and MAE over all windows of a model, without holding all forecasts at once."""
+    squares = sizes = count = 0.0
+    for index in torch.arange(len(source)).split(512):
+        batch = source.take(index)
+        error = (forecast(batch.x) - batch.y).double()
+        squares, sizes = squares + float(error.square().sum()), sizes + float(error.abs().sum())
+        count += error.numel()
+    return squares / count, sizes / count
 
 
 # -- DLinear and NLinear ----------------------------------------------------------------------------------------------
@@ -99,8 +106,7 @@ def train_linear(model: nn.Module, data: DataSet, seed: int, epochs: int = 10) -
             optimiser.zero_grad()
             nn.functional.mse_loss(model(batch.x), batch.y).backward()
             optimiser.step()
-        with torch.no_grad():
-            error = baselines.score(model, val).mse
+        error = errors(model, val)[0]
         if error < best:
             best, kept, waited = error, {k: v.clone() for k, v in model.state_dict().items()}, 0
         elif (waited := waited + 1) == 3:
@@ -182,8 +188,7 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
     if "naive" in models:
         for title, period in {"last value": 1, "last day": day, "last week": 7 * day}.items():
             if period <= max(CONTEXTS):
-                columns = wide.test.columns
-                add(title, errors(baselines.Seasonal(period, horizon, columns), wide.test))
+                add(title, naive_errors(wide.test, period))
     if "ridge" in models:
         values, start = wide.train.series.double().numpy(), time.process_time()
         found = ridge_lines(wide, CONTEXTS)
