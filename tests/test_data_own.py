@@ -708,3 +708,15 @@ def test_damaged_headers_of_arrays_and_zero_bytes_in_tables_are_one_line(tmp_pat
     (tmp_path / "a.csv").write_bytes(b"a,b\n1.5,2\n3,4\x00.25\n")
     with pytest.raises(DataError, match=r"a\.csv: not a readable CSV table \(it holds zero bytes\)"):
         read_signal(tmp_path / "a.csv")
+
+
+def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path):
+    for kind in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"):
+        soundfile.write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 60), 8000, kind)
+        assert len(read_signal(tmp_path / "a.wav").values) == 60
+    soundfile.write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 60), 8000, "PCM_16")
+    whole = bytearray((tmp_path / "a.wav").read_bytes())
+    whole[34] = 18  # bits of a sample; libsndfile would read three bytes for each
+    (tmp_path / "a.wav").write_bytes(whole)
+    with pytest.raises(DataError, match=r"a\.wav: its header contradicts itself: 1 channels of 18 bits in 2 bytes"):
+        read_signal(tmp_path / "a.wav")

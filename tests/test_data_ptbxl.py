@@ -245,6 +245,9 @@ def test_bad_tables_and_options_say_what_is_wrong(tmp_path):
     rewritten(strat_fold=[fold % 9 + 1 for fold in table.strat_fold])
     with pytest.raises(DataError, match=r"no record in the test part"):
         load_ptbxl(folder)
+    rewritten(scp_codes=["{'NORM': 1", *table.scp_codes[1:]])
+    with pytest.raises(DataError, match=r"scp_codes in line 2 is \"\{'NORM': 1\", expected a dict"):
+        load_ptbxl(folder)
     table.drop(columns="strat_fold").to_csv(folder / "ptbxl_database.csv", index=False)
     with pytest.raises(DataError, match=r"column 'strat_fold' is missing; the file has ecg_id"):
         load_ptbxl(folder)

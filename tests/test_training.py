@@ -110,6 +110,9 @@ def test_training_learns_the_frequency_of_own_arrays(tmp_path):
     rows = read_rows(run.folder / "metrics.csv", 10**9)
     assert rows[-1]["train_loss"] < 0.2 * rows[0]["train_loss"]
     assert evaluate_run(run).scores["accuracy"] > 0.8
+    true = run.options.load(0).val.y
+    by_class = sum(rows[0][f"val_recall {k}"] * int((true == k).sum()) for k in range(3)) / len(true)
+    assert rows[0]["val_accuracy"] == pytest.approx(by_class)
 
 
 # -- going on -----------------------------------------------------------------------------------------------------

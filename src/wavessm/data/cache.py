@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -95,6 +96,8 @@ def cached(
         try:
             about = json.loads((place / "notes.json").read_text())
             arrays = {each: np.load(place / f"{each}.npy", mmap_mode="c").view(np.ndarray) for each in about["arrays"]}
+            if wrong := [each for each, sum_ in about.get("sums", {}).items() if _sum(arrays[each]) != sum_]:
+                raise ValueError(f"the checksum of {wrong[0]}.npy is not that of its notes")
             return Prepared(arrays, about["notes"])
         except (OSError, ValueError, KeyError, TypeError, EOFError) as reason:
             log.warning("cache %s is damaged (%s): building it again", place, reason)
@@ -105,7 +108,9 @@ def cached(
         partial.mkdir(parents=True)
         for each, array in prepared.arrays.items():
             np.save(partial / f"{each}.npy", array)
-        (partial / "notes.json").write_text(json.dumps({"arrays": list(prepared.arrays), "notes": prepared.notes}))
+        sums = {each: _sum(array) for each, array in prepared.arrays.items()}
+        notes = {"arrays": list(sums), "sums": sums, "notes": prepared.notes}
+        (partial / "notes.json").write_text(json.dumps(notes))
         with suppress(FileExistsError):  # another process was faster
             os.replace(partial, place)
     except OSError as reason:
@@ -113,6 +118,11 @@ def cached(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return prepared
+
+
+def _sum(array: np.ndarray) -> int:
+    """A checksum of the numbers of an array."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

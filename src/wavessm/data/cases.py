@@ -77,7 +77,11 @@ def make_set(name: str, cases: Cases) -> DataSet:
     rows = split(whole)
     targets, classes, target_scale = _encode(cases, rows)
     longest, channels = int(cases.lengths.max()), cases.values.shape[1]
-    info = DataInfo(cases.kind, channels, len(classes) or targets.shape[1], longest, classes,
+    outputs = len(classes) or targets.shape[1]
+    if target_scale is not None and (levels := cases.about.get("quantiles")):
+        outputs *= len(levels)
+        target_scale = tuple(tuple(value for value in each for _ in levels) for each in target_scale)  # type: ignore[assignment]
+    info = DataInfo(cases.kind, channels, outputs, longest, classes,
                     scale=_channel_scale(cases, rows["train"]), target_scale=target_scale,
                     missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
     if info.front_end == "auto":

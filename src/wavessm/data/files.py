@@ -210,10 +210,13 @@ def wav_header(file: IO[bytes], path: Path) -> WavHeader:
             return WavHeader(*form, file.tell(), size)
         body = file.read(size + size % 2)
         if name == b"fmt " and len(body) >= 16:
-            code, channels, rate, _, _, bits = struct.unpack(order + "HHIIHH", body[:16])
+            code, channels, rate, _, block, bits = struct.unpack(order + "HHIIHH", body[:16])
             if code == 0xFFFE and len(body) >= 26:  # the true format comes later
                 code = struct.unpack(order + "H", body[24:26])[0]
             form = (code, bits, channels, rate)
+            if code in (1, 3) and bits != 24 and block != channels * -(-bits // 8):  # some keep 24 bits in four bytes
+                raise DataError(f"{path}: its header contradicts itself: {channels} channels of {bits} bits in {block} "
+                                "bytes.")  # fmt: skip
     raise DataError(f"{path}: truncated, it ends before its data.")
 
 

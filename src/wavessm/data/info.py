@@ -54,6 +54,7 @@ class DataInfo:
     front_end: Literal["none", "energies"] = "none"
     """"energies": a model reads frames of log energies of the signals (`features/energies.py`), not their samples."""
     frame_scale: Scale | None = None  # of the columns of a frame
+    quantiles: tuple[float, ...] = ()  # of a regression, rising: each number has an output for every one of them
     parts: tuple[str, ...] = ()  # of the test split: the same number of cases each, one after another, scored apart
 
     @property
@@ -104,10 +105,10 @@ class DataInfo:
         return (frames - frames.new_tensor(mean)) / frames.new_tensor(std)
 
     def restore(self, y: Tensor) -> Tensor:
-        """Return outputs (…, d_output) in the units of the data, in float64: float32 has few digits at a high level."""
-        mean, std = self.target_scale or ((0.0,), (1.0,))
-        y = y.double()
-        return y * y.new_tensor(std) + y.new_tensor(mean)
+        """Return outputs (…, d_output), or targets, in the units of the data, in float64: float32 has few digits."""
+        y, (mean, std) = y.double(), self.target_scale or ((0.0,), (1.0,))
+        step = 1 if y.shape[-1] == self.d_output else len(self.quantiles) or 1
+        return y * y.new_tensor(std[::step]) + y.new_tensor(mean[::step])
 
     def in_steps(self, times: np.ndarray, start: float) -> Tensor:
         """Return times (length,) since `start` as a model takes them, (1, length): in steps of training."""

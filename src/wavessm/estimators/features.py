@@ -28,7 +28,7 @@ from wavessm.training.config import AUGMENTATIONS
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 METHODS = ("auto", "features", "gradient")
 MISSING = ("gap", "hold", "error")
-SHARED = ("method", "features", "missing", "class_weight", "device", "random_state", "verbose")
+SHARED = ("method", "features", "missing", "class_weight", "quantiles", "device", "random_state", "verbose")
 """Options that both methods have; all others belong to gradient training."""
 
 
@@ -198,13 +198,14 @@ class SignalEstimator(FineTuning):
 
     def _fit_gradient(
         self, signals: Signals, targets: Tensor, weights: Tensor | None, loss: Loss, seed: int,
-        kept: Tensor | None = None, held: Tensor | None = None,
+        kept: Tensor | None = None, held: Tensor | None = None, outputs: int | None = None,
     ) -> Any:  # fmt: skip
         """Train a model by loss(output, targets, weights) on the cases `kept`; those `held` stop it early."""
         self.__dict__.pop("sums_", None)
         kept = torch.arange(len(targets)) if kept is None else kept
         config = self._model_config(
-            model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_, d_output=targets.shape[1],
+            model_sizes(len(kept), self.length_, self.length_), d_input=self.n_channels_,
+            d_output=outputs or targets.shape[1],
             bidirectional=self.bidirectional, norm="batch", head="pool", missing=self._reads_missing(signals),
         )  # fmt: skip
         if not self._continues:

@@ -296,6 +296,28 @@ class RidgeSums:
         return Ridge(mean, scale * self.unit, coef, level, chosen.penalty, chosen.chosen, error, *found)
 
 
+def with_quantiles(ridge: Ridge, targets: Tensor, levels: Sequence[float], weights: Tensor | None = None) -> Ridge:
+    """The ridge of numbers with an output for each quantile of each of them: outputs y0 at all levels, y1 at all …
+
+    A quantile is the prediction plus that quantile of the residuals that each case had without itself (conformal: of
+    n + 1 cases the new one may be anywhere). They never cross. Targets (cases, numbers) and weights (cases,) are those
+    of the fit.
+    """
+    assert ridge.left_out is not None
+    residual = targets.to(ridge.left_out)[ridge.sample] - ridge.left_out
+    n = len(residual)
+    w = residual.new_ones(n) if weights is None else weights.to(residual)[ridge.sample]
+    value, order = residual.sort(0)
+    share = w.double()[order].cumsum(0) / w.double().sum() * n / (n + 1)  # i / (n + 1) without weights
+    offsets = []
+    for level in levels:  # outwards to the next residual
+        above = (share < level - 1e-9).sum(0) if level >= 0.5 else (share <= level + 1e-9).sum(0) - 1
+        offsets.append(value.gather(0, above.clamp(0, n - 1)[None])[0])
+    coef = ridge.coef.repeat_interleave(len(levels), 1)
+    level_ = ridge.intercept.repeat_interleave(len(levels)) + torch.stack(offsets, dim=1).flatten()
+    return Ridge(ridge.mean, ridge.scale, coef, level_, ridge.penalty, ridge.chosen, ridge.error)
+
+
 def calibrate(ridge: Ridge, kind: str, targets: Tensor, weights: Tensor | None = None) -> Ridge:
     """The ridge, its outputs made logits by slopes and offsets of maximum likelihood on what each case got without it.
 

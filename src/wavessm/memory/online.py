@@ -21,7 +21,16 @@ import torch
 from torch import Tensor
 
 from wavessm.discretize import bilinear, zoh
-from wavessm.errors import NotFiniteError, OptionError, check_int, check_positive, is_int, real_array, shape_error
+from wavessm.errors import (
+    NotFiniteError,
+    OptionError,
+    check_int,
+    check_positive,
+    is_int,
+    real_array,
+    shape_error,
+    unknown_name,
+)
 from wavessm.frames import Array
 from wavessm.memory.flows import make_flow
 from wavessm.operators import Operator
@@ -198,6 +207,8 @@ def recurrence(operator: Operator, x: npt.ArrayLike, window: float | None = None
     1/t constant over the step. The window in samples goes with a translated operator.
     """
     window, system, signal = _check_window(operator, window), operator.system, np.asarray(x, float)
+    if method not in ("zoh", "bilinear"):
+        raise unknown_name("method of recurrence", method, ("zoh", "bilinear"))
     sample = zoh if method == "zoh" else bilinear
     same = None if window is None else sample(system, 1 / window)
     h, states = np.zeros(operator.n), np.empty((len(signal), operator.n))

@@ -87,7 +87,7 @@ def read_rows(path: Path, last_step: float = float("inf")) -> list[dict[str, flo
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        rows = [{name: float(value or "nan") for name, value in row.items()} for row in csv.DictReader(file)]
     return [{**row, "step": int(row["step"])} for row in rows if row["step"] <= last_step]
 
 

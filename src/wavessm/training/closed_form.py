@@ -16,6 +16,7 @@ from torch import Tensor
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.errors import OptionError
 from wavessm.features import FeatureConfig, FeatureModel
+from wavessm.features.ridge import with_quantiles
 from wavessm.training import metrics
 from wavessm.training.config import TrainConfig
 
@@ -65,7 +66,10 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device, missing
     bank = FeatureConfig(
         n_features=config.n_features, stretches=config.stretches, missing="gap" if missing == "gap" else "hold"
     )
-    return FeatureModel.fit(cases.x, cases.y, data.info.kind, cases.lengths, weights, bank, config.seed, device)
+    model = FeatureModel.fit(cases.x, cases.y, data.info.kind, cases.lengths, weights, bank, config.seed, device)
+    if data.info.quantiles:
+        model.ridge = with_quantiles(model.ridge, cases.y, data.info.quantiles, weights)
+    return model
 
 
 def class_balance(data: DataSet, config: TrainConfig) -> Tensor | None:

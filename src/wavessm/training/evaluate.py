@@ -95,7 +95,7 @@ def evaluate_run(
     model = run.load_model(checkpoint).to(device)
     rows, kept = [], []
     for output, target in _outputs(model, source, run.config.eval_batch_size, ratio, factor, antialias):
-        rows.append(metrics.rows(info.kind, output, target).cpu())
+        rows.append(metrics.rows(info.kind, output, target, info.quantiles).cpu())
         if info.kind == "steps":
             output, target = output[target >= 0], target[target >= 0]
         if info.kind != "forecast":
@@ -112,7 +112,7 @@ def evaluate_run(
     return dataclasses.replace(
         result,
         details=more.details(info, *own),
-        classes=more.by_class(info, *own[:2], table) if info.classes else {},
+        classes=more.by_class(info, table) if info.classes else {},
         targets=more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {},
         outputs=own,
     )
@@ -139,7 +139,7 @@ def evaluate_split(
 
     The model is a `SequenceModel` or one of `closed_form.py`; it stays in evaluation mode.
     """
-    rows = [metrics.rows(info.kind, *pair) for pair in _outputs(model, source, batch_size, dist=dist)]
+    rows = [metrics.rows(info.kind, *pair, info.quantiles) for pair in _outputs(model, source, batch_size, dist=dist)]
     table = dist.rows(torch.cat(rows)[: EvalBatches(source, batch_size, dist).cases])
     return metrics.summarise(info.kind, table), table
 

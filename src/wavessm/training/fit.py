@@ -43,7 +43,7 @@ from wavessm.training.pretrain import Pretrainer, linear_probe, pretrain_objecti
 from wavessm.training.progress import Progress
 from wavessm.training.record import draw_curves, environment, write_csv
 from wavessm.training.run import Run, digest, fill, held, new_folder, open_model
-from wavessm.training.scores import best_thresholds
+from wavessm.training.scores import best_thresholds, class_curves
 
 log = logging.getLogger("wavessm.training")
 Network = SequenceModel | Pretrainer
@@ -161,16 +161,17 @@ def make_trainer(
     if isinstance(model, Pretrainer):
         objective = pretrain_objective(model, data, as_trained(data, config).train, config, dist)
         return Trainer(model, objective, config, plan, dist, folder, start)
-    data, kind = as_trained(data, config), data.info.kind
+    data, kind, levels = as_trained(data, config), data.info.kind, data.info.quantiles
 
     def loss(network: Any, batch: Any) -> torch.Tensor:
         output = network(batch.x, **batch.inputs())
-        return mixed_loss(lambda out, y, weight: metrics.loss(kind, out, y, weight, balance), output, batch)
+        return mixed_loss(lambda out, y, weight: metrics.loss(kind, out, y, weight, balance, levels), output, batch)
 
     def validate() -> dict[str, float]:
-        return evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)[0]
+        scores, table = evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)
+        return scores | class_curves(data.info, table)
 
-    objective = Objective(data.train, loss, validate, metrics.SELECTION[kind])
+    objective = Objective(data.train, loss, validate, metrics.SELECTION["quantiles" if levels else kind])
     return Trainer(model, objective, config, plan, dist, folder, start)
 
 

@@ -8,12 +8,15 @@ bootstrap interval is the same function of resampled rows.
     steps       row = confusion matrix of true steps;      accuracy, balanced accuracy, macro F1; precision, recall, F1
                   matched, predicted and true events         of events: runs of a class, matched if they share half
     forecast    row = mean squared and absolute error      MSE, MAE
-    regression  row = errors, mean and square of targets   relative MSE = MSE / variance of the target, MSE, MAE
+    regression  row = errors, mean and square of targets   relative MSE = MSE / variance of the target, MSE, MAE;
+                  with quantiles also their loss           pinball loss, coverage: share of targets between the outer
+                  and what they cover                        ones; errors are those of the one nearest to 0.5
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,15 +52,19 @@ SELECTION = {
     "steps": SelectionScore("macro_f1", highest=True),
     "forecast": SelectionScore("mse", highest=False),
     "regression": SelectionScore("relative_mse", highest=False),
+    "quantiles": SelectionScore("pinball", highest=False),
 }
 
 
 def loss(
-    kind: str, output: Tensor, target: Tensor, weight: Tensor | None = None, class_weight: Tensor | None = None
-) -> Tensor:
-    """The training loss () of output (batch, …) and target (batch, …): (binary) cross-entropy or mean squared error.
+    kind: str, output: Tensor, target: Tensor, weight: Tensor | None = None, class_weight: Tensor | None = None,
+    levels: Sequence[float] = (),
+) -> Tensor:  # fmt: skip
+    """The training loss () of output (batch, …) and target (batch, …): (binary) cross-entropy, mean squared error, or
+    the pinball loss of quantiles.
 
-    weight: (batch,) of the cases, with mean 1 over the training split; class_weight: (classes,) of `class_weights`.
+    weight: (batch,) of the cases, with mean 1 over the training split; class_weight: (classes,) of `class_weights`;
+    levels: of the quantiles of a regression.
     """
     reduction = "mean" if weight is None and (class_weight is None or kind == "multilabel") else "none"
     if kind == "multilabel":
@@ -70,9 +77,31 @@ def loss(
     elif kind == "multiclass":
         each = F.cross_entropy(output.float(), target, reduction=reduction)
         each = each if class_weight is None else each * class_weight[target]
+    elif levels:
+        each = pinball(by_level(output.float(), levels), target.float(), levels)
     else:
         each = F.mse_loss(output.float(), target.float(), reduction=reduction)
     return (each if weight is None else each.flatten(1).mean(1) * weight if each.dim() > 1 else each * weight).mean()
+
+
+def by_level(output: Tensor, levels: Sequence[float]) -> Tensor:
+    """Quantiles (batch, numbers, levels) of outputs (batch, numbers · levels), in rising order: they never cross."""
+    return output.unflatten(1, (-1, len(levels))).sort(2).values
+
+
+def pinball(quantiles: Tensor, target: Tensor, levels: Sequence[float]) -> Tensor:
+    """The loss (batch, numbers, levels) whose least mean is at the quantiles; target (batch, numbers).
+
+    >>> pinball(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[2.0]]), (0.1, 0.9)).tolist()
+    [[[0.10000000149011612, 0.8999999761581421]]]
+    """
+    error, level = target[..., None] - quantiles, quantiles.new_tensor(levels)
+    return torch.maximum(level * error, (level - 1) * error)
+
+
+def middle(levels: Sequence[float]) -> int:
+    """Place of the level nearest to 0.5, which stands for the prediction."""
+    return min(range(len(levels)), key=lambda at: abs(levels[at] - 0.5))
 
 
 def class_weights(kind: str, targets: Tensor, classes: int) -> Tensor:
@@ -102,8 +131,8 @@ def weigh_cases(kind: str, targets: Tensor, class_weight: Tensor | None, weight:
     return each if weight is None else each * weight[:, None]
 
 
-def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
-    """One row of float64 per case: outputs and targets (batch, …) → (batch, k)."""
+def rows(kind: str, output: Tensor, target: Tensor, levels: Sequence[float] = ()) -> Tensor:
+    """One row of float64 per case: outputs and targets (batch, …) → (batch, k); levels of quantiles as in `loss`."""
     output = output.double()
     if kind == "multilabel":
         return torch.cat([output, target.double()], dim=1)
@@ -113,10 +142,16 @@ def rows(kind: str, output: Tensor, target: Tensor) -> Tensor:
         pairs = zip(output.argmax(2).cpu().numpy(), target.cpu().numpy(), strict=True)
         each = [step_row(predicted[true >= 0], true[true >= 0], output.shape[2]) for predicted, true in pairs]
         return torch.from_numpy(np.stack(each)).to(output)
-    error, target = (output - target.double()).flatten(1), target.double().flatten(1)
+    target, more = target.double(), []
+    if levels:
+        quantiles = by_level(output, levels)
+        inside = (quantiles[..., 0] <= target) & (target <= quantiles[..., -1])
+        more = [pinball(quantiles, target, levels).flatten(1).mean(1), inside.double().mean(1)]
+        output = quantiles[..., middle(levels)]
+    error, target = (output - target).flatten(1), target.flatten(1)
     columns = [error.square().mean(1), error.abs().mean(1)]
     if kind == "regression":
-        columns += [target.mean(1), target.square().mean(1)]
+        columns += [target.mean(1), target.square().mean(1), *more]
     return torch.stack(columns, dim=1)
 
 
@@ -182,6 +217,7 @@ def summarise(kind: str, table: np.ndarray) -> dict[str, float]:
     if kind == "regression":
         variance = mean[3] - mean[2] ** 2
         scores = {"relative_mse": float(mean[0] / variance) if variance > ROUNDING * mean[3] else math.nan, **scores}
+        scores |= {name: float(value) for name, value in zip(("pinball", "coverage"), mean[4:], strict=False)}
     return scores
 
 

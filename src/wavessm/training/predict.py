@@ -27,6 +27,7 @@ from wavessm.data.windows import make_marks
 from wavessm.errors import DataError, OptionError, check_positive, real_array, shape_error
 from wavessm.nn.pretrained import find_folder
 from wavessm.training.finetune import channel_key
+from wavessm.training.metrics import by_level
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
 
@@ -115,6 +116,7 @@ def decode(info: DataInfo, output: Tensor, thresholds: Sequence[float] | None = 
     """Turn one output of a model, shape (d_output,), into a class or labels with probabilities, or into numbers in the
     units of the data. A label is predicted from its threshold on, 0.5 where none are given."""
     if info.kind == "regression":
+        output = by_level(output[None], info.quantiles).flatten() if info.quantiles else output
         return dict(zip(output_names(info), info.restore(output).tolist(), strict=True))
     if info.kind == "multilabel":
         probabilities = torch.sigmoid(output).tolist()
@@ -137,6 +139,8 @@ def output_names(info: DataInfo) -> list[str]:
     """Column names of the outputs: classes or target columns, prefixed where a column of ours has that name."""
     kind = "class" if info.classes else "column"
     names = info.classes or info.columns or tuple(f"y{index}" for index in range(info.d_output))
+    if info.quantiles:
+        names = tuple(f"y{i} q{q:g}" for i in range(info.d_output // len(info.quantiles)) for q in info.quantiles)
     return [f"{kind} {name}" if name in _RESERVED else name for name in names]
 
 

@@ -22,9 +22,9 @@ _PACKAGES = ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]], digits: int = 5) -> None:
-    """Write rows with the same keys, floats to some significant digits."""
+    """Write rows, floats to some significant digits; what a row lacks is left empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows({k: f"{v:.{digits}g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +84,18 @@ def pyplot() -> Any:
 
 
 def draw_curves(rows: Sequence[dict[str, float]], score: str, path: Path) -> None:
-    """Draw the training loss and the column `score` of metrics.csv over steps."""
+    """Draw the training loss and the column `score` of metrics.csv over steps, with the scores of single classes."""
     figure, axes = pyplot().subplots(1, 2, figsize=(10, 3.6))
     for axis, column, name in zip(axes, ("train_loss", score), ("training loss", score.replace("_", " ")), strict=True):
         axis.plot([row["step"] for row in rows], [row[column] for row in rows], marker=".")
         axis.set(xlabel="step", ylabel=name)
         axis.grid(alpha=0.3)
+    classes = [name for name in rows[-1] if name.startswith(("val_auroc ", "val_recall "))]
+    for name in classes:
+        values = [row.get(name, float("nan")) for row in rows]
+        axes[1].plot([row["step"] for row in rows], values, lw=0.8, label=name.removeprefix("val_"))
+    if classes:
+        axes[1].legend(fontsize=7)
     save_figure(figure, path)
 
 

@@ -20,6 +20,8 @@ from wavessm.training.record import pyplot, save_figure, write_csv
 
 DRAWN_LABELS = 40
 """Names on an axis beyond which numbers are left out."""
+DRAWN_CLASSES = 10
+"""Classes beyond which learning curves are not drawn for each."""
 Arrays3 = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -63,24 +65,36 @@ def label_table(predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray
     return {"cases": cases.astype(int)} | {name: np.where(cases > 0, each, np.nan) for name, each in table.items()}
 
 
-def by_class(
-    info: DataInfo, outputs: np.ndarray, targets: np.ndarray, table: np.ndarray | None = None
-) -> dict[str, dict[str, float]]:
-    """Number of cases of each class with its AUROC (multilabel) or recall (multiclass); NaN where that has no value.
+def by_class(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, float]]:
+    """Number of cases (or steps) of each class, with its AUROC (multilabel) or recall; NaN where that has no value.
 
-    Classes of steps, with the rows (cases, k) of `metrics.rows`, have their number of steps, and F1 of their events.
+    From the rows (cases, k) of `metrics.rows`; classes of steps also have F1 of their events.
 
     >>> info = DataInfo("multiclass", 1, 2, 9, ("quiet", "loud"))
-    >>> by_class(info, np.array([[1.0, 0], [0, 1], [1, 0]]), np.array([0, 1, 1]))
+    >>> by_class(info, np.array([[0, 0], [1, 1], [0, 1.0]]))
     {'quiet': {'cases': 1, 'score': 1.0}, 'loud': {'cases': 2, 'score': 0.5}}
     """
-    scores, predicted, true = decisions(info, outputs, targets, np.array(0.5))
-    values = metrics.auroc(scores, true) if info.kind == "multilabel" else label_table(predicted, true)["recall"]
-    count = "steps" if info.kind == "steps" else "cases"
-    columns = {count: true.sum(axis=0), "score": values}
-    if info.kind == "steps" and table is not None:
-        columns["event_f1"] = metrics.step_scores(table)[1]
+    n = len(info.classes)
+    if info.kind == "multilabel":
+        outputs, labels = np.split(table, 2, axis=1)
+        columns = {"cases": labels.sum(axis=0).astype(int), "score": metrics.auroc(outputs, labels)}
+    else:
+        steps = info.kind == "steps"
+        matrix = table.sum(axis=0)[: n * n].reshape(n, n) if steps else confusion(*table.T.astype(int), n)
+        cases = matrix.sum(axis=1).astype(int)
+        recall = np.where(cases > 0, matrix.diagonal() / np.maximum(cases, 1), np.nan)
+        columns = {"steps" if steps else "cases": cases, "score": recall}
+        columns |= {"event_f1": metrics.step_scores(table)[1]} if steps else {}
     return {name: {key: own[at].item() for key, own in columns.items()} for at, name in enumerate(info.classes)}
+
+
+def class_curves(info: DataInfo, table: np.ndarray) -> dict[str, float]:
+    """Scores of a few classes by name, as metrics.csv has them: "recall V"; classes without a case are left out."""
+    if not 1 < len(info.classes) <= DRAWN_CLASSES:
+        return {}
+    what = "auroc" if info.kind == "multilabel" else "recall"
+    scores = {name: own["score"] for name, own in by_class(info, table).items()}
+    return {f"{what} {name}": score for name, score in scores.items() if not math.isnan(score)}
 
 
 def confusion(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
@@ -131,17 +145,27 @@ def best_thresholds(table: np.ndarray) -> np.ndarray:
 
 
 def by_target(info: DataInfo, outputs: np.ndarray, targets: np.ndarray) -> dict[str, dict[str, float]]:
-    """R², mean absolute and mean squared error of each number, in the units of the data; R² of a constant is NaN."""
-    predicted, true = in_units(info, outputs), in_units(info, targets)
+    """R², mean absolute and mean squared error of each number, in the units of the data; R² of a constant is NaN.
+
+    Those of quantiles are of the one nearest to 0.5, beside their pinball loss and the share of the outer ones' cover.
+    """
+    predicted, quantiles, true = in_units(info, outputs, targets)
     error, spread = predicted - true, true.var(axis=0)
     r2 = np.where(spread > 0, 1 - (error**2).mean(axis=0) / np.where(spread > 0, spread, 1), np.nan)
-    columns = zip(r2.tolist(), np.abs(error).mean(axis=0).tolist(), (error**2).mean(axis=0).tolist(), strict=True)
-    return {f"y{at}": dict(zip(("r2", "mae", "mse"), own, strict=True)) for at, own in enumerate(columns)}
+    columns = {"r2": r2, "mae": np.abs(error).mean(axis=0), "mse": (error**2).mean(axis=0)}
+    if info.quantiles:
+        loss = metrics.pinball(torch.from_numpy(quantiles), torch.from_numpy(true), info.quantiles)
+        columns["pinball"] = loss.mean((0, 2)).numpy()
+        columns["coverage"] = ((quantiles[..., 0] <= true) & (true <= quantiles[..., -1])).mean(axis=0)
+    return {f"y{at}": {name: float(own[at]) for name, own in columns.items()} for at in range(true.shape[1])}
 
 
-def in_units(info: DataInfo, values: np.ndarray) -> np.ndarray:
-    """Standardised numbers (cases, d_output) in the units of the data."""
-    return info.restore(torch.from_numpy(values.reshape(len(values), -1))).numpy()
+def in_units(info: DataInfo, outputs: np.ndarray, targets: np.ndarray) -> Arrays3:
+    """Predictions (cases, numbers), their quantiles (cases, numbers, levels) and targets in the units of the data."""
+    given, true = (info.restore(torch.from_numpy(each.reshape(len(each), -1))) for each in (outputs, targets))
+    levels = info.quantiles or (0.5,)
+    quantiles = metrics.by_level(given, levels).numpy()
+    return quantiles[..., metrics.middle(levels)], quantiles, true.numpy()
 
 
 def by_group(kind: str, table: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float]]:
@@ -180,10 +204,14 @@ def draw_scores(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, thresh
             axes.annotate(name, place, fontsize=7)
         axes.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     else:
-        predicted, true = in_units(info, outputs), in_units(info, targets)
-        columns = {"case": range(len(true)), **{f"y{at}": own for at, own in enumerate(true.T.tolist())}}
-        columns |= {f"predicted_y{at}": own for at, own in enumerate(predicted.T.tolist())}
-        axes.plot(predicted, true - predicted, ".", label=[f"y{at}" for at in range(true.shape[1])])
+        predicted, quantiles, true = in_units(info, outputs, targets)
+        columns = {"case": range(len(true))}
+        for at, (own, guess, spans) in enumerate(zip(true.T, predicted.T, quantiles.swapaxes(0, 1), strict=True)):
+            columns |= {f"y{at}": own.tolist(), f"predicted_y{at}": guess.tolist()}
+            columns |= {f"y{at}_q{q:g}": each.tolist() for q, each in zip(info.quantiles, spans.T, strict=False)}
+            axes.plot(guess, own - guess, ".", color=f"C{at}", label=f"y{at}")
+            if info.quantiles:
+                axes.vlines(guess, spans[:, 0] - guess, spans[:, -1] - guess, color=f"C{at}", lw=0.6, alpha=0.4)
         axes.axhline(0, color="grey", lw=0.8)
         axes.set(xlabel="prediction", ylabel="residual: true value less prediction")
         axes.legend(fontsize=8)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from wavessm.data.cases import Cases, guess_kind, make_set, without_padding
 from wavessm.data.files import check_times, read_npy, to_float32
 from wavessm.data.info import DataSet
 from wavessm.data.task import OwnOptions, Recipe, Task
-from wavessm.errors import DataError
+from wavessm.errors import DataError, OptionError
 
 log = logging.getLogger("wavessm.data")
 PARTS = ("val", "test")
@@ -36,6 +38,8 @@ class ArraysOptions(OwnOptions):
     kind: Literal["multiclass", "multilabel", "regression", "steps"] | None = None
     """What y means; None takes whole numbers and text for classes, those of shape (cases, length) for a class of each
     step, columns of 0 and 1 for labels."""
+    quantiles: str = ""
+    """Regression: predict these quantiles of each number, such as 0.1,0.5,0.9, instead of its mean."""
     sampling_rate: float | None = None
     """Samples per second, where it matters: for --from, for --crop and for new files of another rate."""
     channels: str = ""
@@ -65,6 +69,9 @@ class ArraysOptions(OwnOptions):
         if leads and len(leads) != X.shape[2]:
             raise DataError(f"{folder / 'X.npy'}: {X.shape[2]} channels, but --channels names {len(leads)}.")
         kind = self._kind(main.shape, targets)
+        if self.quantiles and kind != "regression":
+            raise OptionError(f"--quantiles are for numbers, but y.npy is read as {kind}; leave them out, or give "
+                              "--kind regression.")  # fmt: skip
         if kind == "steps":
             if y.shape != X.shape[:2]:
                 raise DataError(f"{folder / 'y.npy'}: shape {targets.shape}, expected {main.shape[:2]} for a label of "
@@ -73,7 +80,7 @@ class ArraysOptions(OwnOptions):
         cases = Cases(
             names, y, np.repeat(list(read), sizes), str(folder), kind,
             without_padding(X, lengths), lengths, weights=weights,
-            about={"sampling_rate": self.sampling_rate, "channels": leads},
+            about={"sampling_rate": self.sampling_rate, "channels": leads, "quantiles": read_levels(self.quantiles)},
             groups=groups if (folder / "groups.npy").exists() else None,
             times=without_padding(times[..., None], lengths)[:, 0] if (folder / "times.npy").exists() else None,
         )  # fmt: skip
@@ -105,6 +112,22 @@ RECIPES = {
 }
 """Of all own recordings."""
 TASKS = (Task("arrays", ArraysOptions(), RECIPES, "folder", closed_form="features"),)
+
+
+def read_levels(given: str | Sequence[float] | None) -> tuple[float, ...]:
+    """Return levels of quantiles in rising order, from text with commas or numbers.
+
+    >>> read_levels("0.9, 0.1"), read_levels(None)
+    ((0.1, 0.9), ())
+    """
+    try:
+        words = [word for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+        levels = tuple(sorted(float(level) for level in (() if words is None else words)))
+    except (TypeError, ValueError):
+        levels = (math.nan,)
+    if not all(0 < level < 1 for level in levels) or len({*levels}) < len(levels):
+        raise OptionError(f"quantiles is {given!r}, expected different numbers between 0 and 1, such as 0.1,0.5,0.9.")
+    return levels
 
 
 def _file(folder: Path, name: str, part: str) -> Path:

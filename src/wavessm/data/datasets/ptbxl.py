@@ -119,7 +119,13 @@ def read_database(folder: Path) -> pd.DataFrame:
     columns = ["ecg_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"]
     need_columns(table, columns, path)
     table = table[columns].copy()
-    table["scp_codes"] = table["scp_codes"].map(ast.literal_eval)
+    codes = []
+    for line, text in enumerate(table["scp_codes"], start=2):
+        try:
+            codes.append(dict(ast.literal_eval(text)))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as reason:
+            raise DataError(f"{path}: scp_codes in line {line} is {text!r}, expected a dict; restore it.") from reason
+    table["scp_codes"] = codes
     return table
 
 
