@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from contracts import check_mistake
 from wavessm.cli import all_commands, main
 from wavessm.data import get_task, list_sets, read_signal, tasks
 from wavessm.data.series import TimeSeries
-from wavessm.training import Run, Trainer, checkpoint, follow_wav
+from wavessm.training import Run, Trainer, checkpoint
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
@@ -193,14 +192,11 @@ predict {0}/a {0}/nowhere.npy => no such file
 predict {0}/a {0}/wav/beep/000.wav => 1 channels, but the model was trained on 2
 predict {0}/a {0}/none.npy => none.npy: shape (0, 64, 2), which holds no samples
 predict {0}/a {0}/arrays/X.npy --rate 2 => --chunk and --rate are for streams
-predict {0}/a {0}/arrays/X.npy --idle 2 => --idle goes with --follow FILE
 predict {0}/a {0}/arrays/X.npy --plot x.foo => ends in .png, .pdf or .svg
 predict {0}/c {0}/daily.csv => rows are 1 day, 0:00:00 apart, but the model was trained
 predict {0}/c {0}/series.csv --out {0}/./series.csv => it would be overwritten
-predict {0}/c --follow {0}/series.csv --out {0}/series.csv --idle 0 => overwritten
 predict {0}/c {0}/short.csv => fewer than the context of 24
 predict {0}/c {0}/other.csv => is missing
-predict {0}/a --follow {0}/none.csv => No such file
 data lst => did you mean 'data list'
 data check ETTh9 --root {0} => unknown data set 'ETTh9'
 data check ETTh9 => unknown data set 'ETTh9'
@@ -317,16 +313,14 @@ STREAMS = {
 @pytest.mark.parametrize("case", STREAMS)
 def test_a_bad_stream_gets_one_line_and_empties_no_file(ready, tmp_path, monkeypatch, capsys, case):
     run, text = case
-    kept, live = tmp_path / "keep.csv", tmp_path / "live.csv"
+    kept = tmp_path / "keep.csv"
     kept.write_text("kept")
-    live.write_bytes(text)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
-    for source in (["-"], ["--follow", str(live), "--idle", "0"]):
-        assert main(["predict", str(ready / run), *source, "--chunk", "10", "--out", str(kept)]) == 2
-        error = capsys.readouterr().err
-        assert STREAMS[case] in error
-        assert error.count("\n") == 1
-        assert kept.read_text() == "kept"
+    assert main(["predict", str(ready / run), "-", "--chunk", "10", "--out", str(kept)]) == 2
+    error = capsys.readouterr().err
+    assert STREAMS[case] in error
+    assert error.count("\n") == 1
+    assert kept.read_text() == "kept"
 
 
 def test_a_recording_without_names_is_heard_from_its_first_line(ready, tmp_path, monkeypatch, capsys):
@@ -510,47 +504,34 @@ def test_a_streamed_forecast_is_that_of_the_file(ready, monkeypatch, capsys):
         assert float(left["load"]) == pytest.approx(float(right["load"]), rel=1e-4)
 
 
-def test_a_growing_wav_is_followed_to_its_end(ready, tmp_path, capsys):
+def test_a_wav_in_a_pipe_is_read_as_it_comes(ready, tmp_path, monkeypatch, capsys):
     source = sorted((ready / "wav").rglob("*.wav"))[0]
-    content, growing = source.read_bytes(), tmp_path / "live.wav"
-    growing.write_bytes(content[:100])
-
-    def grow():
-        for part in range(100, len(content), 97):  # samples are cut in the middle
-            time.sleep(0.02)
-            with growing.open("ab") as file:
-                file.write(content[part : part + 97])
-
-    writer = threading.Thread(target=grow)
-    writer.start()
-    assert main(["predict", str(ready / "w"), "--follow", str(growing), "--idle", "1", "--chunk", "64"]) == 0
-    writer.join()
-    streamed = rows_of(capsys.readouterr().out)
+    content = source.read_bytes()
     assert main(["predict", str(ready / "w"), str(source)]) == 0
     whole = rows_of(capsys.readouterr().out)[0]
-    assert [int(row["samples"]) for row in streamed] == [64, 128, 192, 200]
-    for name in ("beep", "buzz", "hum"):
-        assert float(streamed[-1][name]) == pytest.approx(float(whole[name]), abs=2e-3)
+    endless = content[:4] + b"\xff" * 4 + content[8:40] + b"\xff" * 4 + content[44:]  # as programs that stream write it
+    after = content + b"LIST" + struct.pack("<I", 14) + b"INFOIART\2\0\0\0Me"
+    for sent in (endless, after):
+        end, start = os.pipe()
+
+        def write(sent=sent, start=start):
+            with os.fdopen(start, "wb", buffering=0) as pipe:
+                for part in range(0, len(sent), 97):  # samples are cut in the middle
+                    pipe.write(sent[part : part + 97])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        with open(end, encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert main(["predict", str(ready / "w"), "-", "--chunk", "64"]) == 0
+            writer.join()
+        streamed = rows_of(capsys.readouterr().out)
+        assert [int(row["samples"]) for row in streamed] == [64, 128, 192, 200]
+        for name in ("beep", "buzz", "hum"):
+            assert float(streamed[-1][name]) == pytest.approx(float(whole[name]), abs=2e-3)
 
 
-def test_what_follows_the_sound_of_a_finished_wav_is_not_read(tmp_path):
-    path = miniatures.write_wav(tmp_path / "x.wav", np.linspace(-0.5, 0.5, 50))
-    sound = path.read_bytes()
-    for more, finished, samples in (
-        (b"LIST" + struct.pack("<I", 14) + b"INFOIART\2\0\0\0Me", True, 50),
-        (struct.pack("<10h", *range(10)), False, 60),  # the header is older than the sound
-        (b"", True, 50),
-    ):
-        riff = struct.pack("<I", len(sound + more) - 8) if finished else sound[4:8]
-        path.write_bytes(sound[:4] + riff + sound[8:] + more)
-        streamed = np.concatenate(list(follow_wav(path, idle=0, chunk=16)))
-        assert len(streamed) == samples
-        np.testing.assert_allclose(streamed[:50, 0], np.linspace(-0.5, 0.5, 50), atol=1e-4)
-    path.write_bytes(sound[:40] + bytes(4) + sound[44:] + b"LIST")  # a header that says nothing
-    assert len(np.concatenate(list(follow_wav(path, idle=0, chunk=16)))) == 52
-
-
-def test_a_wav_at_half_the_rate_is_read_with_twice_the_step(ready, tmp_path, capsys):
+def test_a_wav_at_half_the_rate_is_read_with_twice_the_step(ready, tmp_path, monkeypatch, capsys):
     import soundfile
 
     source = sorted((ready / "wav").rglob("*.wav"))[0]
@@ -563,12 +544,14 @@ def test_a_wav_at_half_the_rate_is_read_with_twice_the_step(ready, tmp_path, cap
     with torch.no_grad():
         chances = run.load_model()(x, rate=2.0).softmax(1)[0]
     assert [float(said[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
-    follow = ["predict", str(ready / "w"), "--follow", str(tmp_path / "half.wav"), "--idle", "0.2", "--chunk", "9999"]
-    assert main(follow) == 0
-    streamed = rows_of(capsys.readouterr().out)[-1]
-    assert [float(streamed[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
-    assert main([*follow, "--rate", "4"]) == 2
-    assert "a WAV file has a sampling rate of its own; leave rate and times out" in capsys.readouterr().err
+    for extra, status in ([], 0), (["--rate", "4"], 2):
+        with open(tmp_path / "half.wav", encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert main(["predict", str(ready / "w"), "-", "--chunk", "9999", *extra]) == status
+        if status == 0:
+            streamed = rows_of(capsys.readouterr().out)[-1]
+            assert [float(streamed[name]) for name in run.info.classes] == pytest.approx(chances.tolist(), abs=1e-4)
+    assert "a WAV stream has a sampling rate of its own; leave rate and times out" in capsys.readouterr().err
 
 
 # -- the others -----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_command_line_trains_evaluates_and_predicts_quantiles(tmp_path, extra, c
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert {"mae", "pinball", "coverage"} <= {*scores["scores"]}
     assert {"r2", "mae", "pinball", "coverage"} <= {*scores["targets"]["y1"]}
-    rows = list(csv.DictReader(table.open()))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
     assert all(float(row["y1_q0.1"]) <= float(row["predicted_y1"]) <= float(row["y1_q0.9"]) for row in rows)
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "X.npy")]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from pathlib import Path
 
@@ -20,11 +19,7 @@ class PredictOptions:
     run: Positional[Path]
     """Run folder of `wavessm train`, model folder, or name of a model that comes with the library."""
     files: Positional[tuple[str, ...]] = ()
-    """Files to predict: .wav, .npy, .csv or WFDB records; - reads lines of numbers from standard input."""
-    follow: Path | None = None
-    """Predict on a WAV file or a file of lines while it is being written."""
-    idle: float = float("inf")
-    """Stop following after this many seconds without new samples."""
+    """Files to predict: .wav, .npy, .csv or WFDB records; - reads lines of numbers, or WAV, from standard input."""
     chunk: int | None = None
     """Samples between predictions on a stream; default a tenth of a second, or one sample."""
     sampling_rate: float | None = None
@@ -50,22 +45,17 @@ def main(arguments: list[str]) -> int:
     from wavessm.training.events import draw_events, predict_events
 
     run = Run.read(given.run)
-    streams = given.follow is not None or given.files == ("-",)
-    if given.follow is not None and given.files:
-        raise OptionError("give files or --follow, not both.")
+    streams = given.files == ("-",)
     if not streams and (given.chunk, given.rate) != (None, 1.0):
         raise OptionError("--chunk and --rate are for streams; a file is read whole, at its own sampling rate.")
     if given.times and (given.events or given.rate != 1):
         raise OptionError("--times says when samples were taken; leave --events and --rate out.")
-    if given.follow is None and given.idle != math.inf:
-        raise OptionError("--idle goes with --follow FILE; leave it out.")
     if (streams or not given.files) if given.events else given.stride is not None:
         raise OptionError("--events and --stride read whole records: predict RUN RECORD.hea --events [--stride 0.1].")
     _check_outputs(given)
     paths = [Path(name) for name in given.files]
     if streams:
-        source = given.follow or iter(sys.stdin.readline, "")
-        groups = predict_stream(run, source, given.chunk, given.rate, given.idle, given.times)
+        groups = predict_stream(run, getattr(sys.stdin, "buffer", sys.stdin), given.chunk, given.rate, given.times)
     elif given.events:
         groups = ([{"file": str(path), **row} for row in predict_events(run, path, given.stride)] for path in paths)
     else:
@@ -91,7 +81,7 @@ def _check_outputs(given: PredictOptions) -> None:
         pyplot()  # matplotlib may be missing
         if given.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise OptionError(f"plot is {given.plot}; expected a file that ends in .png, .pdf or .svg.")
-    names = [Path(name).resolve() for name in ([given.follow] if given.follow else given.files)]
+    names = [Path(name).resolve() for name in given.files]
     read = {*names, *(name.with_suffix(end) for name in names for end in (".hea", ".dat", ".atr"))}  # of WFDB
     if given.out != "-" and Path(given.out).resolve() in read:
         raise OptionError(f"out is {given.out}, a file to predict; give another, it would be overwritten.")

@@ -162,7 +162,6 @@ class WavHeader(NamedTuple):
     bits: int
     channels: int
     sampling_rate: int
-    start: int  # byte at which the samples start
     size: int  # bytes of samples; 0 or UNKNOWN_SIZE where the writer did not know
 
 
@@ -182,14 +181,13 @@ def wav_samples(path: Path, dtype: str) -> tuple[np.ndarray, int]:
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
-            header = wav_header(file, path)
+            header, there = wav_header(file, path), size - file.tell()
             rf64 = file.seek(0) == 0 and file.read(4) == b"RF64"
     except OSError as reason:
         raise DataError(f"{path}: unreadable ({reason.strerror}).") from reason
     # libsndfile would read what is there without a word
-    if header.size > size - header.start and header.size != UNKNOWN_SIZE and not rf64:
-        raise DataError(f"{path}: truncated, {size - header.start:,} bytes of sound, expected {header.size:,} by its "
-                        "header.")  # fmt: skip
+    if header.size > there and header.size != UNKNOWN_SIZE and not rf64:
+        raise DataError(f"{path}: truncated, {there:,} bytes of sound, expected {header.size:,} by its header.")
     soundfile = import_extra("soundfile", "WAV files")
     try:
         return soundfile.read(path, dtype=dtype, always_2d=True)
@@ -207,7 +205,7 @@ def wav_header(file: IO[bytes], path: Path) -> WavHeader:
     while len(head := file.read(8)) == 8:
         name, size = head[:4], struct.unpack(order + "I", head[4:])[0]
         if name == b"data":
-            return WavHeader(*form, file.tell(), size)
+            return WavHeader(*form, size)
         body = file.read(size + size % 2)
         if name == b"fmt " and len(body) >= 16:
             code, channels, rate, _, block, bits = struct.unpack(order + "HHIIHH", body[:16])

@@ -21,7 +21,7 @@ _PLACES = {
     "predict": ("draw_predictions", "predict_files", "read_context", "write_rows"),
     "progress": ("Progress",),
     "run": ("Run",),
-    "stream": ("follow_wav", "predict_stream"),
+    "stream": ("predict_stream",),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 

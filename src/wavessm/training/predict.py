@@ -86,7 +86,7 @@ def predict_files(
     if run.info.symbols:
         raise OptionError(f"predict: {run.task} reads tokens; predict takes recordings. Use `wavessm evaluate`.")
     if not paths:
-        raise OptionError("no files to predict; name some, or stream with - or --follow FILE.")
+        raise OptionError("no files to predict; name some, or - for a stream.")
     check_timed(run, times)
     model, rows = run.load_model(), []
     for path in paths:

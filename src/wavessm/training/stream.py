@@ -1,4 +1,4 @@
-"""Predictions on data that are still coming: standard input, a text file or a WAV file that grows.
+"""Predictions on data that are still coming: lines of text, or a WAV stream.
 
 Text has one sample per line, fields separated by commas or blanks, with a header or without. A causal classifier keeps
 its state and predicts from all samples so far after every chunk; a forecaster reads the latest context.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from wavessm.data.files import check_times, wav_header
+from wavessm.data.files import UNKNOWN_SIZE, WavHeader, check_times, wav_header
 from wavessm.data.info import FrameStream
 from wavessm.data.tables import DATE_NAMES, Clock, counted, is_number, same_clock
 from wavessm.errors import DataError, OptionError, check_int
@@ -34,20 +32,18 @@ from wavessm.training.predict import (
 from wavessm.training.run import Run
 
 log = logging.getLogger("wavessm.training")
-POLL_SECONDS = 0.1
 _EXPECTED = "expected fields separated by commas or blanks, decimals with a point"
 _PCM = {(1, 16): ("<i2", 2**15), (1, 32): ("<i4", 2**31), (3, 32): ("<f4", 1)}
-"""Code and bits of WAV samples that can be followed, and their NumPy type and scale."""
+"""Code and bits of WAV samples that can be streamed, and their NumPy type and scale."""
 Chunks = Iterator[tuple[np.ndarray, np.ndarray | None]]
 """Samples (≤ chunk, channels) with their dates in seconds, or None."""
 
 
 def predict_stream(
     run: Run,
-    source: Path | Iterable[str],
+    source: Iterable[str | bytes],
     chunk: int | None = None,
     rate: float = 1.0,
-    idle: float = math.inf,
     times: bool = False,
 ) -> Iterator[list[Row]]:
     """Predict after every chunk of a stream.
@@ -56,10 +52,9 @@ def predict_stream(
 
     Args:
         run: The run whose best model predicts.
-        source: A growing .wav or text file, or lines of text.
+        source: Lines of text, or a binary file of lines or of WAV, such as a pipe (`sys.stdin.buffer`).
         chunk: Samples between predictions; None takes a tenth of a second, or one sample.
         rate: Sampling rate of training divided by that of the stream. A WAV file says it itself.
-        idle: Seconds without new data after which a file counts as complete.
         times: Whether the first field of a line says when the sample was taken.
     """
     check_timed(run, times)
@@ -71,15 +66,18 @@ def predict_stream(
     if run.info.kind != "forecast" and run.method == "gradient" and run.model.bidirectional:
         raise OptionError("this model also reads backwards and cannot stream; train one with --no-bidirectional.")
     chunks: Chunks
-    if isinstance(source, Path) and source.suffix.lower() == ".wav":
+    file: Any = source
+    if hasattr(source, "peek") and file.peek(4)[:4] in (b"RIFF", b"RIFX"):
         if rate != 1 or times:
-            raise OptionError("a WAV file has a sampling rate of its own; leave rate and times out.")
-        with source.open("rb") as file:
-            own = wav_header(file, source).sampling_rate
+            raise OptionError("a WAV stream has a sampling rate of its own; leave rate and times out.")
+        small, header = file.peek(4)[:4] == b"RIFF", wav_header(file, Path("the stream"))
+        if not small or (header.code, header.bits) not in _PCM or not header.channels:
+            raise DataError("the stream is a WAV that cannot be read bit by bit; send 16-bit, 32-bit or float samples.")
+        own = header.sampling_rate
         rate = run.info.sampling_rate / own if run.info.sampling_rate and own else 1.0
-        chunks = ((values, None) for values in follow_wav(source, idle, size))
+        chunks = _read_wav(file, size, header)
     else:
-        chunks = _parse_lines(_follow_lines(source, idle) if isinstance(source, Path) else source, run, size, times)
+        chunks = _parse_lines(source, run, size, times)
     rows = _forecasts(run, chunks) if run.info.kind == "forecast" else _decisions(run, chunks, rate, times)
     return itertools.chain([next(rows)], rows)
 
@@ -136,69 +134,18 @@ def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
         raise DataError(f"the stream ended after {rows} rows; the model needs a context of {info.length}.")
 
 
-def _poll(read: Callable[[], bytes | None], idle: float) -> Iterator[bytes]:
-    """New data of a file, until `read` returns None or nothing has come for `idle` seconds."""
-    since = time.monotonic()
-    while (data := read()) is not None:
-        if data:
-            since = time.monotonic()
-            yield data
-        elif time.monotonic() - since > idle:
-            return
-        else:
-            time.sleep(POLL_SECONDS)
+def _read_wav(file: IO[bytes], chunk: int, header: WavHeader) -> Chunks:
+    """Samples of a WAV stream behind its header, up to the size that this says, if it says one, or the end."""
+    dtype, scale = _PCM[header.code, header.bits]
+    frame, left = header.channels * header.bits // 8, header.size or UNKNOWN_SIZE
+    while data := file.read(min(chunk * frame, left)):
+        left -= len(data) if left < UNKNOWN_SIZE else 0
+        samples = np.frombuffer(data[: len(data) // frame * frame], dtype).astype(np.float32) / scale
+        if len(samples):
+            yield samples.reshape(-1, header.channels), None
 
 
-def _follow_lines(path: Path, idle: float) -> Iterator[str]:
-    with path.open("rb") as file:
-        line = b""
-        for data in _poll(file.readline, idle):
-            line += data
-            if line.endswith(b"\n"):
-                yield line.decode()
-                line = b""
-        if line:
-            yield line.decode()
-
-
-def follow_wav(path: Path, idle: float, chunk: int) -> Iterator[np.ndarray]:
-    """Yield samples of a WAV file as they are written, (≤ chunk, channels) float32.
-
-    A file is still growing unless its RIFF header has the size of the whole file; what its header says of the sound is
-    then out of date. A finished file may have other things after its sound.
-    """
-    with path.open("rb") as file:
-        header, held = wav_header(file, path), bytearray()
-        file.seek(0)
-        start = file.read(8)
-        if (header.code, header.bits) not in _PCM or not header.channels or start[:4] == b"RIFX":
-            raise DataError(f"{path}: this kind of WAV cannot be followed; use 16-bit or float samples.")
-        finished = int.from_bytes(start[4:], "little") + 8 == path.stat().st_size
-        end = header.start + header.size if finished else None
-        file.seek(header.start)
-        dtype, scale = _PCM[header.code, header.bits]
-        frame = header.channels * header.bits // 8
-
-        def read() -> bytes | None:
-            count = chunk * frame - len(held)
-            if end is None:
-                return file.read(count)
-            return file.read(min(count, end - file.tell())) or None
-
-        def samples() -> np.ndarray:
-            numbers = np.frombuffer(bytes(held[: len(held) // frame * frame]), dtype).astype(np.float32)
-            held.clear()
-            return (numbers / scale).reshape(-1, header.channels)
-
-        for data in _poll(read, idle):
-            held.extend(data)
-            if len(held) == chunk * frame:
-                yield samples()
-        if len(held) >= frame:
-            yield samples()
-
-
-def _parse_lines(lines: Iterable[str], run: Run, chunk: int, times: bool) -> Chunks:
+def _parse_lines(lines: Iterable[str | bytes], run: Run, chunk: int, times: bool) -> Chunks:
     """Chunks of samples from lines of numbers, times first if there are any; a header selects the columns."""
     info, rows, clock, last = run.info, _cells(lines), Clock("the stream"), np.empty(0)
     first = list(itertools.islice(rows, 1))
@@ -227,10 +174,11 @@ def _moment(text: str, number: int, clock: Clock) -> float:
     return float(text) if is_number(text) else float(clock.read(text, number))
 
 
-def _cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _cells(lines: Iterable[str | bytes]) -> Iterator[tuple[int, list[str]]]:
     """The number and the fields of every line that is not blank."""
     try:
         for number, line in enumerate(lines, start=1):
+            line = line.decode() if isinstance(line, bytes) else line
             line = line.removeprefix("\ufeff") if number == 1 else line  # the mark some programs start a file with
             if line.strip():
                 yield number, [cell.strip() for cell in (line.split(",") if "," in line else line.split())]
