@@ -77,11 +77,7 @@ def make_set(name: str, cases: Cases) -> DataSet:
     rows = split(whole)
     targets, classes, target_scale = _encode(cases, rows)
     longest, channels = int(cases.lengths.max()), cases.values.shape[1]
-    outputs = len(classes) or targets.shape[1]
-    if target_scale is not None and (levels := cases.about.get("quantiles")):
-        outputs *= len(levels)
-        target_scale = tuple(tuple(value for value in each for _ in levels) for each in target_scale)  # type: ignore[assignment]
-    info = DataInfo(cases.kind, channels, outputs, longest, classes,
+    info = DataInfo(cases.kind, channels, len(target_scale[0] if target_scale else classes), longest, classes,
                     scale=_channel_scale(cases, rows["train"]), target_scale=target_scale,
                     missing=float(np.isnan(cases.values).mean()), **cases.about)  # fmt: skip
     if info.front_end == "auto":
@@ -93,7 +89,6 @@ def make_set(name: str, cases: Cases) -> DataSet:
         pieces = tuple(map(info.standardise, pieces))
     else:
         pieces = info.standardise(x).split(cases.lengths.tolist())
-
     if info.front_end == "energies":
         std, mean = torch.std_mean(torch.cat([pieces[row] for row in rows["train"]]), dim=0)
         info = dataclasses.replace(info, frame_scale=(tuple(mean.tolist()), tuple(std.clamp(min=1e-3).tolist())))
@@ -325,7 +320,9 @@ def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tupl
     mean, std = real[train].mean(axis=0), real[train].std(axis=0)
     for flat in np.flatnonzero(std == 0):
         raise DataError(f"{cases.source}: target {flat} is constant ({mean[flat]:g}) in training; nothing to learn.")
-    return ((real - mean) / std).astype(np.float32), (), (tuple(mean.tolist()), tuple(std.tolist()))
+    each = len(cases.about.get("quantiles", ())) or 1  # outputs of a target
+    scale = tuple(mean.repeat(each).tolist()), tuple(std.repeat(each).tolist())
+    return ((real - mean) / std).astype(np.float32), (), scale
 
 
 def _channel_scale(cases: Cases, train: np.ndarray) -> Scale:

@@ -7,6 +7,7 @@ reads the other formats. `tables.py` reads tables with dates.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -19,9 +20,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from wavessm.data.tables import LARGEST, counted, first_line, is_number, numbers, read_table
+from wavessm.data.tables import DATE_NAMES, LARGEST, counted, first_line, is_number, numbers, read_table
 from wavessm.errors import DataError, OptionError, import_extra
 
+log = logging.getLogger("wavessm.data")
 UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
 MISSING = -32768  # WFDB's mark for "no sample" in format 16
 VOLTS = {"v": 1.0, "mv": 1e-3, "uv": 1e-6, "nv": 1e-9}
@@ -148,8 +150,15 @@ def _read_columns(path: Path, timed: bool) -> Signal:
     table = read_table(path, bare=bare)
     if len(table) == 0:
         raise DataError(f"{path}: no rows below the header.")
-    names = [str(name) for name in table.columns if str(name).lower() != "date"]
-    return _split_times(numbers(table, names, path), () if bare else tuple(names), timed, path)
+    names = [name for name in table.columns if timed or name.lower() not in DATE_NAMES]
+    if left_out := {*table.columns} - {*names, "date"}:
+        log.warning("%s: column %r is left out; predict --times reads it", path, left_out.pop())
+    values = numbers(table, names, path, gaps=True)
+    if len(table.columns) == 1:  # an empty line is then an empty field, which pandas passes over
+        lines = path.read_text(encoding="utf-8-sig").strip().splitlines()[not bare :]
+        known, values = values, np.full((len(lines), 1), np.nan)
+        values[[bool(line.strip()) for line in lines]] = known
+    return _split_times(values, () if bare else tuple(names), timed, path)
 
 
 # -- WAV --------------------------------------------------------------------------------------------------------------
