@@ -25,7 +25,9 @@ STAGES = [
 ORDER = {room: place for place, rooms in enumerate(STAGES) for room in rooms}
 ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"}
 
-MAX_ENTRIES, MAX_FUNCTION, MAX_LINES = 18, 60, {"src": 15_000, "lab": 7_000}
+MAX_ENTRIES, MAX_FUNCTION = 18, 60
+MAX_LINES = {"src": 22_000, "lab": 6_900}
+"""Lines of Python in each package: all rooms, docstrings and blank lines included. Who makes it smaller lowers this."""
 
 WORDS = re.compile(
     r"\bStage \d|\b(hears?|heard|speaks?|spoken|louder|goes on|go on with|going on|so many|as many as|stands? aside|"
@@ -35,7 +37,6 @@ WORDS = re.compile(
 """Words of STYLE section 8 that are recognised by themselves."""
 
 ALLOWED: dict[str, dict[str, int]] = {
-    "package size": {"src": 6500},
     "words": {"cli": 1, "training": 1},  # slow_down, the old name of an option and of a field in files that still load
 }
 """{rule: {room: number of violations that are still there}}"""
@@ -110,13 +111,11 @@ def length_violations():
 
 
 def size_violations():
-    """One violation for each line of code beyond the limit of a package; rooms added since do not count."""
+    """A package with more lines than `MAX_LINES` says."""
     for base, name in ((LIBRARY, "src"), (LAB, "lab")):
-        files = [path for path in base.rglob("*.py") if path.parent.name != "features"]
-        lines = sum(len(path.read_text().splitlines()) for path in files)
-        yield from (
-            (name, f"{name} has {lines} lines, at most {MAX_LINES[name]}") for _ in range(MAX_LINES[name], lines)
-        )
+        lines = sum(len(path.read_text().splitlines()) for path in base.rglob("*.py"))
+        if lines > MAX_LINES[name]:
+            yield name, f"{name} has {lines} lines, at most {MAX_LINES[name]}"
 
 
 def name_violations():
@@ -238,7 +237,7 @@ def test_every_rule_sees_its_violation(monkeypatch, tmp_path):
     finally:
         modules.cache_clear(), documented_methods.cache_clear()
     assert found == {
-        "imports": {"ops": 2}, "entries": {"extra": 1}, "function length": {"frames": 1}, "package size": {"src": 59},
+        "imports": {"ops": 2}, "entries": {"extra": 1}, "function length": {"frames": 1}, "package size": {"src": 1},
         "type names": {"ops": 1, "frames": 1}, "documentation": {"ops": 1, "frames": 2}, "words": {"ops": 1},
     }  # fmt: skip
 

@@ -8,9 +8,9 @@ import pytest
 
 from wavessm.cli import main
 from wavessm.frames import make_frame
-from wavessm.inspection.drawing import LABELS, Drawing, canvas
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.operators import make_operator
-from wavessm_lab.studies import atoms, concepts, figures, frame_bounds, jacobian, matrices, memory, windows
+from wavessm_lab.studies import LABELS, atoms, concepts, figures, frame_bounds, jacobian, matrices, memory, windows
 from wavessm_lab.studies.signals import classical, ecg, near_jumps
 
 

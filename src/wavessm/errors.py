@@ -13,13 +13,11 @@ import numbers
 import operator
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-T = TypeVar("T")
 
 
 class WaveSSMError(ValueError):
@@ -87,23 +85,6 @@ def shape_error(name: str, value: Any, expected: str) -> ShapeError:
     """Return the error for a value that is not an array of the expected shape, such as "(batch, length)"."""
     given = f"has shape {tuple(value.shape)}" if hasattr(value, "shape") else f"is a {type(value).__name__}"
     return ShapeError(f"{name} {given}, expected {expected}.")
-
-
-class Registry(dict[str, T], Generic[T]):
-    """Names of one kind, such as "family", and their values; an unknown name raises `UnknownNameError`."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def register(self, name: str, value: T) -> None:
-        """Add a value; raises `OptionError` if the name is taken."""
-        if name in self:
-            raise OptionError(f"{self.kind} {name!r} is already registered; choose another name.")
-        self[name] = value
-
-    def __missing__(self, name: str) -> T:
-        raise unknown_name(self.kind, name, self)
 
 
 def is_int(value: object) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pywt
 from scipy import interpolate, signal, special
 
-from wavessm.errors import OptionError, Registry, check_int, is_int, real_array, shape_error
+from wavessm.errors import OptionError, check_int, is_int, real_array, shape_error, unknown_name
 from wavessm.frames.frame import Frame
 from wavessm.frames.quadrature import Array, Quadrature
 from wavessm.frames.tiling import Tiling, Wavelet, allocate, tile
@@ -200,7 +200,7 @@ BASES = {
 
 # -- names ----------------------------------------------------------------------------------------------------------
 
-_FAMILIES: Registry[Callable[[], Family]] = Registry("family")
+_FAMILIES: dict[str, Callable[[], Family]] = {}
 
 
 def families() -> list[str]:
@@ -228,10 +228,11 @@ def register_family(name: str, family: Family | Callable[[Array], Array]) -> Non
     Raises:
         OptionError: The name is taken.
     """
-    if name in RESERVED:
-        raise OptionError(f"register_family: {name!r} names a closed form; choose another name.")
+    if name in RESERVED or name in _FAMILIES:
+        taken = "names a closed form" if name in RESERVED else "is already registered"
+        raise OptionError(f"register_family: {name!r} {taken}; choose another name.")
     record = family if isinstance(family, Family) else Wavelet(family)
-    _FAMILIES.register(name, lambda: record)
+    _FAMILIES[name] = lambda: record
 
 
 _FAMILIES.update(WAVELETS)
@@ -248,8 +249,9 @@ def get_family(family: str | Family | Callable[[Array], Array], order: int | Non
         return name, family if isinstance(family, Family) else Wavelet(family)
     if order is not None:
         return family, _gauss(order)
-    parametric = family not in _FAMILIES and is_family(family)
-    return family, _pywavelet(family) if parametric else _FAMILIES[family]()
+    if not is_family(family):
+        raise unknown_name("family", family, _FAMILIES)
+    return family, _FAMILIES[family]() if family in _FAMILIES else _pywavelet(family)
 
 
 # -- frames ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What all figures share, here and in the lab: the type of a finished figure, labels, colours, style, and files."""
+"""What all figures share, here and in the lab: the type of a finished figure, its style, and files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from wavessm.training.record import provenance, pyplot, write_csv
-
-LABELS = {
-    "morlet": "Morlet", "gauss": "Gauss", "mexhat": "Mexican hat", "dpss": "DPSS", "db6": "db6",
-    "legendre": "Legendre", "fourier": "Fourier",
-}  # fmt: skip
-"""The paper's five families in its order, then the two baselines."""
-
-COLOURS = {
-    "morlet": "#1f6fb4", "gauss": "#e07b00", "mexhat": "#2a9d3c", "dpss": "#8b5fbf", "db6": "#00a3a3",
-    "legendre": "#c8102e", "fourier": "#5b5b5b",
-}  # fmt: skip
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
@@ -61,18 +48,3 @@ def write_drawings(title: str, drawings: dict[str, Drawing], folder: str | Path)
     text.append(f"Numbers: the CSV of the same name. Made by {provenance('wavessm inspect')}.\n")
     (folder / "README.md").write_text("\n".join(text), encoding="utf-8")
     return {name: drawing.caption for name, drawing in drawings.items()}
-
-
-def fitted_slope(x: Any, y: Any) -> float:
-    """The exponent p of y ∝ xᵖ by least squares on logarithms.
-
-    >>> round(fitted_slope([1, 2, 4], [3, 12, 48]), 6)
-    2.0
-    """
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def wide_rows(matrix: np.ndarray, prefix: str, **labels: Any) -> Iterator[dict[str, Any]]:
-    """A matrix as rows of a table: the labels, the row's number, then its entries as prefix0, prefix1, …"""
-    for index, values in enumerate(matrix):
-        yield {**labels, "row": index, **{f"{prefix}{k}": float(value) for k, value in enumerate(values)}}

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wavessm.discretize import zoh
 from wavessm.frames import BASES, Array, Frame, make_frame
 from wavessm.memory import OnlineMemory
 from wavessm.operators import Operator, make_operator
@@ -21,7 +20,7 @@ from wavessm.structure import Diagonal
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.signals import read_atoms
 from wavessm_lab.explore.state import FILE, State
-from wavessm_lab.studies.jacobian import localisation
+from wavessm_lab.studies.jacobian import impulse_response, localisation
 
 HORIZON = {"scaled": 4.0, "translated": 1.5}
 """How far kernels are drawn, in the operator's own time: a translated one ends at 1."""
@@ -149,13 +148,8 @@ class Study:
     def kernel(self) -> tuple[Array, Array]:
         """Lags (L,) in the operator's time and the response of every coordinate to an impulse there. (N, L)"""
         horizon = HORIZON[self.choice.measure]
-        step = zoh(self.operator.system, horizon / LAGS)
-        state, columns = step.B, []
-        for _ in range(LAGS):
-            columns.append(state)
-            state = step.apply(state)
         lags = np.linspace(0, horizon, LAGS, endpoint=False)
-        return lags, np.stack(columns, axis=1) / (horizon / LAGS)
+        return lags, impulse_response(self.operator, horizon / LAGS, LAGS) / (horizon / LAGS)
 
     def memory(self, window: float) -> OnlineMemory:
         """A memory; `window` in samples counts under the translated measure only."""

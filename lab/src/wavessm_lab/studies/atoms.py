@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from wavessm.frames import PAPER_FAMILIES, WAVELETS, Array, Wavelet, get_family, make_frame
-from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
-from wavessm_lab.studies import table_rows
+from wavessm.inspection.drawing import Drawing, canvas
+from wavessm_lab.studies import COLOURS, LABELS, table_rows
 
 SCALES = (1.0, 0.315, 0.125)
 """Widths of the paper's figure of atoms; at 1 the mother wavelet's support fills the window."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.inspection.drawing import COLOURS, Drawing, canvas, fitted_slope
-from wavessm_lab.studies import table_rows
+from wavessm.inspection.drawing import Drawing, canvas
+from wavessm_lab.studies import COLOURS, fitted_slope, table_rows
 from wavessm_lab.studies.steps import BUDGETS, GRIDS, METHODS, TARGETS, approximations, grid_error
 
 FLOOR = 1e-4

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from wavessm.frames import Array
-from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.memory import OnlineMemory
 from wavessm.operators import make_operator
-from wavessm_lab.studies import by_family, table_rows
+from wavessm_lab.studies import COLOURS, LABELS, by_family, table_rows
 from wavessm_lab.studies.signals import ecg
 
 CENTRES = (0.1, 0.3, 0.5, 0.7, 0.9)

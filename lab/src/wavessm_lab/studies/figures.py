@@ -2,7 +2,7 @@
 
 Each figure NAME becomes NAME.png, NAME.pdf, NAME.csv (the numbers it shows) and NAME.txt (one line of caption).
 Nothing depends on chance or the date, so the same versions write the same bytes. A new figure is a function that
-returns a `Drawing`, a line in _STUDIES and its place in SECTIONS.
+returns a `Drawing`, a line in FIGURES and its place in SECTIONS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wavessm.errors import Registry
+from wavessm.errors import unknown_name
 from wavessm.inspection.drawing import STYLE, Drawing
 from wavessm.training.record import provenance, pyplot, write_csv
 from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, matrices, memory, windows
@@ -21,7 +21,7 @@ DPI, GALLERY_DPI = 150, 80
 
 Study = Callable[[], Drawing]
 
-_STUDIES: dict[str, Study] = {
+FIGURES: dict[str, Study] = {
     "legendre-morlet": atoms.legendre_against_morlet,
     "atoms": atoms.atoms_at_three_scales,
     "matrices": matrices.transition_matrices,
@@ -39,10 +39,6 @@ _STUDIES: dict[str, Study] = {
     "steps-errors": budget.error_curves,
     **budget.RECONSTRUCTIONS,
 }
-FIGURES: Registry[Study] = Registry("figure")
-for _name, _study in _STUDIES.items():
-    FIGURES.register(_name, _study)
-
 SECTIONS = {
     "Atoms and operators": ("legendre-morlet", "atoms", "matrices", "measures", "memory", "modes"),
     "Conditioning and what is remembered": ("conditioning", "lemma", "reconstruction"),
@@ -58,14 +54,13 @@ def select(names: Sequence[str]) -> list[str]:
     >>> select(["overlap", "steps-one-m*"])
     ['overlap', 'steps-one-mexh', 'steps-one-morl']
     """
-    known = list(FIGURES)
     wanted: set[str] = set()
     for name in names:
-        found = fnmatch.filter(known, name)
+        found = fnmatch.filter(FIGURES, name)
         if not found:
-            FIGURES[name]  # raises the error that offers the closest name
+            raise unknown_name("figure", name, FIGURES)
         wanted.update(found)
-    return [name for name in known if name in wanted or not names]
+    return [name for name in FIGURES if name in wanted or not names]
 
 
 def save(name: str, drawing: Drawing, folder: Path, small: Path | None = None) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from wavessm.frames import BASES, PAPER_ALPHA, PAPER_FAMILIES, Frame, Tiling, default_quadrature, make_frame, tile
-from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, fitted_slope
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.operators import MEASURES, make_operator
+from wavessm_lab.studies import COLOURS, LABELS, fitted_slope
 from wavessm_lab.studies.atoms import mother_wavelets
 
 SIZES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)

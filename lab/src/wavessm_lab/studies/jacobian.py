@@ -15,10 +15,10 @@ import numpy as np
 
 from wavessm.discretize import zoh
 from wavessm.frames import Array
-from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas, wide_rows
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.memory import OnlineMemory
-from wavessm.operators import make_operator
-from wavessm_lab.studies import by_family, table_rows
+from wavessm.operators import Operator, make_operator
+from wavessm_lab.studies import COLOURS, LABELS, by_family, table_rows, wide_rows
 
 UNIFORM = 1 / np.sqrt(12)
 """Spread of a coordinate in which all of the window has the same weight."""
@@ -41,6 +41,16 @@ def localisation(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def jacobian(family: str, n: int, length: int) -> Array:
     """∂h_T/∂x_t of the scaled memory of a tight frame, exact for samples held constant. (N, T)"""
     return OnlineMemory(make_operator(family, "scaled", n)).jacobian(length).numpy()
+
+
+def impulse_response(operator: Operator, dt: float, length: int) -> Array:
+    """State of a layer with the constant step dt after one impulse, sample by sample. (N, length)"""
+    step = zoh(operator.system, dt)
+    state, columns = step.B, []
+    for _ in range(length):
+        columns.append(state)
+        state = step.apply(state)
+    return np.stack(columns, axis=1)
 
 
 def window_energy(J: Array, windows: int) -> Array:
@@ -68,12 +78,7 @@ def jacobian_of_morlet(n: int = 100, length: int = 400, horizon: float = 4.0) ->
     """
     J = jacobian("morlet", n, length)
     centre, spread = localisation(J)
-    step = zoh(make_operator("morlet", "scaled", n).system, horizon / length)
-    state, columns = step.B, []
-    for _ in range(length):
-        columns.append(state)
-        state = step.apply(state)
-    constant = np.stack(columns[::-1], axis=1)
+    constant = impulse_response(make_operator("morlet", "scaled", n), horizon / length, length)[:, ::-1]
     panels = {"frame's order": J, "by centre": J[np.argsort(centre)], "constant step": constant}
     rows = [row for name, matrix in panels.items() for row in wide_rows(matrix, "t", panel=name)]
     with canvas() as plt:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.inspection.drawing import LABELS, Drawing, canvas, wide_rows
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.operators import MEASURES, make_operator
+from wavessm_lab.studies import LABELS, wide_rows
 
 FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6", "legendre")
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from wavessm.frames import BASES, PAPER_FAMILIES
-from wavessm.inspection.drawing import COLOURS, LABELS, Drawing, canvas
+from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.memory import OnlineMemory
 from wavessm.operators import MEASURES, make_operator
-from wavessm_lab.studies import by_family
+from wavessm_lab.studies import COLOURS, LABELS, by_family
 from wavessm_lab.studies.frame_bounds import frame_for
 from wavessm_lab.studies.signals import StudySignal, classical, ecg
 

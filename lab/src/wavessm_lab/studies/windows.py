@@ -23,7 +23,8 @@ from scipy import linalg
 from scipy.optimize import linear_sum_assignment
 
 from wavessm.frames import Array
-from wavessm.inspection.drawing import LABELS, Drawing, canvas, wide_rows
+from wavessm.inspection.drawing import Drawing, canvas
+from wavessm_lab.studies import LABELS, wide_rows
 from wavessm_lab.studies.jacobian import jacobian, window_energy
 
 NOISE = 0.01
