@@ -720,3 +720,16 @@ def test_a_wav_header_that_contradicts_itself_is_refused(tmp_path):
     (tmp_path / "a.wav").write_bytes(whole)
     with pytest.raises(DataError, match=r"a\.wav: its header contradicts itself: 1 channels of 18 bits in 2 bytes"):
         read_signal(tmp_path / "a.wav")
+
+
+def test_empty_fields_of_csv_are_missing_samples(tmp_path, caplog):
+    (tmp_path / "one.csv").write_text("value\n1\n\n3\n\n\n6\n\n")
+    np.testing.assert_array_equal(read_signal(tmp_path / "one.csv").values[:, 0], [1, np.nan, 3, np.nan, np.nan, 6])
+    (tmp_path / "bare.csv").write_text("1\n\n3\n")
+    np.testing.assert_array_equal(read_signal(tmp_path / "bare.csv").values[:, 0], [1, np.nan, 3])
+    (tmp_path / "two.csv").write_text("time,a,b\n0,1,2\n1,,4\n2,5,\n")
+    with caplog.at_level(logging.WARNING, "wavessm.data"):
+        found = read_signal(tmp_path / "two.csv")
+    assert "column 'time' is left out; predict --times reads it" in caplog.text
+    np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, 4], [5, np.nan]])
+    assert read_signal(tmp_path / "two.csv", timed=True).times.tolist() == [0, 1, 2]

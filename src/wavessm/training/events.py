@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,10 @@ from wavessm.errors import DataError, OptionError, check_positive
 from wavessm.training.predict import Row, check_values, decode
 from wavessm.training.record import pyplot, save_figure
 from wavessm.training.run import Run
+
+log = logging.getLogger("wavessm.training")
+STRIP_SECONDS, MOST_STRIPS = 60, 8
+"""Seconds of a record in one strip of a figure, and strips at most: longer records have longer ones."""
 
 
 def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Row]:
@@ -57,6 +63,10 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
         ]
     if info.channels[-2:] == RR:
         raise OptionError("predict: the model reads distances of beats (--rr), so it needs their annotation file.")
+    if isinstance(options, BeatsOptions):
+        log.warning(
+            "%s: the model was trained on windows around events; what it predicts between them means little", path
+        )
     return _track(run, resample(signal, info.sampling_rate or rate), stride, path)
 
 
@@ -123,17 +133,22 @@ def _merge(info: DataInfo, mean: np.ndarray, edges: np.ndarray, rate: float) -> 
 
 
 def draw_events(run: Run, path: Path, rows: list[Row], out: Path) -> None:
-    """Draw the first lead of a record with its predicted events in colours."""
-    plt, signal = pyplot(), _read(run, path)
+    """Draw the first lead of a record with its predicted events in colours, a long one in strips."""
+    signal = _read(run, path)
     rate, values = signal.sampling_rate or 1.0, signal.values[:, 0]
-    figure, axes = plt.subplots(figsize=(12, 3.6))
-    axes.plot(np.arange(len(values)) / rate, values, color="0.6", linewidth=0.6)
-    for k, name in enumerate(run.info.classes):
-        own = [row for row in rows if row["prediction"] == name]
-        at = np.array([float(row["time"]) for row in own if "time" in row])
-        axes.plot(at, values[np.rint(at * rate).astype(int)], "o", color=f"C{k}", markersize=4, label=name)
-        for row in own if not at.size else ():
-            axes.axvspan(float(row["start"]), float(row["end"]), color=f"C{k}", alpha=0.3, linewidth=0)
-    axes.set(xlabel="seconds", ylabel=run.info.units[0] if run.info.units else "signal")
-    axes.legend(fontsize=8)
+    edges = np.linspace(0, len(values), 1 + min(MOST_STRIPS, math.ceil(len(values) / rate / STRIP_SECONDS))).astype(int)
+    size = (12, 1.2 + 2.4 * (len(edges) - 1))
+    figure, strips = pyplot().subplots(len(edges) - 1, figsize=size, sharey=True, squeeze=False)
+    for axes, first, last in zip(strips[:, 0], edges[:-1], edges[1:], strict=True):
+        axes.plot(np.arange(first, last) / rate, values[first:last], color="0.6", linewidth=0.6)
+        for k, name in enumerate(run.info.classes):
+            own = [row for row in rows if row["prediction"] == name]
+            at = np.rint([float(row["time"]) * rate for row in own if "time" in row]).astype(int)
+            at = at[(at >= first) & (at < last)]
+            axes.plot(at / rate, values[at], "o", color=f"C{k}", markersize=4, label=name)
+            for row in own if "start" in rows[0] else ():
+                axes.axvspan(float(row["start"]), float(row["end"]), color=f"C{k}", alpha=0.3, linewidth=0)
+        axes.set(xlim=(first / rate, last / rate), ylabel=run.info.units[0] if run.info.units else "signal")
+    strips[-1, 0].set_xlabel("seconds")
+    strips[0, 0].legend(fontsize=8, loc="upper right")
     save_figure(figure, out)

@@ -107,7 +107,7 @@ def check_timed(run: Run, times: bool) -> None:
     diagonal = run.method == "gradient" and run.model.reads_gaps and run.info.front_end == "none"
     if times and (not diagonal or (run.info.kind == "forecast" and not run.info.timed)):
         raise OptionError("predict: --times needs a model of gradient training with diagonal layers that reads "
-                          "samples; forecasters are trained with --spacing times.")  # fmt: skip
+                          "samples; forecasters need evenly spaced rows: resample them.")  # fmt: skip
     if run.info.timed and not times and run.info.kind != "forecast":
         log.warning("trained with times: without --times, samples are taken as %g apart", run.info.step)
 
