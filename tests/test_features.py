@@ -10,7 +10,6 @@ from sklearn.base import clone
 
 import wavessm as ws
 from wavessm.features import (
-    Blocks,
     FeatureConfig,
     FeatureModel,
     FeatureSums,
@@ -121,7 +120,7 @@ def test_a_stream_with_missing_samples_gives_what_the_signal_so_far_gives(cuts, 
         if there.any():
             differs = (got[there] - model(new[there, :at])).abs() > 2e-3
             wins = differs[:, model.features.bank.blocks["wins"]]  # rounding decides who wins while a value is held
-            assert differs.sum() == wins.sum() <= 0.02 * wins.numel()
+            assert differs.sum() == wins.sum() <= 0.03 * wins.numel()
 
 
 def test_weights_by_label_are_those_of_a_ridge_for_each():
@@ -181,10 +180,10 @@ def test_left_out_predictions_are_those_of_a_fit_without_the_case(weighted):
     F = torch.randn(25, 12, generator=generator)
     Y = torch.randn(25, 2, generator=generator)
     weights = torch.rand(25, generator=generator) + 0.5 if weighted else None
-    fit = fit_ridge(F, Y, Blocks({"all": slice(0, 12)}, ("all",)), weights)
+    fit = fit_ridge(F, Y, weights=weights)
     w = torch.ones(25) if weights is None else weights / weights.mean()
     Z = ((F - fit.mean) / fit.scale).double()
-    wanted = brute_force_left_out(Z / 12**0.5, Y.double(), fit.penalty, w.double())
+    wanted = brute_force_left_out(Z * (fit.weights["all"] / 12) ** 0.5, Y.double(), fit.penalty, w.double())
     torch.testing.assert_close(fit.left_out.double(), wanted, rtol=1e-3, atol=1e-3)
 
 
@@ -198,14 +197,15 @@ def test_more_cases_than_are_left_out_exactly_and_more_than_features(monkeypatch
     assert (narrow(x).argmax(1) == y).float().mean() > 0.9
 
 
-def test_a_useless_block_is_left_out():
+def test_a_useless_block_has_little_weight_and_a_minor_one_is_found():
     generator = torch.Generator().manual_seed(1)
     Y = torch.randn(80, 1, generator=generator)
     good, noise = Y + 0.1 * torch.randn(80, 10, generator=generator), torch.randn(80, 400, generator=generator)
     blocks = {"good": slice(0, 10), "noise": slice(10, 410)}
-    columns = torch.cat([good, noise], 1)
-    assert fit_ridge(columns, Y, Blocks(blocks, ("good", "noise"), ("noise",))).chosen == ("good",)
-    assert fit_ridge(columns, Y, Blocks(blocks, ("noise",), ("good", "noise"))).chosen == ("good",)
+    for minor in ((), ("good",), ("noise",)):
+        fit = fit_ridge(torch.cat([good, noise], 1), Y, blocks, minor)
+        assert fit.weights["good"] > 2 * fit.weights["noise"]
+        assert fit.error < 1.25 * fit_ridge(good, Y).error
 
 
 def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():
@@ -213,11 +213,11 @@ def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():
     new, truth = two_classes(200, seed=2)
     model = FeatureModel.fit(x, y, "multiclass", config=SMALL)
     targets = 2.0 * torch.nn.functional.one_hot(y) - 1.0
-    raw = fit_ridge(model.features(x), targets, Blocks(model.features.bank.blocks, model.ridge.chosen))
+    raw = fit_ridge(model.features(x), targets, model.features.bank.blocks)
     plain = torch.nn.functional.cross_entropy(raw(model.features(new)), truth)
     assert torch.nn.functional.cross_entropy(model(new), truth) < plain
     zeros, targets = torch.zeros(4, 3), 2.0 * torch.nn.functional.one_hot(torch.arange(30) % 3) - 1.0
-    flat = Ridge(zeros[:, 0], 1 + zeros[:, 0], zeros, zeros[0], 1.0, (), 1.0, torch.zeros(30, 3), torch.arange(30))
+    flat = Ridge(zeros[:, 0], 1 + zeros[:, 0], zeros, zeros[0], 1.0, {}, 1.0, torch.zeros(30, 3), torch.arange(30))
     found = calibrate(flat, "multiclass", targets)(torch.ones(1, 4)).softmax(1)
     torch.testing.assert_close(found, torch.full((1, 3), 1 / 3))
 
@@ -293,7 +293,7 @@ def test_blocks_of_cases_on_two_machines_give_the_fit_of_all(kind):
     other.add(x[20:45], y[20:45], weights=weights[20:45])
     one.add(x[45:], y[45:], weights=weights[45:])
     model = (one + other).solve()
-    assert model.ridge.chosen == whole.ridge.chosen
+    assert model.ridge.weights == pytest.approx(whole.ridge.weights, rel=0.05)
     if kind == "regression":
         torch.testing.assert_close(model(x), whole(x), rtol=0, atol=2e-2)
     if kind == "multiclass":

@@ -1,7 +1,7 @@
 """Models that were fitted in closed form as ONNX graphs of real matrix products, batch and length free.
 
 `feature_graph` follows `features/bank.py` and `pools.py`, whose letters these are, for whole signals and for streams of
-whole chunks of the slowest group; blocks of features that the ridge leaves out are not computed.
+whole chunks of the slowest group.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ def stream_inputs(model: FeatureModel) -> Values:
 
 
 def _chosen(model: FeatureModel) -> set[str]:
-    """Blocks whose features the ridge uses; pools without an ONNX form are refused."""
-    chosen = {name for name, columns in model.features.bank.blocks.items()
-              if bool(model.ridge.coef[columns].any())}  # fmt: skip
-    if unknown := chosen - {*SUMMED, "stretch", "values"}:
+    """The blocks of features; pools without an ONNX form are refused."""
+    chosen = {*model.features.bank.blocks}
+    if unknown := chosen - {*SUMMED, "stretch", "values", "profile"}:
         raise OptionError(f"export: the pool {min(unknown)!r} has no ONNX form; use others.")
     return chosen
 
@@ -78,18 +77,19 @@ def feature_graph(model: FeatureModel, info: DataInfo, stream: bool) -> Any:
         first, last = g.add("Where", new, first, "first"), g.add("Where", new, last, "last")
         total = g.add("Add", "samples", total)
         after = {"samples": total, "first": first, "last": g.slice(x, -1)}
-    pooled: dict[str, list[str]] = {name: [] for name in bank.blocks if name in chosen}
+    pooled: dict[str, list[str]] = {name: [] for name in bank.blocks}
     u = _sources(g, bank, x, first, last)
     for k, group in enumerate(bank.groups):
         for name, value in _group(g, group, u, total, chosen, k if stream else None, after).items():
             pooled[name].append(g.add("Reshape", value, g.ints(0, -1)))
     if "values" in chosen:
         pooled["values"] = [_values(g, bank, x, last, total, after if stream else None)]
+    if "profile" in chosen:
+        pooled["profile"] = [_profile(g, bank, x, last)]
     row = g.add("Concat", *(part for parts in pooled.values() for part in parts), axis=1)
-    used = np.concatenate([np.arange(bank.blocks[name].start, bank.blocks[name].stop) for name in pooled])
     weight = (ridge.coef / ridge.scale[:, None]).double()
     constant = ridge.intercept.double() - ridge.mean.double() @ weight
-    y = g.add("Add", g.add("MatMul", row, g.constant(weight[used])), g.constant(constant))
+    y = g.add("Add", g.add("MatMul", row, g.constant(weight)), g.constant(constant))
     inputs: Values = {"x": (np.float32, ["batch", "length", info.d_input])}
     outputs: Values = {"y": (np.float32, ["batch", info.d_output])}
     outputs |= {f"next_{name}": value for name, value in states.items()}
@@ -183,11 +183,8 @@ def _stretches(g: Graph, share: str, group: CellGroup, P: int) -> str:
 
 def _values(g: Graph, bank: StateBank, x: str, last: str, total: str, after: dict[str, str] | None) -> str:
     """Shares of samples above levels (batch, features), by eighths where there are stretches, as `Values`."""
-    values, v = bank.values, x
-    if values.difference:
-        before = g.add("Concat", last, g.slice(x, 0, -1), axis=1)
-        v = g.add("Concat", x, g.add("Sub", x, before), axis=2)
-    v = g.add("Unsqueeze", v, g.ints(3))
+    values = bank.values
+    v = g.add("Unsqueeze", _samples(g, bank, x, last), g.ints(3))
     above = g.cast(g.add("Greater", v, g.constant(values.levels)), np.float32)  # (batch, length, sources, levels)
     above = g.add("Reshape", above, g.ints(0, 0, -1))
     if len(values.parts) == 1:
@@ -199,9 +196,38 @@ def _values(g: Graph, bank: StateBank, x: str, last: str, total: str, after: dic
     leaf = g.add("Div", g.add("Mul", steps, g.ints(8)), length)  # (length,)
     edges = g.constant(np.array(values.parts)[:, :, None], np.int64)  # (parts, 2, 1)
     first, end = (g.add("Squeeze", g.slice(edges, k, k + 1), g.ints(1)) for k in range(2))  # (parts, 1)
-    inside = g.add("And", g.add("GreaterOrEqual", leaf, first), g.add("Less", leaf, end))
-    inside = g.cast(inside, np.float32)  # (parts, length)
-    n = g.add("ReduceSum", inside, g.ints(1), keepdims=1)
-    shares = g.add("MatMul", g.add("Div", inside, g.add("Max", n, g.constant(1.0))), above)  # (batch, parts, features)
+    shares, n = _means(g, above, leaf, first, end)
     shares = g.add("Where", g.add("Greater", n, g.constant(0.0)), shares, g.slice(shares, 0, 1))
     return g.add("Reshape", shares, g.ints(0, -1))
+
+
+def _samples(g: Graph, bank: StateBank, x: str, last: str) -> str:
+    """Channels and differences (batch, length, sources), as `Values.samples`."""
+    if not bank.values.difference:
+        return x
+    before = g.add("Concat", last, g.slice(x, 0, -1), axis=1)
+    return g.add("Concat", x, g.add("Sub", x, before), axis=2)
+
+
+def _means(g: Graph, v: str, place: str, first: str, end: str) -> tuple[str, str]:
+    """Means (batch, parts, columns) of v (batch, length, columns) where first ≤ place < end, and how many those are.
+
+    place: (length,); first and end: (parts, 1).
+    """
+    inside = g.add("And", g.add("GreaterOrEqual", place, first), g.add("Less", place, end))
+    inside = g.cast(inside, np.float32)  # (parts, length)
+    n = g.add("ReduceSum", inside, g.ints(1), keepdims=1)
+    return g.add("MatMul", g.add("Div", inside, g.add("Max", n, g.constant(1.0))), v), n
+
+
+def _profile(g: Graph, bank: StateBank, x: str, last: str) -> str:
+    """Means over equal parts of a signal (batch, features), as `Values.profile`."""
+    v, bins = _samples(g, bank, x, last), bank.values.bins
+    if bank.values.difference:
+        sizes = g.add("Abs", g.slice(v, bank.channels, 2 * bank.channels, axis=2))
+        v = g.add("Concat", v, sizes, axis=2)
+    part, length = np.arange(bins)[:, None], g.size(x, 1)
+    first = g.add("Div", g.add("Mul", g.constant(part, np.int64), length), g.ints(bins))
+    end = g.add("Mul", g.constant(part + 1, np.int64), length)
+    end = g.add("Div", g.add("Add", end, g.ints(bins - 1)), g.ints(bins))
+    return g.add("Reshape", _means(g, v, g.steps(x), first, end)[0], g.ints(0, -1))

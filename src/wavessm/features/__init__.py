@@ -4,11 +4,10 @@ from wavessm.features.bank import FeatureConfig, StateBank
 from wavessm.features.energies import EnergyBank
 from wavessm.features.model import FeatureModel, FeatureSums, SignalFeatures
 from wavessm.features.pools import POOLS
-from wavessm.features.ridge import Blocks, Ridge, calibrate, fit_ridge
+from wavessm.features.ridge import Ridge, calibrate, fit_ridge
 
 __all__ = [
     "POOLS",
-    "Blocks",
     "EnergyBank",
     "FeatureConfig",
     "FeatureModel",

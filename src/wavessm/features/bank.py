@@ -13,11 +13,11 @@ Letters: P positions at which a chunk is read, M = P · stride samples of a chun
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -44,7 +44,7 @@ class FeatureConfig:
     d_state: int = 8
     n_scales: int = 16
     readouts: int = 20
-    pools: tuple[str, ...] = ("share", "wins", "margin")
+    pools: tuple[str, ...] = ("share", "wins", "margin", "energy")
     stretches: bool = True
     values: bool = True
     difference: bool = True
@@ -170,24 +170,27 @@ class StateBank(nn.Module):
         self.mixing: Tensor
         self.register_buffer("mixing", torch.from_numpy(np.vstack([np.eye(channels), mixing]).astype(np.float32)))
         sources = len(self.mixing) * (2 if config.difference else 1)
-        per_readout, n_features = len(config.pools) + config.stretches, config.n_features or 10_000
+        per_readout, n_features = len(config.pools) + config.stretches, config.n_features or 12_500
         windows = np.geomspace(SHORTEST, max(length, 2 * SHORTEST), config.n_scales)
         readouts = n_features // (per_readout * sources * len(windows))
         self.readouts = max(4, min(config.readouts, readouts))
         count = round(n_features / (per_readout * self.readouts))
         self.cells = make_cells(config.families, windows, sources, count, rng)
         P = 8 if length >= 64 else 4  # short chunks leave short signals something to divide into stretches
-        strides = groupby(self.cells, key=lambda cell: cell.stride)
+        strides = itertools.groupby(self.cells, key=lambda cell: cell.stride)
         groups = [CellGroup(list(cells), config.d_state, P, self.readouts, rng) for _, cells in strides]
         self.groups = cast("list[CellGroup]", nn.ModuleList(groups))
-        self.values = Values(channels, config.difference, config.stretches, n_features // 4)
+        self.values = Values(channels, config.difference, config.stretches, n_features // 4, length)
         self.pools = {*config.pools, *(["share"] if config.stretches else [])}  # stretches are stretches of shares
-        names, count = [*config.pools, *(["stretch"] if config.stretches else [])], len(self.cells) * self.readouts
-        self.blocks = {name: slice(k * count, (k + 1) * count) for k, name in enumerate(names)}  # columns of a kind
-        self.n_features = len(names) * count
+        each = len(self.cells) * self.readouts
+        widths = dict.fromkeys([*config.pools, *(["stretch"] if config.stretches else [])], each)
         if config.values:
-            self.blocks["values"] = slice(self.n_features, self.n_features + self.values.n_features)
-            self.n_features += self.values.n_features
+            widths |= {"values": self.values.n_features, "profile": self.values.bins * self.values.curves}
+        ends = list(itertools.accumulate(widths.values()))
+        self.n_features = ends[-1]
+        self.blocks = {  # columns of each kind
+            name: slice(end - width, end) for (name, width), end in zip(widths.items(), ends, strict=True) if width
+        }
 
     @property
     def device(self) -> torch.device:
@@ -258,6 +261,8 @@ class StateBank(nn.Module):
                 done += width
         if self.config.values:
             made[:, blocks["values"]] = self.values.read(self.values.counts(x, mask, eighths=self.config.stretches))
+        if "profile" in blocks:
+            made[:, blocks["profile"]] = self.values.profile(x, mask)
         return made
 
     def origins(self, channels: Sequence[str] = ()) -> list[tuple[str, str, str, str, str, str]]:
@@ -280,6 +285,11 @@ class StateBank(nn.Module):
             stretch = "whole signal" if b - a == 8 else f"{a / 8:g} to {b / 8:g}"
             for source, levels in zip(raw, self.values.levels.tolist(), strict=True):
                 made += [("samples", "1", source, f"above {level:.3g}", "values", stretch) for level in levels]
+        curves = raw + [f"size of the {name}" for name in raw[self.channels :]]
+        for part in range(self.values.bins if "profile" in self.blocks else 0):
+            eighth, mean = part * 8 // self.values.bins, f"mean of part {part} of {self.values.bins}"
+            stretch = f"{eighth / 8:g} to {(eighth + 1) / 8:g}"
+            made += [("samples", "1", curve, mean, "profile", stretch) for curve in curves]
         return made
 
     def names(self, channels: Sequence[str] = ()) -> list[str]:

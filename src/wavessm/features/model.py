@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from wavessm.errors import DataError, OptionError
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
 from wavessm.features.pools import EMPTY, pooled, read_pools, total_sums
-from wavessm.features.ridge import Blocks, Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
+from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
 
 BIAS_CASES = 32  # training cases on whose outputs the biases are quantiles
 MANY_CASES = 1000  # training cases from which twice the number of features is drawn by default
+MINOR = ("values", "profile", "energy", "positive", "peak")  # blocks that are worth much on some signals only
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
 
 
@@ -43,7 +44,7 @@ class SignalFeatures(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         if config.n_features is None:
-            config = replace(config, n_features=10_000 if len(x) < MANY_CASES else 20_000)
+            config = replace(config, n_features=12_500 if len(x) < MANY_CASES else 25_000)
         self.bank = StateBank(config, x.shape[2], int(ends.double().median()), seed)
         self.to(device)
         drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
@@ -130,12 +131,12 @@ class FeatureModel(nn.Module):
             lengths = None if lengths is None else lengths[counts]
         features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
         targets = _targets(y, kind, outputs).to(features.mean)
-        made, blocks, scored = features(x, lengths), _blocks(features), _scored(targets, kind)
+        made, blocks = features(x, lengths), (features.bank.blocks, MINOR)
         if weights is None or weights.dim() == 1:
-            ridge = fit_ridge(made, targets, blocks, weights, scored)
+            ridge = fit_ridge(made, targets, *blocks, weights, _scored(targets, kind))
             return cls(features, calibrate(ridge, kind, targets, weights))
         pairs = list(zip(targets.split(1, dim=1), weights.T.to(targets), strict=True))
-        return cls(features, side_by_side([calibrate(fit_ridge(made, y, blocks, w), kind, y, w) for y, w in pairs]))
+        return cls(features, side_by_side([calibrate(fit_ridge(made, y, *blocks, w), kind, y, w) for y, w in pairs]))
 
     @property
     def size(self) -> int:
@@ -174,7 +175,7 @@ class FeatureModel(nn.Module):
         """Plain values from which `restore` makes a model of the same shape."""
         bank, ridge = self.features.bank, self.ridge
         config = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(bank.config).items()}
-        return {"bank": config, "length": bank.length, "seed": bank.seed, "chosen": list(ridge.chosen),
+        return {"bank": config, "length": bank.length, "seed": bank.seed, "weights": ridge.weights,
                 "penalty": ridge.penalty, "error": ridge.error}  # fmt: skip
 
     @classmethod
@@ -184,10 +185,8 @@ class FeatureModel(nn.Module):
         noise = torch.randn(2, described["length"], info.width, generator=torch.Generator().manual_seed(0))
         features = SignalFeatures(noise, None, FeatureConfig(**values), described["seed"], "cpu")
         coef = torch.zeros(features.bank.n_features, info.d_output)
-        chosen, penalty, error = tuple(described["chosen"]), described["penalty"], described["error"]
-        return cls(
-            features, Ridge(coef[:, 0].clone(), coef[:, 0].clone(), coef, coef[0].clone(), penalty, chosen, error)
-        )
+        fitted = described["penalty"], described["weights"], described["error"]
+        return cls(features, Ridge(coef[:, 0].clone(), coef[:, 0].clone(), coef, coef[0].clone(), *fitted))
 
 
 class FeatureSums:
@@ -222,7 +221,7 @@ class FeatureSums:
         """The model of all cases so far."""
         sums = self._first()
         targets, weights = sums.sample()[1:]
-        ridge = sums.solve(_blocks(self.features), _scored(targets, self.kind))
+        ridge = sums.solve(self.features.bank.blocks, MINOR, _scored(targets, self.kind))
         return FeatureModel(self.features, calibrate(ridge, self.kind, targets, weights))
 
 
@@ -332,13 +331,6 @@ def _check_rate(rate: float) -> None:
     if rate != 1:
         raise OptionError(f"state features read signals of the sampling rate of training, this is another (rate "
                           f"{rate:g}); resample them, or train with --method gradient.")  # fmt: skip
-
-
-def _blocks(features: SignalFeatures) -> Blocks:
-    """Pools and stretches to start from; stretches may be left out, values added."""
-    columns = features.bank.blocks
-    start = tuple(name for name in columns if name != "values")
-    return Blocks(columns, start, tuple(name for name in ("stretch", "values") if name in columns))
 
 
 def _channel_scale(x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from wavessm.features.bank import CellGroup
@@ -24,6 +25,7 @@ BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}
 COLUMNS = 96  # chunks times cases of one matrix product, at least
 PARTS = [(8 // size * k, 8 // size * (k + 1)) for size in (1, 2, 4, 8) for k in range(size)]
 """The dyadic stretches of a signal, in eighths: the whole, halves, quarters and eighths."""
+BINS = 256  # largest number of parts of a profile
 EMPTY = -1e30  # peak of a chunk without a position
 
 
@@ -128,16 +130,18 @@ def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:
 
 
 class Values(nn.Module):
-    """Shares of samples above quantiles of the training signals, for each channel and its difference.
+    """Shares of samples above quantiles of the training signals, for each channel and its difference; and a profile.
 
     What the readouts do not see: where the values of a signal lie. Counted in eighths of a signal, so that sums give
-    the dyadic stretches. There are about `budget` features.
+    the dyadic stretches. The profile has the means of a channel, its difference and the size of that over equal parts
+    of a signal. Both have about `budget` features; the profile has no more parts than the `length` of a signal.
     """
 
-    def __init__(self, channels: int, difference: bool, stretches: bool, budget: int) -> None:
+    def __init__(self, channels: int, difference: bool, stretches: bool, budget: int, length: int) -> None:
         super().__init__()
         self.difference, self.parts = difference, PARTS if stretches else PARTS[:1]
-        self.sources = channels * (2 if difference else 1)
+        self.sources, self.curves = channels * (2 if difference else 1), channels * (3 if difference else 1)
+        self.bins = max(1, min(BINS, length, budget // self.curves)) if stretches else 0
         count = max(2, min(16, budget // (self.sources * len(self.parts))))
         self.levels: Tensor
         self.register_buffer("levels", torch.zeros(self.sources, count))
@@ -161,6 +165,28 @@ class Values(nn.Module):
             flat = flat[:: max(1, len(flat) // 20_000)].sort().values
             levels.copy_(flat[(at * len(flat)).long()] if len(flat) else levels)
 
+    def profile(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Means over `bins` equal parts of each case (cases, bins · curves); without an observed sample, of the case.
+
+        x: (cases, length, channels); mask: (cases, length, 1 or channels) bool.
+        """
+        v = self.samples(x).double()
+        v = torch.cat([v, v[..., x.shape[2] :].abs()], dim=2)
+        seen = torch.ones_like(v) if mask is None else self._seen(mask, v).double()
+        ends, part = self._ends(x, mask), torch.arange(self.bins, device=x.device)
+        edges = part * ends // self.bins, ((part + 1) * ends + self.bins - 1) // self.bins  # (cases, bins) each
+        sums = F.pad(torch.cat([v * seen, seen], dim=2).cumsum(1), (0, 0, 1, 0))
+        first, end = (sums.gather(1, edge[..., None].expand(-1, -1, sums.shape[2])) for edge in edges)
+        total, n = (end - first).tensor_split(2, dim=2)
+        whole, count = sums[:, -1:].tensor_split(2, dim=2)
+        return torch.where(n > 0, total / n.clamp_min(1), whole / count.clamp_min(1)).flatten(1).float()
+
+    def _ends(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Length of each case (cases, 1), at least 1."""
+        if mask is None:
+            return torch.full((len(x), 1), x.shape[1], device=x.device)
+        return ((torch.arange(x.shape[1], device=x.device) + 1) * mask.any(2)).amax(1, keepdim=True).clamp_min(1)
+
     def _seen(self, mask: Tensor, v: Tensor) -> Tensor:
         """The mask (cases, length, 1 or channels) for each source."""
         return mask.expand_as(v) if mask.shape[2] == 1 else torch.cat([mask] * (v.shape[2] // mask.shape[2]), 2)
@@ -175,9 +201,7 @@ class Values(nn.Module):
         bins = self.levels.shape[1] + 1
         found = torch.searchsorted(self.levels, v.permute(2, 0, 1).flatten(1).contiguous()).view(sources, cases, length)
         time = torch.arange(length, device=x.device)
-        ends = torch.full((cases, 1), length, device=x.device)
-        if mask is not None:
-            ends = ((time + 1) * mask.any(2)).amax(1, keepdim=True).clamp_min(1)
+        ends = self._ends(x, mask)
         leaf = (time * 8 // ends).clamp_max(7) if eighths else torch.zeros_like(ends).expand(-1, length)
         rows = torch.arange(cases, device=x.device)[:, None] * 8 + leaf  # (cases, length)
         index = (rows[None] * sources + torch.arange(sources, device=x.device)[:, None, None]) * bins + found

@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, its penalty and its blocks of features chosen by leave-one-out.
+"""Ridge regression in closed form, its penalty and the weights of its blocks of features chosen by leave-one-out.
 
 The head of state features. Leave-one-out is exact: with H the hat matrix, residual i without case i is
 e_i / (1 − H_ii). `fit_ridge` takes all features at once; `RidgeSums` adds up blocks of cases, also those of several
@@ -7,9 +7,9 @@ machines; `calibrate` makes logits of the scores, by what each case got without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,22 @@ from torch.nn import functional as F
 
 from wavessm.errors import DataError
 
-PENALTIES = tuple(10.0 ** (k / 2) for k in range(-6, 7))
-"""Tried penalties, as multiples of the mean of the kernel's diagonal."""
-EXACT = 1500  # cases up to which all are left out once; of more, a sample of this size chooses blocks and penalty
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Penalties from the best of which the search starts, as multiples of the mean of the kernel's diagonal."""
+EXACT = 1500  # cases up to which all are left out once; of more, a sample of this size
+WEIGHED = 500  # cases whose leave-one-out error chooses the weights of the blocks
+STEPS = 10  # steps of that search
+MINOR = -2.0  # logarithm of the weight from which a minor block starts; the others start from 0
+SPREAD = 40.0  # how closely few cases keep the weights to where they start: this over the square of their number
+FLOOR = 1e-4  # least penalty, as such a multiple: below it, rounding takes over
 UNKNOWN = 0.01  # penalty where no case can be left out, as such a multiple
-GAIN = 0.01  # part of the leave-one-out error by which a change of the blocks must lower it
 PRIOR = 1e-2  # penalty on the logarithm of a calibration's slopes and on its offsets: few cases keep the curves plain
 
 
 class Ridge(nn.Module):
-    """A fitted ridge. Features are standardised, chosen blocks weighted equally.
+    """A fitted ridge on standardised features.
 
-    It keeps the chosen penalty, a multiple of the identity beside the kernel, the names of the chosen blocks, the mean
+    It keeps the penalty, a multiple of the identity beside the kernel, the weight of each block in the kernel, the mean
     squared leave-one-out error, and `left_out`, (cases, outputs) predicted without each case of `sample`.
     """
 
@@ -38,35 +42,34 @@ class Ridge(nn.Module):
     intercept: Tensor  # (outputs,)
 
     def __init__(
-        self, mean: Tensor, scale: Tensor, coef: Tensor, intercept: Tensor, penalty: float, chosen: tuple[str, ...],
+        self, mean: Tensor, scale: Tensor, coef: Tensor, intercept: Tensor, penalty: float, weights: dict[str, float],
         error: float, left_out: Tensor | None = None, sample: Tensor | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         for name, value in (("mean", mean), ("scale", scale), ("coef", coef), ("intercept", intercept)):
             self.register_buffer(name, value)
-        self.penalty, self.chosen, self.error, self.left_out, self.sample = penalty, chosen, error, left_out, sample
+        self.penalty, self.weights, self.error, self.left_out, self.sample = penalty, weights, error, left_out, sample
 
     def forward(self, features: Tensor) -> Tensor:
         """Outputs (cases, outputs) of features (cases, features)."""
         return ((features - self.mean) / self.scale) @ self.coef + self.intercept
 
 
-class Blocks(NamedTuple):
-    """Columns of each block of features, the blocks to start from, and those that may be added or left out."""
-
-    columns: dict[str, slice]
-    start: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-
 def fit_ridge(
-    features: Tensor, targets: Tensor, blocks: Blocks, weights: Tensor | None = None, scored: Tensor | None = None
-) -> Ridge:
-    """Fit features (cases, features) to targets (cases, outputs); leave-one-out chooses the blocks that are used.
+    features: Tensor, targets: Tensor, blocks: Mapping[str, slice] | None = None, minor: Collection[str] = (),
+    weights: Tensor | None = None, scored: Tensor | None = None,
+) -> Ridge:  # fmt: skip
+    """Fit features (cases, features) to targets (cases, outputs).
 
-    weights: (cases,) above 0; scored: (cases,) bool, cases whose errors count: the only case of a class says nothing.
+    Args:
+        features: (cases, features).
+        targets: (cases, outputs).
+        blocks: columns of each block of features; None: one block.
+        minor: blocks that need a reason to count: their weights start low.
+        weights: (cases,) above 0.
+        scored: (cases,) bool, cases whose errors count: the only case of a class says nothing.
     """
-    n = len(features)
+    n, blocks = len(features), blocks or {"all": slice(0, features.shape[1])}
     w = torch.ones(n, device=features.device) if weights is None else weights.to(features) / weights.mean()
     mean = (w @ features) / n
     z = features - mean
@@ -75,29 +78,26 @@ def fit_ridge(
     z *= root / scale  # centred under the weights
     level = (w @ targets.float()) / n
     y = (targets - level).double() * root
-    sample = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:EXACT].sort().values.to(features.device)
-    scored = torch.ones(n, dtype=torch.bool) if scored is None else scored
-    names, penalty = _choose(z[sample], y[sample], root[sample], blocks, scored.to(sample.device)[sample])
-    parts = [blocks.columns[name] for name in names]
-    widths = [_width(z[:, part]) for part in parts]
-    v = torch.cat([z[:, part] / width for part, width in zip(parts, widths, strict=True)], dim=1)
-    coef, residual, penalty = _solve(v, y, penalty, sample, (root[sample] ** 2 / n)[:, 0])
-    full = torch.zeros(features.shape[1], y.shape[1], device=features.device)
-    for part, width in zip(parts, widths, strict=True):
-        rows, coef = coef.float().tensor_split([part.stop - part.start])
-        full[part] = rows / width
+    drawn = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(features.device)
+    sample, few = drawn[:EXACT].sort().values, drawn[:WEIGHED].sort().values
+    counts = torch.ones(n, dtype=torch.bool) if scored is None else scored
+    logs = _choose(z[few], y[few], root[few], blocks, minor, counts.to(few.device)[few])
+    chosen, factor = _factors(logs, blocks, scale)
+    z *= factor
+    part = (root[sample] ** 2 / n)[:, 0]
+    coef, residual, penalty = _solve(z, y, float(logs[-1].exp()), sample, part)
     left_out = (targets[sample] - residual / root[sample]).float()
-    return Ridge(mean, scale, full, level, penalty, names, float(residual.square().mean()), left_out, sample)
+    error = float(residual.square().mean())
+    return Ridge(mean, scale, coef.float() * factor[:, None], level, penalty, chosen, error, left_out, sample)
 
 
 def side_by_side(ridges: Sequence[Ridge]) -> Ridge:
-    """The ridges of several outputs, each fitted with its own weights, as one."""
+    """The ridges of several outputs, each fitted with its own weights, as one; it has the weights of the first."""
     mean, scale = ridges[0].mean, torch.stack([ridge.scale for ridge in ridges]).amin(0)
     coef = [ridge.coef * (scale / ridge.scale).nan_to_num(0.0)[:, None] for ridge in ridges]
     level = [ridge.intercept + ((mean - ridge.mean) / ridge.scale) @ ridge.coef for ridge in ridges]
     penalty, error = (sum(values) / len(ridges) for values in zip(*((r.penalty, r.error) for r in ridges), strict=True))
-    chosen = tuple(dict.fromkeys(name for ridge in ridges for name in ridge.chosen))
-    return Ridge(mean, scale, torch.cat(coef, dim=1), torch.cat(level), penalty, chosen, error)
+    return Ridge(mean, scale, torch.cat(coef, dim=1), torch.cat(level), penalty, ridges[0].weights, error)
 
 
 def _usable(scale: Tensor, mean: Tensor) -> Tensor:
@@ -105,63 +105,59 @@ def _usable(scale: Tensor, mean: Tensor) -> Tensor:
     return torch.where(scale > 1e-6 * (1 + mean.abs()), scale, torch.inf)
 
 
-def _width(z: Tensor) -> float:
-    """Root of the number of features of a block that vary: divided by it, each block has a kernel of unit size."""
-    return max(1.0, float((z.abs().amax(0) > 0).sum())) ** 0.5
-
-
-def _choose(z: Tensor, y: Tensor, root: Tensor, blocks: Blocks, scored: Tensor) -> tuple[tuple[str, ...], float]:
-    """Blocks and penalty by leave-one-out, for features (n, p), targets (n, outputs), roots of the weights (n, 1).
-
-    A block is added or left out, the best change first, as long as the error of the cases `scored` falls by `GAIN`.
-    Without such cases: the blocks that are not optional, and `UNKNOWN`.
+def _factors(logs: Tensor, blocks: Mapping[str, slice], scale: Tensor) -> tuple[dict[str, float], Tensor]:
+    """Weight of each block, and what its standardised features are multiplied with (features,): with weight 1, a block
+    has a kernel of unit size.
     """
-    known = {*blocks.start, *blocks.optional}
-    each = {name: z[:, columns] for name, columns in blocks.columns.items() if name in known}
-    kernels = {name: (part @ part.T).double() / _width(part) ** 2 for name, part in each.items()}
+    chosen = dict(zip(blocks, logs[:-1].exp().tolist(), strict=True))
+    factor = torch.zeros_like(scale)
+    for name, part in blocks.items():
+        factor[part] = (chosen[name] / max(1, int(scale[part].isfinite().sum()))) ** 0.5
+    return chosen, factor
+
+
+def _choose(
+    z: Tensor, y: Tensor, root: Tensor, blocks: Mapping[str, slice], minor: Collection[str], scored: Tensor
+) -> Tensor:
+    """Logarithms of the weights of the blocks and of the penalty (blocks + 1,), by leave-one-out.
+
+    For standardised features (n, p), targets (n, outputs) and roots of weights (n, 1). The logarithm of the error of
+    the cases `scored` is minimised over all of them at once, with a pull towards the start that is the stronger the
+    fewer cases there are. Without such cases: the start, and `UNKNOWN`.
+    """
+    kernels = torch.stack([(z[:, part] @ z[:, part].T).double() for part in blocks.values()])
+    sizes = torch.tensor([max(1, int(z[:, part].any(0).sum())) for part in blocks.values()]).to(kernels)
+    kernels /= sizes[:, None, None]
     mean_part = (root**2 / root.square().sum())[:, 0]  # the unpenalised intercept's part of the hat matrix
-
-    def kernel(names: tuple[str, ...]) -> Tensor:
-        return torch.stack([kernels[name] for name in names]).sum(0)
-
-    chosen = blocks.start
+    start = kernels.new_tensor([MINOR if name in minor else 0.0 for name in blocks] + [0.0])
+    size = float(torch.tensordot(start[:-1].exp(), kernels, 1).diagonal().mean()) or 1.0
     if not bool(scored.any()):
-        chosen = tuple(name for name in chosen if name not in blocks.optional) or chosen
-        return chosen, UNKNOWN * (float(kernel(chosen).diagonal().mean()) or 1.0)
-    factor, penalty = _best_penalty(kernel(chosen), y, mean_part, scored)
-    error = _error(kernel(chosen), y, factor, mean_part, scored) if blocks.optional else 0.0
-    while True:
-        left = [tuple(n for n in chosen if n != name) for name in blocks.optional if name in chosen]
-        options = [one for one in left if one] + [(*chosen, name) for name in blocks.optional if name not in chosen]
-        errors = [_error(kernel(option), y, factor, mean_part, scored) for option in options]
-        if not options or min(errors) > (1 - GAIN) * error:
-            break
-        error, chosen = min(zip(errors, options, strict=True))
-    return chosen, penalty if chosen == blocks.start else _best_penalty(kernel(chosen), y, mean_part, scored)[1]
+        start[-1] = UNKNOWN * size
+        return torch.cat([start[:-1], start[-1:].log()])
 
+    def error(logs: Tensor) -> Tensor:
+        penalty = logs[-1].exp()
+        K = torch.tensordot(logs[:-1].exp(), kernels, 1)
+        inverse = torch.linalg.inv(K + penalty * torch.eye(len(K)).to(K))
+        rest = penalty * inverse.diagonal() - mean_part  # 1 − H_ii
+        return (penalty * (inverse @ y) / _positive(rest))[scored].square().mean().clamp_min(1e-12).log()
 
-def _best_penalty(K: Tensor, y: Tensor, mean_part: Tensor, scored: Tensor) -> tuple[float, float]:
-    """The penalty of least leave-one-out error: as a multiple of the kernel's mean diagonal, and itself."""
-    values, vectors = torch.linalg.eigh(K)
-    values = values.clamp_min(0)
-    unit = float(values.mean()) or 1.0
-    projected, squares = vectors.T @ y, vectors**2
-    errors = []
-    for factor in PENALTIES:
-        inverse = factor * unit / (values + factor * unit)
-        rest = squares @ inverse - mean_part  # 1 − H_ii
-        residual = (vectors @ (inverse[:, None] * projected)) / _positive(rest)
-        errors.append(float(residual[scored].square().mean()))
-    factor = PENALTIES[errors.index(min(errors))]
-    return factor, factor * unit
+    lowest = torch.full_like(start, -torch.inf)
+    lowest[-1] = math.log(FLOOR * size)
+    tried = [torch.cat([start[:-1], (start.new_tensor([factor]) * size).log()]) for factor in PENALTIES]
+    start = min(tried, key=lambda logs: float(error(logs)))
+    logs = start.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([logs], max_iter=STEPS, line_search_fn="strong_wolfe")
 
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = error(logs.maximum(lowest)) + SPREAD / len(y) ** 2 * (logs - start).square().sum()
+        value.backward()
+        return value
 
-def _error(K: Tensor, y: Tensor, factor: float, mean_part: Tensor, scored: Tensor) -> float:
-    """Mean squared leave-one-out error for one penalty."""
-    penalty = factor * (float(K.diagonal().mean()) or 1.0)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(_ridged(K.clone(), penalty)))
-    rest = penalty * inverse.diagonal() - mean_part
-    return float((penalty * (inverse @ y) / _positive(rest))[scored].square().mean())
+    with torch.enable_grad():
+        optimiser.step(loss)
+    return logs.detach().maximum(lowest)
 
 
 def _ridged(K: Tensor, penalty: float) -> Tensor:
@@ -173,12 +169,24 @@ def _positive(rest: Tensor) -> Tensor:
     return rest.clamp_min(1e-6)[:, None]
 
 
-def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Coefficients, leave-one-out residuals of the sample, penalty.
+Fit = tuple[float, float, Tensor, Tensor]
+"""Mean squared leave-one-out error, penalty, solution and residuals."""
 
-    In the smaller of the two forms; where the sample is not everything, the penalty follows the error of the whole fit
-    up or down.
-    """
+
+def _descend(at: Callable[[float], Fit], penalty: float) -> Fit:
+    """The fit to whose penalty the leave-one-out error falls from here, in steps up or down."""
+    best = at(penalty)
+    for step in (10**0.5, 10**-0.5):
+        first = best[1]
+        while (other := at(best[1] * step))[0] < best[0]:
+            best = other
+        if best[1] != first:
+            break
+    return best
+
+
+def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Coefficients, leave-one-out residuals of the sample, penalty; in the smaller of the two forms."""
     n, p = v.shape
     if n <= p:
         G = v @ v.T
@@ -187,8 +195,10 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
     else:
         G, rhs = v.T @ v, v.T @ y.to(v)
 
-    def at(penalty: float) -> tuple[float, float, Tensor, Tensor]:
-        L = torch.linalg.cholesky(_ridged(G.clone(), penalty))
+    def at(penalty: float) -> Fit:
+        L, failed = torch.linalg.cholesky_ex(_ridged(G.clone(), penalty))
+        if failed:
+            return math.inf, penalty, rhs, rhs
         solved = torch.cholesky_solve(rhs, L)
         if n <= p:
             unit = torch.zeros(n, len(sample), dtype=L.dtype, device=L.device)
@@ -201,14 +211,7 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
         residual = (residual / _positive(rest - mean_part)).double()
         return float(residual.square().mean()), penalty, solved, residual
 
-    best = at(penalty)
-    for step in (10**0.5, 10**-0.5) if len(sample) < n else ():
-        first = best[1]
-        while (other := at(best[1] * step))[0] < best[0]:
-            best = other
-        if best[1] != first:
-            break
-    _, penalty, solved, residual = best
+    _, penalty, solved, residual = _descend(at, penalty) if n > WEIGHED else at(penalty)
     return v.T @ solved.float() if n <= p else solved, residual, penalty
 
 
@@ -217,7 +220,7 @@ class RidgeSums:
     """Sums over cases from which a ridge follows: blocks of cases, one after the other or on several machines.
 
     Features enter as z = (f − shift) / unit, with shift and unit (features,) from the first block, so that float32 sums
-    stay exact enough. A random sample of the cases is kept for choosing blocks and penalty and for leave-one-out
+    stay exact enough. A random sample of the cases is kept for choosing weights and penalty and for leave-one-out
     scores; the fit itself uses all cases. Memory: features² numbers, whatever the number of cases.
     """
 
@@ -267,33 +270,38 @@ class RidgeSums:
         made._keep(other.kept)
         return made
 
-    def solve(self, blocks: Blocks, scored: Tensor | None = None) -> Ridge:
-        """The ridge of all cases so far; `scored` as in `fit_ridge`, of the cases of `sample`."""
+    def solve(self, blocks: Mapping[str, slice], minor: Collection[str] = (), scored: Tensor | None = None) -> Ridge:
+        """The ridge of all cases so far; arguments as of `fit_ridge`, `scored` of the cases of `sample`."""
         features, targets, w = self.sample()
         p, W = len(self.shift), float(self.products[-1, -1])
         if W <= 0:
             raise DataError("no case was added yet; call partial_fit first.")
-        chosen = fit_ridge(features, targets, blocks, w, scored)
+        first = fit_ridge(features, targets, blocks, minor, w, scored)
         means = self.products[-1] / W
         centre, level = means[:p], means[p:-1]
         scale = _usable((self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt(), centre.abs())  # in units
-        parts = [blocks.columns[name] for name in chosen.chosen]
-        columns = torch.cat([torch.arange(part.start, part.stop, device=scale.device) for part in parts])
-        counts = [max(1.0, float(scale[part].isfinite().sum())) ** 0.5 for part in parts]
-        size = torch.cat([scale.new_full((part.stop - part.start,), n) for part, n in zip(parts, counts, strict=True)])
-        per, near = scale[columns] * size, centre[columns]
-        G = (self.products[columns][:, columns] - W * torch.outer(near, near)) / torch.outer(per, per)
-        rhs = (self.products[columns][:, p:-1] - W * torch.outer(near, level)) / per[:, None]
-        L = torch.linalg.cholesky(_ridged(G, chosen.penalty * float(w.mean())))
-        solved = torch.cholesky_solve(rhs, L)
-        v = ((features - self.shift) / self.unit - centre)[:, columns] / per
-        rest = 1 - w * torch.linalg.solve_triangular(L, v.T, upper=False).square().sum(0) - w / W
-        residual = (targets - level - v @ solved) / _positive(rest)
-        coef = torch.zeros(p, targets.shape[1], device=scale.device)
-        coef[columns] = solved / size[:, None]
-        mean, error = self.shift + centre * self.unit, float(residual.square().mean())
+        logs = torch.tensor([*first.weights.values(), 1.0]).log()
+        per = _factors(logs, blocks, scale)[1] / scale
+        G = (self.products[:p, :p] - W * torch.outer(centre, centre)).mul_(per).mul_(per[:, None])
+        rhs = (self.products[:p, p:-1] - W * torch.outer(centre, level)) * per[:, None]
+        v = ((features - self.shift) / self.unit - centre) * per
+
+        def at(penalty: float) -> Fit:
+            L, failed = torch.linalg.cholesky_ex(_ridged(G.clone(), penalty))
+            if failed:
+                return math.inf, penalty, rhs, rhs
+            solved = torch.cholesky_solve(rhs, L)
+            rest = 1 - w * torch.linalg.solve_triangular(L, v.T, upper=False).square().sum(0) - w / W
+            residual = (targets - level - v @ solved) / _positive(rest)
+            return float((w[:, None] * residual.square()).mean()), penalty, solved, residual
+
+        start = first.penalty * float(w.mean())
+        error, penalty, solved, residual = _descend(at, start) if W > w.sum() else at(start)
+        coef = solved * (per * scale).nan_to_num(0.0)[:, None]
         found = targets - residual, torch.arange(len(targets))
-        return Ridge(mean, scale * self.unit, coef, level, chosen.penalty, chosen.chosen, error, *found)
+        return Ridge(
+            self.shift + centre * self.unit, scale * self.unit, coef, level, penalty, first.weights, error, *found
+        )
 
 
 def with_quantiles(ridge: Ridge, targets: Tensor, levels: Sequence[float], weights: Tensor | None = None) -> Ridge:

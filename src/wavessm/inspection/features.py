@@ -57,9 +57,10 @@ def sample_contributions(model: FeatureModel, x: Tensor, output: int) -> tuple[T
     added = row / ridge.scale * ridge.coef[:, output]
     found = torch.zeros(len(x), dtype=torch.float64)
     for columns, terms, stride in _terms(bank, values):  # (features of a block), (features, positions)
+        terms = terms.double()
         total = terms.sum(1, keepdim=True)
-        parts = torch.where(total > 0, terms / total.clamp_min(1e-30), 1 / terms.shape[1])
-        found[stride - 1 :: stride][: terms.shape[1]] += (added[columns].double() @ parts.double()).cpu()
+        parts = torch.where(total.abs() > 1e-12, terms / total, 1 / terms.shape[1])
+        found[stride - 1 :: stride][: terms.shape[1]] += (added[columns].double() @ parts).cpu()
     return found, float(model(x[None])[0, output]) - float(found.sum())
 
 
@@ -70,28 +71,34 @@ def _terms(bank: StateBank, x: Tensor) -> Iterator[tuple[slice, Tensor, int]]:
         z, _ = group.columns(u)
         y = torch.bmm(group.weight, z.flatten(2)).unflatten(1, (group.positions, -1))  # (cells, P, R, K)
         y = y.permute(0, 2, 3, 1).flatten(2)[..., : x.shape[1] // group.stride]  # (cells, R, positions)
-        width = group.bias.numel()
-        if y.shape[2]:
-            top = y.amax(1, keepdim=True)
-            wins, share = (y == top).float(), (y > group.bias[..., None]).float()
-            terms = {"share": share, "wins": wins, "margin": wins * top.clamp_min(0), "positive": y.clamp_min(0),
-                     "energy": y.square(), "peak": (y == y.amax(2, keepdim=True)).float()}  # fmt: skip
-            if bank.config.stretches:
-                chunk = torch.arange(y.shape[2], device=y.device) // group.positions
-                edges = group.stretch[..., None] * (int(chunk[-1]) + 1)
-                end = torch.maximum(edges[1].ceil(), edges[0].floor() + 1)
-                inside = share * (chunk >= edges[0].floor()) * (chunk < end)
-                terms["stretch"] = inside
-            for name in blocks.keys() - {"values"}:
-                start = blocks[name].start + done
-                yield slice(start, start + width), terms[name].flatten(0, 1), group.stride
+        width, stride = group.bias.numel(), group.stride
+        if not y.shape[2]:  # too short for a position: what such features are goes to all samples alike
+            y, stride = y.new_zeros(*y.shape[:2], x.shape[1]), 1
+        top = y.amax(1, keepdim=True)
+        wins, share = (y == top).float(), (y > group.bias[..., None]).float()
+        terms = {"share": share, "wins": wins, "margin": wins * top.clamp_min(0), "positive": y.clamp_min(0),
+                 "energy": y.square(), "peak": (y == y.amax(2, keepdim=True)).float()}  # fmt: skip
+        if bank.config.stretches:
+            chunk = torch.arange(y.shape[2], device=y.device) // group.positions
+            edges = group.stretch[..., None] * (int(chunk[-1]) + 1)
+            end = torch.maximum(edges[1].ceil(), edges[0].floor() + 1)
+            terms["stretch"] = share * (chunk >= edges[0].floor()) * (chunk < end)
+        for name in blocks.keys() - {"values", "profile"}:
+            start = blocks[name].start + done
+            yield slice(start, start + width), terms[name].flatten(0, 1), stride
         done += width
     if bank.config.values:
-        v, levels = bank.values.samples(x)[0].T[:, None], bank.values.levels[..., None]  # (sources, 1, length)
-        above, leaf = (v > levels).float().flatten(0, 1), torch.arange(x.shape[1], device=x.device) * 8 // x.shape[1]
+        time, v = torch.arange(length := x.shape[1], device=x.device), bank.values.samples(x)[0].T  # (sources, length)
+        above, leaf = (v[:, None] > bank.values.levels[..., None]).float().flatten(0, 1), time * 8 // length
         for k, (a, b) in enumerate(bank.values.parts):
             start = blocks["values"].start + k * len(above)
             yield slice(start, start + len(above)), above * ((leaf >= a) & (leaf < b)), 1
+    if "profile" in blocks:
+        curves, bins = torch.cat([v, v[bank.channels :].abs()]), bank.values.bins
+        for part in range(bins):
+            inside = (time >= part * length // bins) & (time < -(-(part + 1) * length // bins))
+            start = blocks["profile"].start + part * len(curves)
+            yield slice(start, start + len(curves)), curves * inside, 1
 
 
 def draw_features(

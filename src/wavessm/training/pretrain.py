@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from wavessm.data.source import DataSet, Source
 from wavessm.errors import OptionError
-from wavessm.features.ridge import Blocks, fit_ridge
+from wavessm.features.ridge import fit_ridge
 from wavessm.nn.encoders import masked_mean
 from wavessm.nn.model import SequenceModel
 from wavessm.training import metrics
@@ -136,7 +136,7 @@ def linear_probe(model: SequenceModel, data: DataSet, split: Source, batch_size:
         return {}
     features, y = torch.cat([h for h, _ in known]).float(), torch.cat([target for _, target in known])
     targets = F.one_hot(y, info.d_output) if kind == "multiclass" else y
-    fitted = fit_ridge(features, targets.float().flatten(1), Blocks({"h": slice(0, features.shape[1])}, ("h",)))
+    fitted = fit_ridge(features, targets.float().flatten(1))
     every = torch.arange(len(split), device=split.device)
     rows = [metrics.rows(kind, fitted(h.float()), y) for h, y in _pooled(model, split, every, batch_size)]
     scores = metrics.summarise(kind, torch.cat(rows).cpu().numpy())
