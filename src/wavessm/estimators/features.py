@@ -37,16 +37,16 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     """State features of signals: fixed wavelet state spaces with random readouts, pooled over time.
 
     Args:
-        n_features: Numbers for a case, about; None: 10,000, and 20,000 from 1,000 cases on.
+        n_features: Numbers for a case, about; None: 12,500, and 25,000 from 1,000 cases on.
         families: Frames of the state spaces, names of `ws.families()`.
         d_state: Atoms of a frame.
         n_scales: Time scales, from windows of 5 samples to the length of a signal.
         readouts: Random readouts of a frame at a time scale; they compete for the pools "wins" and "margin".
         pools: What is kept of each readout: "share" of samples above a bias, share of samples at which it "wins" over
-            the others of its group, its mean "margin" there, mean of its "positive" part, "energy" (logarithm of the
-            mean square), "peak".
+            the others of its group, its mean "margin" there, and "energy", the logarithm of its mean square.
         stretches: Also pool shares over random dyadic stretches of a signal, halves to eighths.
-        values: Also the shares of the samples themselves above quantiles of the training signals.
+        values: Also the shares of the samples themselves above quantiles of the training signals and, with stretches, a
+            "profile": means of the samples, of their differences and of the sizes of these over up to 256 equal parts.
         difference: Also read the first difference of each channel.
         n_mixtures: Random mixtures of channels; None: one for each channel, none of a single one.
         missing: What NaN in X means. "gap": a sample that was not observed; the state is carried over it exactly, as

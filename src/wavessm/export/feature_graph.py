@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 
 from wavessm.data.source import DataInfo
-from wavessm.errors import OptionError
 from wavessm.export.graph import Graph, Values
 from wavessm.export.model_graph import restore_output, scale_input
-from wavessm.features import FeatureModel
+from wavessm.features import POOLS, FeatureModel
 from wavessm.features.bank import CellGroup, StateBank
 from wavessm.training.line_model import LineModel
-
-SUMMED = ("share", "wins", "margin", "positive", "energy")
-"""Pools that have an ONNX form."""
 
 
 def line_graph(model: LineModel, info: DataInfo) -> Any:
@@ -42,30 +38,22 @@ def chunk_of(model: FeatureModel) -> int:
 
 def stream_inputs(model: FeatureModel) -> Values:
     """The states of a stream, all zero at its start: sums, states of the groups, first and last sample, and samples."""
-    bank, chosen = model.features.bank, _chosen(model)
+    bank, chosen = model.features.bank, {*model.features.bank.blocks}
     states: Values = {"samples": (np.float32, ["batch", 1])}
     states |= {name: (np.float32, ["batch", 1, bank.channels]) for name in ("first", "last")}
     for k, group in enumerate(bank.groups):
         states[f"state_{k}"] = np.float32, ["batch", len(group.source), group.decay.shape[1]]
         width = group.bias.shape[1]
-        states |= {f"{name}_{k}": (np.float32, ["batch", len(group.source), width]) for name in chosen & {*SUMMED}}
+        states |= {f"{name}_{k}": (np.float32, ["batch", len(group.source), width]) for name in chosen & {*POOLS}}
     if "values" in chosen:
         states["values"] = np.float32, ["batch", bank.values.levels.numel()]
     return dict(sorted(states.items()))
 
 
-def _chosen(model: FeatureModel) -> set[str]:
-    """The blocks of features; pools without an ONNX form are refused."""
-    chosen = {*model.features.bank.blocks}
-    if unknown := chosen - {*SUMMED, "stretch", "values", "profile"}:
-        raise OptionError(f"export: the pool {min(unknown)!r} has no ONNX form; use others.")
-    return chosen
-
-
 def feature_graph(model: FeatureModel, info: DataInfo, stream: bool) -> Any:
     """The graph of state features with their ridge; in a stream, `stream_inputs` return as outputs next_…"""
     g, features, ridge = Graph(), model.features, model.ridge
-    bank, chosen = features.bank, _chosen(model)
+    bank, chosen = features.bank, {*features.bank.blocks}
     states = stream_inputs(model) if stream else {}
     mean, scale = g.constant(features.mean), g.constant(features.scale)
     x = g.add("Div", g.add("Sub", scale_input(g, info, stream), mean), scale)
@@ -130,7 +118,7 @@ def _group(
     count = g.add("Max", g.add("Floor", g.add("Div", total, g.constant(float(group.stride)))), g.constant(1.0))
     count = g.add("Unsqueeze", count, g.ints(2))  # (batch, 1, 1)
     found = {}
-    for name in sorted(chosen & {*SUMMED}):
+    for name in sorted(chosen & {*POOLS}):
         value = g.add("Transpose", g.add("ReduceSum", sums[name], g.ints(2), keepdims=0), perm=[1, 0, 2])
         if stream is not None:
             value = after[f"{name}_{stream}"] = g.add("Add", value, f"{name}_{stream}")
@@ -154,8 +142,6 @@ def _pools(g: Graph, y: str, group: CellGroup, names: set[str]) -> dict[str, str
         top = g.add("ReduceMax", y, axes=[3], keepdims=1)
         found["wins"] = g.cast(g.add("Equal", y, top), np.float32)
         found["margin"] = g.add("Mul", found["wins"], g.add("Relu", top))
-    if "positive" in names:
-        found["positive"] = g.add("Relu", y)
     if "energy" in names:
         found["energy"] = g.add("Mul", y, y)
     return found

@@ -17,12 +17,13 @@ from torch.nn import functional as F
 
 from wavessm.errors import DataError, OptionError
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
-from wavessm.features.pools import EMPTY, pooled, read_pools, total_sums
+from wavessm.features.pools import pooled, read_pools, total_sums
 from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
+from wavessm.nn.encoders import hold as fill
 
 BIAS_CASES = 32  # training cases on whose outputs the biases are quantiles
 MANY_CASES = 1000  # training cases from which twice the number of features is drawn by default
-MINOR = ("values", "profile", "energy", "positive", "peak")  # blocks that are worth much on some signals only
+MINOR = ("values", "profile", "energy")  # blocks that are worth much on some signals only
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
 
 
@@ -97,9 +98,8 @@ def hold(x: Tensor, seen: Tensor) -> Tensor:
 
     Before the first observed value comes that value, and zero in a channel without any.
     """
-    index = torch.where(seen, torch.arange(x.shape[1], device=x.device)[:, None], -1).cummax(1).values
-    first = x.gather(1, seen.int().argmax(1, keepdim=True))
-    return torch.where(index < 0, first, x.gather(1, index.clamp_min(0))).nan_to_num(0.0)
+    first = x.gather(1, seen.int().argmax(1, keepdim=True)).nan_to_num(0.0)
+    return fill(x.masked_fill(~seen, torch.nan), first[:, 0])[0]
 
 
 class FeatureModel(nn.Module):
@@ -232,30 +232,35 @@ class FeatureStream:
     """
 
     def __init__(self, model: FeatureModel, batch: int) -> None:
-        bank, mean = model.features.bank, model.features.mean
-        self.model, self.samples, self.waiting = model, 0, 0
-        self.groups = [_GroupStream(group, batch, bank.pools) for group in bank.groups]
-        self.counts = mean.new_zeros(batch, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
-        self.first = self.last = mean.new_full((batch, 1, len(mean)), torch.nan)  # NaN before there was a number
-        self.cases: list[FeatureStream] = []  # one for each case, once they wait for different samples
+        self.cases = [_CaseStream(model) for _ in range(batch)]
 
     @torch.no_grad()
     def step(self, x: Tensor) -> Tensor:
         """Take samples (batch, length, channels), NaN where missing; returns the logits (batch, outputs) so far."""
-        if self.cases:
-            return torch.cat([case.step(own) for case, own in zip(self.cases, x.split(1), strict=True)])
+        return torch.cat([case.step(own) for case, own in zip(self.cases, x.split(1), strict=True)])
+
+
+class _CaseStream:
+    """The stream of one case."""
+
+    def __init__(self, model: FeatureModel) -> None:
+        bank, mean = model.features.bank, model.features.mean
+        self.model, self.samples, self.waiting = model, 0, 0
+        self.groups = [_GroupStream(group, bank.pools) for group in bank.groups]
+        self.counts = mean.new_zeros(1, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
+        self.first = self.last = mean.new_full((1, 1, len(mean)), torch.nan)  # NaN before there was a number
+
+    def step(self, x: Tensor) -> Tensor:
+        """Outputs (1, outputs) after samples (1, length, channels)."""
         mean, scale = self.model.features.mean, self.model.features.scale
         known = F.pad(x.to(mean), (0, 0, self.waiting, 0), value=torch.nan)
-        time = torch.arange(1, known.shape[1] + 1, device=mean.device)
-        ends = F.pad(time * ~known.isnan().all(2), (1, 0)).amax(1).tolist()
-        if len({*ends}) > 1:
-            self.cases = [self._only(case) for case in range(len(x))]
-            return self.step(x)
-        self.waiting = known.shape[1] - ends[0]
-        return self.model.ridge(self._take((known[:, : ends[0]] - mean) / scale))
+        observed = torch.nonzero(~known[0].isnan().all(1))
+        end = int(observed[-1]) + 1 if len(observed) else 0
+        self.waiting = known.shape[1] - end
+        return self.model.ridge(self._take((known[:, :end] - mean) / scale))
 
     def _take(self, x: Tensor) -> Tensor:
-        """Features (batch, features) after standardised samples (batch, length, channels), the last one observed."""
+        """Features (1, features) after standardised samples (1, length, channels), the last one observed."""
         bank, gap = self.model.features.bank, self.model.features.bank.config.missing == "gap"
         seen, unknown = ~x.isnan(), self.first.isnan()
         held = torch.cat([self.last, x], dim=1)
@@ -275,38 +280,21 @@ class FeatureStream:
         self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
         return torch.cat(row, dim=1)
 
-    def _only(self, case: int) -> FeatureStream:
-        """One case of the stream."""
-        one, part = FeatureStream(self.model, 1), slice(case, case + 1)
-        one.samples, one.waiting = self.samples, self.waiting
-        one.counts, one.first, one.last = self.counts[part], self.first[part], self.last[part]
-        for own, group in zip(one.groups, self.groups, strict=True):
-            own.take(group, part)
-        return one
-
 
 class _GroupStream:
     """State, sums and positions of whole chunks, and the samples of the open chunk of one group of cells."""
 
-    def __init__(self, group: CellGroup, batch: int, names: set[str]) -> None:
-        sums = group.bias.new_zeros(*group.bias.shape, batch)
+    def __init__(self, group: CellGroup, names: set[str]) -> None:
+        sums = group.bias.new_zeros(*group.bias.shape, 1)
         self.group, self.count = group, sums.new_zeros(1, 1)
-        self.state = sums.new_zeros(*group.decay.shape[:2], batch)
-        self.sums = {name: torch.full_like(sums, EMPTY) if name == "peak" else sums for name in names}
+        self.state = sums.new_zeros(*group.decay.shape[:2], 1)
+        self.sums = dict.fromkeys(names, sums)
         self.open: tuple[Tensor, Tensor] | None = None
 
-    def take(self, other: _GroupStream, part: slice) -> None:
-        """Take over a part of the cases of another."""
-        self.sums, self.state = {name: own[..., part] for name, own in other.sums.items()}, other.state[..., part]
-        self.count, *kept = (
-            own if own.shape[-1] == 1 else own[..., part] for own in (other.count, *(other.open or ()))
-        )
-        self.open = (kept[0], kept[1]) if kept else None
-
     def step(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Take samples u (sources, length, batch), observed where mask (1 or sources, length, 1 or batch) is 1.
+        """Take samples u (sources, length, 1), observed where mask (1 or sources, length, 1) is 1.
 
-        Returns the sums (cells, R, batch) over the signal so far, and its positions (1 or cells, 1 or batch).
+        Returns the sums (cells, R, 1) over the signal so far, and its positions (1 or cells, 1).
         """
         if self.open is not None:
             u, mask = (torch.cat(pair, dim=1) for pair in zip(self.open, (u, mask), strict=True))
@@ -322,8 +310,7 @@ class _GroupStream:
         z, state = self.group.columns(u, self.state)
         valid = self.group.seen(mask, u.shape[1])
         parts = [total_sums(sums) for _, sums in pooled(self.group, z, valid, self.sums)]
-        more = {name: torch.cat([part[name] for part in parts]) for name in self.sums}
-        sums = {k: torch.maximum(v, more[k]) if k == "peak" else v + more[k] for k, v in self.sums.items()}
+        sums = {name: before + torch.cat([part[name] for part in parts]) for name, before in self.sums.items()}
         return sums, self.count + valid.sum((1, 2)), state
 
 

@@ -17,16 +17,15 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from wavessm.features.bank import CellGroup
 
-POOLS = ("share", "wins", "margin", "positive", "energy", "peak")
+POOLS = ("share", "wins", "margin", "energy")
 """Share of outputs above a bias; share of positions at which a readout is the largest of its cell, and its mean
-positive output there; mean of the positive part; mean square; largest output."""
+positive output there; logarithm of the mean square."""
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}
 """Size of the outputs that are held at once: on a CPU they stay in the cache of a core."""
 COLUMNS = 96  # chunks times cases of one matrix product, at least
 PARTS = [(8 // size * k, 8 // size * (k + 1)) for size in (1, 2, 4, 8) for k in range(size)]
 """The dyadic stretches of a signal, in eighths: the whole, halves, quarters and eighths."""
 BINS = 256  # largest number of parts of a profile
-EMPTY = -1e30  # peak of a chunk without a position
 
 
 def pooled(
@@ -86,31 +85,21 @@ def _chunk_sums(y: Tensor, bias: Tensor, counted: Tensor | None, names: Iterable
             yield "wins", wins
         if "margin" in names:
             yield "margin", work.mul_(top.clamp_min_(0)).sum(1)
-    if "positive" in names:
-        yield "positive", total(torch.clamp_min(y, 0, out=work))
     if "energy" in names:
         yield "energy", total(torch.mul(y, y, out=work))
-    if "peak" in names:
-        yield "peak", (y if counted is None else torch.where(counted > 0, y, EMPTY)).amax(1)
 
 
 def total_sums(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sums over all chunks. (cells, R, cases) each"""
-    return {name: values.amax(2) if name == "peak" else values.sum(2) for name, values in sums.items()}
+    return {name: values.sum(2) for name, values in sums.items()}
 
 
 def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
     """Features (cells, R, cases) from sums over a signal and the number of its positions (1 or cells, 1 or cases)."""
     n = count[:, None].clamp_min(1)
-    made = {}
-    for name in names:
-        values = totals[name]
-        if name == "peak":
-            made[name] = torch.where(values > EMPTY, values, 0.0)
-        else:
-            values = values / n
-            made[name] = values if name == "share" else (values + 1e-6).log() if name == "energy" else values.sqrt()
-    return made
+    made = {name: totals[name] / n for name in names}
+    kinds = {"share": lambda mean: mean, "energy": lambda mean: (mean + 1e-6).log()}
+    return {name: kinds.get(name, torch.sqrt)(mean) for name, mean in made.items()}
 
 
 def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:

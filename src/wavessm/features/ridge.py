@@ -296,7 +296,7 @@ class RidgeSums:
             return float((w[:, None] * residual.square()).mean()), penalty, solved, residual
 
         start = first.penalty * float(w.mean())
-        error, penalty, solved, residual = _descend(at, start) if W > w.sum() else at(start)
+        error, penalty, solved, residual = _descend(at, start) if w.sum() < W else at(start)
         coef = solved * (per * scale).nan_to_num(0.0)[:, None]
         found = targets - residual, torch.arange(len(targets))
         return Ridge(

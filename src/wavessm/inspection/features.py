@@ -76,8 +76,7 @@ def _terms(bank: StateBank, x: Tensor) -> Iterator[tuple[slice, Tensor, int]]:
             y, stride = y.new_zeros(*y.shape[:2], x.shape[1]), 1
         top = y.amax(1, keepdim=True)
         wins, share = (y == top).float(), (y > group.bias[..., None]).float()
-        terms = {"share": share, "wins": wins, "margin": wins * top.clamp_min(0), "positive": y.clamp_min(0),
-                 "energy": y.square(), "peak": (y == y.amax(2, keepdim=True)).float()}  # fmt: skip
+        terms = {"share": share, "wins": wins, "margin": wins * top.clamp_min(0), "energy": y.square()}
         if bank.config.stretches:
             chunk = torch.arange(y.shape[2], device=y.device) // group.positions
             edges = group.stretch[..., None] * (int(chunk[-1]) + 1)
