@@ -147,15 +147,15 @@ class CellGroup(nn.Module):
         return F.pad(u, (0, 0, 0, missing)) if missing else u
 
     def seen(self, mask: Tensor, end: int | None = None) -> Tensor:
-        """Positions that are pooled (sources, K, P, cases): those in a case with an observed sample in their stride.
+        """Positions that are pooled (K, P, cases): those in a case with an observed sample in their stride.
 
-        mask: (sources, length, cases) of 0 and 1; a case ends at `end`, or with its last observed sample.
+        mask: (length, cases) of 0 and 1; a case ends at `end`, or with its last observed sample.
         """
-        mask = self.padded(mask)
-        last = (mask.amax(0) * torch.arange(1, mask.shape[1] + 1, device=mask.device)[:, None]).amax(0)  # (cases,)
-        seen = mask.unflatten(1, (-1, self.stride)).amax(2)
-        read = self.stride * torch.arange(1, seen.shape[1] + 1, device=mask.device)[:, None]
-        return (seen * (read <= (last if end is None else end))).unflatten(1, (-1, self.positions))
+        mask = self.padded(mask[None])[0]
+        time = torch.arange(1, len(mask) + 1, device=mask.device)[:, None]
+        last = (mask * time).amax(0) if end is None else end
+        seen = mask.unflatten(0, (-1, self.stride)).amax(1)
+        return (seen * (time[self.stride - 1 :: self.stride] <= last)).unflatten(0, (-1, self.positions))
 
 
 class StateBank(nn.Module):
@@ -209,26 +209,14 @@ class StateBank(nn.Module):
         before = u[:, :1] if last is None else torch.einsum("blc,sc->slb", last - first, self.mixing)
         return torch.cat([u, u.diff(dim=1, prepend=before)])
 
-    def observed(self, mask: Tensor) -> Tensor:
-        """Samples of each source that were observed (1 or sources, length, cases); mask (cases, length, channels).
-
-        A mixture is observed where one of its channels is; a mask of one column stands for all channels.
-        """
-        seen = mask.permute(2, 1, 0).float()
-        if len(seen) == 1:
-            return seen
-        seen = torch.cat([seen, seen.amax(0, keepdim=True).expand(len(self.mixing) - len(seen), -1, -1)])
-        return torch.cat([seen, seen]) if self.config.difference else seen
-
     def set_biases(self, x: Tensor, mask: Tensor | None) -> None:
-        """Biases of the pool "share": random quantiles of the outputs on x (cases, length, channels)."""
+        """Biases of the pool "share": random quantiles of the outputs on x (cases, length, channels), as `features`."""
         generator = torch.Generator().manual_seed(self.seed)
         self.values.set_levels(x, mask)
-        u = self.sources(x)
-        seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
+        u, seen = self.sources(x), x.new_ones(x.shape[1], 1) if mask is None else mask.T.float()
         for group in self.groups:
             z, _ = group.columns(u)
-            count = group.seen(seen).sum((0, 2)).expand(-1, len(x)).flatten()  # of each chunk of each case
+            count = group.seen(seen).sum(1).expand(-1, len(x)).flatten()  # of each chunk of each case
             full = torch.nonzero(count == count.max())[:, 0]
             drawn = torch.randint(len(full), (max(8, BIAS_VALUES // group.positions),), generator=generator)
             y = torch.bmm(group.weight, z.flatten(2)[:, :, full[drawn.to(z.device)]])
@@ -241,18 +229,17 @@ class StateBank(nn.Module):
     def features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Features (cases, features) of signals (cases, length, channels), finite where samples are missing.
 
-        mask: (cases, length, 1 or channels) bool, samples that were observed; None: all. A case ends with its last.
+        mask: (cases, length) bool, samples that were observed; None: all. A case ends with its last.
         """
-        u = self.sources(x)
-        seen = self.observed(x.new_ones(1, x.shape[1], 1) if mask is None else mask)
+        u, seen = self.sources(x), x.new_ones(x.shape[1], 1) if mask is None else mask.T.float()
         made = x.new_empty(len(x), self.n_features)
         blocks, done = self.blocks, 0
         for group in self.groups:
             z, _ = group.columns(u)
             valid = group.seen(seen)
+            count = valid.sum(1)  # (K, 1 or cases)
             for cells, sums in pooled(group, z, valid, self.pools):
-                count = (valid if len(valid) == 1 else valid[group.source[cells]]).sum(2)  # (1 or cells, K, cases)
-                read = read_pools(total_sums(sums), count.sum(1), self.config.pools)
+                read = read_pools(total_sums(sums), count.sum(0), self.config.pools)
                 if self.config.stretches:
                     read["stretch"] = read_stretch(sums["share"], count, group.stretch[:, cells])
                 width = group.bias[cells].numel()

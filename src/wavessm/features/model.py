@@ -68,17 +68,16 @@ class SignalFeatures(nn.Module):
     def prepared(self, x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor | None]:
         """Signals standardised, missing samples filled, on the bank's device; and the samples to pool, None for all.
 
-        (cases, length, channels), lengths (cases,) → (cases, longest, channels), (cases, longest, 1 or channels) bool.
+        (cases, length, channels), lengths (cases,) → (cases, longest, channels), (cases, longest) bool.
         """
         longest = int(ends.max())
         x = (x[:, :longest].to(self.mean) - self.mean) / self.scale
-        inside = (torch.arange(longest) < ends[:, None])[..., None].to(x.device)
+        inside = (torch.arange(longest) < ends[:, None]).to(x.device)
         inside_or_all = inside if int(ends.min()) < longest else None
-        seen = ~x.isnan() & inside
+        seen = ~x.isnan() & inside[..., None]
         if bool(seen.all()):
             return x, inside_or_all
-        gaps = self.bank.config.missing == "gap" and bool((seen != inside).any())
-        return hold(x, seen), seen if gaps else inside_or_all
+        return hold(x, seen), seen.any(2) if self.bank.config.missing == "gap" else inside_or_all
 
 
 def case_ends(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -245,7 +244,7 @@ class _CaseStream:
 
     def __init__(self, model: FeatureModel) -> None:
         bank, mean = model.features.bank, model.features.mean
-        self.model, self.samples, self.waiting = model, 0, 0
+        self.model, self.waiting = model, 0
         self.groups = [_GroupStream(group, bank.pools) for group in bank.groups]
         self.counts = mean.new_zeros(1, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
         self.first = self.last = mean.new_full((1, 1, len(mean)), torch.nan)  # NaN before there was a number
@@ -266,17 +265,18 @@ class _CaseStream:
         held = torch.cat([self.last, x], dim=1)
         held = hold(held, ~held.isnan())  # what a channel has before its first number, that number, is known with it
         first, last, x = torch.where(unknown, held[:, :1], self.first), held[:, :1], held[:, 1:]
-        u, mask = bank.sources(x, first, last), bank.observed(seen) if gap else x.new_ones(1, x.shape[1], 1)
+        u, mask = bank.sources(x, first, last), seen.any(2).T.float() if gap else x.new_ones(x.shape[1], 1)
         read = [read_pools(*group.step(u, mask), bank.config.pools) for group in self.groups]
         row = [part[name].flatten(0, 1).T for name in bank.config.pools for part in read]
         new = unknown & seen.any(1, keepdim=True)
         if bank.config.values and x.shape[1]:
-            self.counts = self.counts + bank.values.counts(x, seen if gap else None, last, eighths=False)
-            if not gap and self.samples and bool(new.any()):  # so far these were counted as zeros
-                now, before = (bank.values.counts(own, new, eighths=False) for own in (first, torch.zeros_like(first)))
-                self.counts += self.samples * (now - before)
+            zero = torch.zeros_like(first)
+            now, before = (bank.values.counts(own, None) for own in (torch.where(new, first, zero), zero))
+            so_far = self.counts[:, :, :1].sum() * (now - before)  # what is known only now was counted as zeros
+            self.counts = (
+                self.counts + so_far + bank.values.counts(x, seen.any(2) if gap else None, last, eighths=False)
+            )
         row += [bank.values.read(self.counts)] if bank.config.values else []
-        self.samples += x.shape[1]
         self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
         return torch.cat(row, dim=1)
 
@@ -286,24 +286,23 @@ class _GroupStream:
 
     def __init__(self, group: CellGroup, names: set[str]) -> None:
         sums = group.bias.new_zeros(*group.bias.shape, 1)
-        self.group, self.count = group, sums.new_zeros(1, 1)
+        self.group, self.count = group, sums.new_zeros(1)
         self.state = sums.new_zeros(*group.decay.shape[:2], 1)
         self.sums = dict.fromkeys(names, sums)
         self.open: tuple[Tensor, Tensor] | None = None
 
     def step(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Take samples u (sources, length, 1), observed where mask (1 or sources, length, 1) is 1.
+        """Take samples u (sources, length, 1), observed where mask (length, 1) is 1.
 
-        Returns the sums (cells, R, 1) over the signal so far, and its positions (1 or cells, 1).
+        Returns the sums (cells, R, 1) over the signal so far, and its positions (1,).
         """
         if self.open is not None:
-            u, mask = (torch.cat(pair, dim=1) for pair in zip(self.open, (u, mask), strict=True))
+            u, mask = torch.cat([self.open[0], u], dim=1), torch.cat([self.open[1], mask])
         whole = u.shape[1] // self.group.chunk * self.group.chunk
         if whole:
-            self.sums, self.count, self.state = self._added(u[:, :whole], mask[:, :whole])
-        self.open = u[:, whole:], mask[:, whole:]
-        sums, count, _ = self._added(*self.open)
-        return sums, count if len(count) == 1 else count[self.group.source]
+            self.sums, self.count, self.state = self._added(u[:, :whole], mask[:whole])
+        self.open = u[:, whole:], mask[whole:]
+        return self._added(*self.open)[:2]
 
     def _added(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """The sums with those of more samples, their positions, and the state after them."""
@@ -311,7 +310,7 @@ class _GroupStream:
         valid = self.group.seen(mask, u.shape[1])
         parts = [total_sums(sums) for _, sums in pooled(self.group, z, valid, self.sums)]
         sums = {name: before + torch.cat([part[name] for part in parts]) for name, before in self.sums.items()}
-        return sums, self.count + valid.sum((1, 2)), state
+        return sums, self.count + valid.sum((0, 1)), state
 
 
 def _check_rate(rate: float) -> None:

@@ -33,11 +33,11 @@ def pooled(
 ) -> Iterator[tuple[slice, dict[str, Tensor]]]:
     """Sums (cells, R, K, cases) by pool over the positions of each chunk, for a slice of the cells at a time.
 
-    z: (cells, M + N, K, cases), of `CellGroup.columns`; valid: (1 or sources, K, P, 1 or cases), 1 where one counts.
+    z: (cells, M + N, K, cases), of `CellGroup.columns`; valid: (K, P, 1 or cases), 1 where one counts.
     """
     K, cases = z.shape[2:]
     P, R = group.positions, group.bias.shape[1]
-    whole = valid.flatten(2).amin((0, 2)) > 0  # (K,), chunks without a gap
+    whole = valid.flatten(1).amin(1) > 0  # (K,), chunks without a gap
     at_once = max(1, COLUMNS // cases)
     several = max(1, BLOCK_BYTES.get(z.device.type, 2**24) // (4 * P * R * at_once * cases))
     edges = _edges(whole.tolist(), at_once)
@@ -49,8 +49,7 @@ def pooled(
             y = torch.bmm(weight, z[cells, :, start:end].flatten(2)).unflatten(1, (P, R))
             counted = None
             if not whole[start]:
-                part = valid[:, start:end] if len(valid) == 1 else valid[group.source[cells], start:end]
-                counted = part.transpose(1, 2).expand(-1, -1, -1, cases).flatten(2)[:, :, None]  # (cells, P, 1, …)
+                counted = valid[start:end].transpose(0, 1).expand(-1, -1, cases).flatten(1)[:, None]  # (P, 1, …)
             for name, values in _chunk_sums(y, bias, counted, sums):
                 sums[name][:, :, start:end] = values.unflatten(2, (end - start, cases))
         yield cells, sums
@@ -95,8 +94,8 @@ def total_sums(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-    """Features (cells, R, cases) from sums over a signal and the number of its positions (1 or cells, 1 or cases)."""
-    n = count[:, None].clamp_min(1)
+    """Features (cells, R, cases) from sums over a signal and the number of its positions (1 or cases,)."""
+    n = count.clamp_min(1)
     made = {name: totals[name] / n for name in names}
     kinds = {"share": lambda mean: mean, "energy": lambda mean: (mean + 1e-6).log()}
     return {name: kinds.get(name, torch.sqrt)(mean) for name, mean in made.items()}
@@ -105,16 +104,15 @@ def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]
 def read_stretch(share: Tensor, count: Tensor, stretch: Tensor) -> Tensor:
     """The pool "share" over a part of the chunks of a case, over all where that has no position. (cells, R, cases)
 
-    share: (cells, R, K, cases), outputs above the bias; count: (1 or cells, K, 1 or cases); stretch: (2, cells, R).
+    share: (cells, R, K, cases), outputs above the bias; count: (K, 1 or cases); stretch: (2, cells, R).
     """
-    K = share.shape[2]
-    k = torch.arange(K, device=share.device, dtype=share.dtype)[:, None]  # (K, 1)
-    length = ((k + 1) * (count > 0)).amax((0, 1))  # (1 or cases,), chunks up to the last position
+    k = torch.arange(len(count), device=share.device, dtype=share.dtype)[:, None]  # (K, 1)
+    length = ((k + 1) * (count > 0)).amax(0)  # (1 or cases,), chunks up to the last position
     start = (stretch[0, ..., None, None] * length).floor()  # (cells, R, 1, 1 or cases)
     end = torch.maximum((stretch[1, ..., None, None] * length).ceil(), start + 1)
     inside = ((k >= start) & (k < end)).to(share.dtype)  # (cells, R, K, 1 or cases)
-    n = (inside * count[:, None]).sum(2)
-    whole = share.sum(2) / count[:, None].sum(2).clamp_min(1)
+    n = (inside * count).sum(2)
+    whole = share.sum(2) / count.sum(0).clamp_min(1)
     return torch.where(n > 0, (share * inside).sum(2) / n.clamp_min(1), whole)
 
 
@@ -147,43 +145,36 @@ class Values(nn.Module):
     def set_levels(self, x: Tensor, mask: Tensor | None) -> None:
         """Levels at evenly spaced quantiles of the observed samples of x (cases, length, channels)."""
         v = self.samples(x)
-        seen = torch.ones_like(v, dtype=torch.bool) if mask is None else self._seen(mask, v)
+        v = v.flatten(0, 1) if mask is None else v[mask]
         at = (torch.arange(self.levels.shape[1], device=x.device) + 0.5) / self.levels.shape[1]
-        for source, levels in enumerate(self.levels):
-            flat = v[..., source][seen[..., source]]
-            flat = flat[:: max(1, len(flat) // 20_000)].sort().values
-            levels.copy_(flat[(at * len(flat)).long()] if len(flat) else levels)
+        v = v[:: max(1, len(v) // 20_000)].sort(dim=0).values
+        self.levels.copy_(v[(at * len(v)).long()].T)
 
     def profile(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Means over `bins` equal parts of each case (cases, bins · curves); without an observed sample, of the case.
 
-        x: (cases, length, channels); mask: (cases, length, 1 or channels) bool.
+        x: (cases, length, channels); mask: (cases, length) bool.
         """
         v = self.samples(x).double()
         v = torch.cat([v, v[..., x.shape[2] :].abs()], dim=2)
-        seen = torch.ones_like(v) if mask is None else self._seen(mask, v).double()
+        seen = torch.ones_like(v[..., :1]) if mask is None else mask[..., None].double()
         ends, part = self._ends(x, mask), torch.arange(self.bins, device=x.device)
         edges = part * ends // self.bins, ((part + 1) * ends + self.bins - 1) // self.bins  # (cases, bins) each
         sums = F.pad(torch.cat([v * seen, seen], dim=2).cumsum(1), (0, 0, 1, 0))
         first, end = (sums.gather(1, edge[..., None].expand(-1, -1, sums.shape[2])) for edge in edges)
-        total, n = (end - first).tensor_split(2, dim=2)
-        whole, count = sums[:, -1:].tensor_split(2, dim=2)
+        (total, n), (whole, count) = (own.tensor_split([self.curves], dim=2) for own in (end - first, sums[:, -1:]))
         return torch.where(n > 0, total / n.clamp_min(1), whole / count.clamp_min(1)).flatten(1).float()
 
     def _ends(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Length of each case (cases, 1), at least 1."""
         if mask is None:
             return torch.full((len(x), 1), x.shape[1], device=x.device)
-        return ((torch.arange(x.shape[1], device=x.device) + 1) * mask.any(2)).amax(1, keepdim=True).clamp_min(1)
-
-    def _seen(self, mask: Tensor, v: Tensor) -> Tensor:
-        """The mask (cases, length, 1 or channels) for each source."""
-        return mask.expand_as(v) if mask.shape[2] == 1 else torch.cat([mask] * (v.shape[2] // mask.shape[2]), 2)
+        return ((torch.arange(x.shape[1], device=x.device) + 1) * mask).amax(1, keepdim=True).clamp_min(1)
 
     def counts(self, x: Tensor, mask: Tensor | None, last: Tensor | None = None, eighths: bool = True) -> Tensor:
         """Samples between levels, by eighth of the signal, or all in the first. (cases, 8, sources, levels + 1)
 
-        x: (cases, length, channels); mask: (cases, length, 1 or channels) bool; last: (cases, 1, channels), before x.
+        x: (cases, length, channels); mask: (cases, length) bool; last: (cases, 1, channels), before x.
         """
         v = self.samples(x, last)
         cases, length, sources = v.shape
@@ -195,7 +186,7 @@ class Values(nn.Module):
         rows = torch.arange(cases, device=x.device)[:, None] * 8 + leaf  # (cases, length)
         index = (rows[None] * sources + torch.arange(sources, device=x.device)[:, None, None]) * bins + found
         if mask is not None:
-            index = index[self._seen(mask, v).permute(2, 0, 1)]
+            index = index[:, mask]
         total = torch.bincount(index.flatten(), minlength=cases * 8 * sources * bins)
         return total.view(cases, 8, sources, bins).float()
 
