@@ -41,6 +41,7 @@ from wavessm.data.source import DataSet, Windows
 from wavessm.estimators import WaveSSMForecaster
 from wavessm.features.line import PENALTIES, Features, Line, Moments, Part, ridge_maps
 from wavessm.frames import make_frame
+from wavessm.training.backtest import Forecast
 
 HORIZONS = (96, 192, 336, 720)
 CONTEXTS = (96, 192, 336, 512, 720)
@@ -174,6 +175,63 @@ def line_rows(data: DataSet, options: dict[str, Any], base: Row, name: str) -> l
     return rows
 
 
+def state_space_row(data: DataSet, family: str, line: bool, seed: int) -> Row:
+    """A state space of 336 steps of context on top of the line, or of the last value ("from scratch"), as trained.
+
+    Two layers of 32 channels, up to 600 steps of 32 windows, early stopping on half of the validation part; "chosen"
+    says whether `WaveSSMForecaster` would keep it, by the other half.
+    """
+    first, end = ends_of(data)
+    values, season = data.train.series.double().numpy(), round(86_400 / data.info.step)
+    options = {"split": (first, end - first), "refit": False, "calendar": False, "season": season}
+    model = WaveSSMForecaster(data.train.horizon, 336, family=family, random_state=seed, **options)
+    start = time.process_time()
+    model.fit(values[:end])
+    if not line:
+        zero = replace(model.line_, features=Features(336), W=np.zeros((336, data.train.horizon)))
+        model.line_, model.held_, model.forecast_ = zero, Forecast(zero), Forecast(zero)
+    model._fit_residuals()
+    fitted, one = time.process_time(), replace(model.series_[0], values=values)
+    forecast, origins = Forecast(model.held_.line, model.model_, 336), data.test.starts.numpy() + data.test.context
+    squares = sizes = count = 0.0
+    for some in np.array_split(origins, max(1, len(origins) // 250)):
+        error = one.scale.apply(forecast(one, some, data.test.horizon))
+        error = error - one.scale.apply(values)[some[:, None] + np.arange(data.test.horizon)]
+        squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
+    return {"mse": squares / count, "mae": sizes / count, "fit_cpu_seconds": fitted - start,
+            "predict_cpu_seconds": time.process_time() - fitted, "seed": seed,
+            "chosen": f"336, {model.method_}, gain {model.choices_['gain']:.3f}"}  # fmt: skip
+
+
+def nhits_row(data: DataSet, seed: int, context: int = 336, steps: int = 1000) -> Row:
+    """NHITS of neuralforecast, its defaults, one model for all columns: the same parts, scaling and test windows."""
+    from neuralforecast import NeuralForecast
+    from neuralforecast.models import NHITS
+
+    first, end = ends_of(data)
+    horizon, rows = data.test.horizon, int(data.test.starts[-1]) + data.test.context + data.test.horizon
+    values = data.train.series.double().numpy()[:rows]
+    dates = pd.date_range("2016-07-01", periods=rows, freq=pd.Timedelta(seconds=data.info.step))
+    table = pd.concat(
+        pd.DataFrame({"unique_id": str(k), "ds": dates, "y": values[:, k]}) for k in range(values.shape[1])
+    )
+    options = {"max_steps": steps, "val_check_steps": 100, "early_stop_patience_steps": 3, "random_seed": seed}
+    quiet = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    nf = NeuralForecast(
+        [NHITS(h=horizon, input_size=context, **options, **quiet)], freq=pd.Timedelta(seconds=data.info.step)
+    )
+    start = time.process_time()
+    found = nf.cross_validation(table, val_size=end - first, test_size=rows - end, n_windows=None, step_size=1)
+    seconds = time.process_time() - start
+    nf.predict()
+    error = (found["NHITS"] - found["y"]).to_numpy(np.float64)
+    assert len(found) == len(data.test) * horizon * values.shape[1], "every test window, stride 1"
+    mse, mae = float(np.square(error).mean()), float(np.abs(error).mean())
+    return {"model": f"NHITS, context {context}", "mse": mse, "mae": mae,
+            "fit_cpu_seconds": seconds, "predict_cpu_seconds": time.process_time() - start - seconds, "seed": seed,
+            "chosen": "fit with all test windows; predict: one origin"}  # fmt: skip
+
+
 def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) -> list[Row]:
     """All rows of a set and horizon."""
     base = {"dataset": name, "horizon": horizon}
@@ -196,6 +254,14 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
         add("ridge, context 96", score_line(found[0][1], values, wide.test), seconds / len(CONTEXTS), "96")
         best = min(found, key=lambda one: one[0])[1]
         add("ridge, searched", score_line(best, values, wide.test), seconds, str(best.features.context))
+    for family, title in {"legs": "S4-LegS", "morlet": "Morlet"}.items():
+        for start in ("from scratch", "on the line"):
+            if f"{title} {start}" in models:
+                rows.append(
+                    base | state_space_row(wide, family, start == "on the line", seed) | {"model": f"{title} {start}"}
+                )
+    if "NHITS" in models:
+        rows.append(base | nhits_row(wide, seed))
     for title, kind in {"NLinear": NLinear, "DLinear": DLinear}.items():
         for context in (336,) if title in models else ():
             data = load(root, name, horizon, context)
@@ -207,6 +273,7 @@ def rows_of(root: str, name: str, horizon: int, models: list[str], seed: int) ->
         rows += line_rows(wide, season | {"context": 96, "memory": False}, base, "line, context 96")
         rows += line_rows(wide, season, base, "line")
     for row in rows:
+        row.setdefault("seed", seed if "Linear" in row["model"] else "")
         scores = f"{row['mse']:.4f} {row['mae']:.4f} {row['fit_cpu_seconds']:.1f} s"
         print(row["dataset"], row["horizon"], row["model"], scores, row["chosen"], flush=True)
     return rows
@@ -310,7 +377,12 @@ def main() -> None:
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--datasets", nargs="*", default=["ETTh1", "ETTh2", "ETTm1"])
     parser.add_argument("--horizons", nargs="*", type=int, default=list(HORIZONS))
-    parser.add_argument("--models", nargs="*", default=["naive", "ridge", "line"], help="also NLinear, DLinear")
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=["naive", "ridge", "line"],
+        help='also NLinear, DLinear, NHITS, and S4-LegS or Morlet with " on the line" or " from scratch"',
+    )
     parser.add_argument("--name", default="modern")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--study", action="store_true")

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from wavessm.cli import main
 from wavessm.estimators import WaveSSMForecaster
-from wavessm.training import Run, predict_files, predict_stream
+from wavessm.training import Run, predict_files, predict_stream, read_rows
 
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -124,3 +125,23 @@ def test_mistakes_are_one_line(tmp_path, words, capsys):
     said = capsys.readouterr().err.strip()
     assert MISTAKES[words] in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_training_shows_its_error_beside_those_of_the_line_and_naive_forecasts(tmp_path, capsys):
+    frame = hourly(400, 1)
+    frame.to_csv(tmp_path / "table.csv")
+    words = ["train", "csv", str(tmp_path / "table.csv"), "--horizon", "12", "--context", "48", "--out"]
+    small = ["--steps", "2", "--val-per-epoch", "1000", "--n-layers", "1", "--d-model", "4", "--d-state", "4"]
+    assert main([*words, str(tmp_path / "run"), *small]) == 0
+    said = capsys.readouterr().err
+    (_, row), data = read_rows(tmp_path / "run/metrics.csv"), Run.read(tmp_path / "run").load_data()
+    x, y = (data.val.take(torch.arange(len(data.val)))[k] for k in (0, 1))
+    assert row["last_value_mse"] == pytest.approx(float((x[:, -1:] - y).square().mean()), rel=1e-5)
+    assert row["seasonal_day_mse"] == pytest.approx(float((x[:, -24:-12] - y).square().mean()), rel=1e-5)
+    assert row["line_mse"] < row["seasonal_day_mse"] < row["last_value_mse"]
+    assert f"(line {row['line_mse']:.4g}, last value {row['last_value_mse']:.4g}, seasonal day" in said
+    model = WaveSSMForecaster(12, 48, method="gradient", max_epochs=1, d_model=4, d_state=4, n_layers=1, verbose=1)
+    model.fit(frame["c0"])
+    assert "(line " in capsys.readouterr().err
+    row = model.history_.rows[-1]
+    assert row["line_loss"] < row["last_season_loss"] < row["last_value_loss"]

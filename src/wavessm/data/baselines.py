@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from wavessm.data.source import DataSet
 from wavessm.errors import OptionError
+from wavessm.features.line import Part, context_for, default_members, fit_line, season_steps
 
 BLOCK = 512  # windows that are scored at once
 
@@ -19,14 +22,35 @@ class ForecastErrors(NamedTuple):
     mae: float
 
 
-def naive_errors(source: Any, period: int) -> ForecastErrors:
-    """Return the errors of repeating the last `period` rows, or with period 1 the last one, over windows of a table."""
+def forecast_errors(source: Any, forecast: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> ForecastErrors:
+    """Return the errors over windows of a table of forecast(values (time, columns), origins (n,)) → (n, h, columns)."""
     steps, squares, sizes, count = np.arange(source.horizon), 0.0, 0.0, 0
     for values, _, origins in source.rows():
         for some in np.split(origins, range(BLOCK, len(origins), BLOCK)):
-            error = values[some[:, None] - period + steps % period] - values[some[:, None] + steps]
+            error = forecast(values, some) - values[some[:, None] + steps]
             squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
     return ForecastErrors(float(squares / count), float(sizes / count))
+
+
+def naive_errors(source: Any, period: int) -> ForecastErrors:
+    """Return the errors of repeating the last `period` rows, or with period 1 the last one, over windows of a table."""
+    rows = np.arange(source.horizon) % period - period
+    return forecast_errors(source, lambda values, origins: values[origins[:, None] + rows])
+
+
+def line_errors(data: DataSet) -> ForecastErrors:
+    """Return the validation errors of a line (`features/line.py`) without calendar, fitted on the training windows."""
+    train, val = (next(cast(Any, part).rows()) for part in (data.train, data.val))
+    values, horizon, season = train[0], data.info.horizon, season_steps(data.info.step)
+    first, end, stop = int(train[2][0]), int(train[2][-1]) + horizon, int(val[2][-1]) + horizon
+
+    def part(begin: int, end: int) -> list[Part]:
+        return [Part(values, None, begin, end)]
+
+    edges = itertools.pairwise([end // 2, end * 3 // 4, end, stop])
+    cuts = [(part(first, a), part(a, b)) for a, b in edges if min(a - first, b - a) >= horizon]
+    members = default_members(context_for(horizon, season, end), season)
+    return forecast_errors(data.val, fit_line(cuts, part(first, end), members, season, horizon).forecast)
 
 
 def baseline_scores(data: DataSet, split: str = "test") -> dict[str, ForecastErrors]:

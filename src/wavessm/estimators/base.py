@@ -70,7 +70,7 @@ class WaveSSMEstimator(BaseEstimator):
 
     def _fit_model(
         self, source: Source, held: Source | None, loss: Callable[[Tensor, Tensor], Tensor], config: ModelConfig,
-        training: TrainConfig, steps_per_epoch: int | None = None,
+        training: TrainConfig, steps_per_epoch: int | None = None, baselines: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
         """Train a new model, or continue the last one, by loss(output, target); `held` is the source of validation."""
         device = pick_device(training)
@@ -92,7 +92,7 @@ class WaveSSMEstimator(BaseEstimator):
         def mixed(network: nn.Module, batch: Batch) -> Tensor:
             return mixed_loss(lambda output, y, _: loss(output, y), apply_model(network, batch), batch)
 
-        objective = Objective(source, mixed, validate)
+        objective = Objective(source, mixed, validate, baselines=baselines or {})
         with _apart(model, training.seed):
             progress = Progress(type(self).__name__, show=bool(self.verbose))
             self.history_ = Trainer(model, objective, training, plan).fit(progress)

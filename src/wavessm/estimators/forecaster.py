@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
+from wavessm.data.baselines import naive_errors
 from wavessm.data.series import TimeSeries
 from wavessm.data.source import Batch, Windows
 from wavessm.errors import DataError
@@ -119,7 +120,10 @@ class WaveSSMForecaster(WaveSSMEstimator, LineForecaster):
         sizes = model_sizes(0, self.context_, self.context_ + int(self.horizon))
         config, training = self._model_config(sizes, **decided), self._train_config(len(source), seed, STEPS_PER_EPOCH)
         chosen = self.choices_
-        self._fit_model(source, stop, F.mse_loss, config, training, STEPS_PER_EPOCH)
+        beside = {"line": float(stop.targets.square().mean()), "last value": naive_errors(stop, 1).mse}
+        if self.season_ > 1:
+            beside["last season"] = naive_errors(stop, self.season_).mse
+        self._fit_model(source, stop, F.mse_loss, config, training, STEPS_PER_EPOCH, beside)
         model, rest = self.model_, check.targets
         found = predict_all(model, check.to(next(model.parameters()).device)).cpu()
         gain = (rest.square() - (rest - found).square()).mean((1, 2)).numpy()

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from wavessm.data import get_task
-from wavessm.data.baselines import baseline_scores, majority_accuracy
+from wavessm.data.baselines import baseline_scores, line_errors, majority_accuracy
 from wavessm.data.source import DataInfo, DataSet
 from wavessm.data.task import OwnOptions
 from wavessm.errors import MissingExtraError, OptionError
@@ -171,8 +171,14 @@ def make_trainer(
         scores, table = evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)
         return scores | class_curves(data.info, table)
 
-    objective = Objective(data.train, loss, validate, metrics.SELECTION["quantiles" if levels else kind])
+    beside = _baselines(data) if kind == "forecast" and folder is not None else {}
+    objective = Objective(data.train, loss, validate, metrics.SELECTION["quantiles" if levels else kind], beside)
     return Trainer(model, objective, config, plan, dist, folder, start)
+
+
+def _baselines(data: DataSet) -> dict[str, float]:
+    """Validation errors to show beside those of a forecasting model: of the line, last value and last season."""
+    return {name: found.mse for name, found in ({"line": line_errors(data)} | baseline_scores(data, "val")).items()}
 
 
 def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:

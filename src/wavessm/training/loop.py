@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class Objective:
     """Scores by name, in evaluation mode without gradients; None keeps the last weights."""
     selection: SelectionScore = SelectionScore("loss", highest=False)  # noqa: RUF009
     """The score that chooses the best weights."""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """The same score of forecasts without training, by their names, to show beside that of the model."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,8 @@ class Trainer:
         parts = [] if self.latest is None else [f"loss {self.latest:.4g}"]
         name = f"val_{self.objective.selection.name}"
         if self.rows and name in self.rows[-1]:
-            parts.append(f"{name.replace('_', ' ')} {self.rows[-1][name]:.4g}")
+            beside = ", ".join(f"{other} {value:.4g}" for other, value in self.objective.baselines.items())
+            parts.append(f"{name.replace('_', ' ')} {self.rows[-1][name]:.4g}{f' ({beside})' if beside else ''}")
         speed = self.step * self.config.batch_size / max(self._elapsed(), 1e-9)
         return "  ".join([*parts, f"{speed:.0f} samples/s"])
 
@@ -232,6 +235,10 @@ class Trainer:
             "epoch": self.step / self.plan.steps_per_epoch,
             "train_loss": self.loss_sum / max(self.loss_count, 1),
             **{f"val_{name}": value for name, value in scores.items()},
+            **{
+                f"{name.replace(' ', '_')}_{self.objective.selection.name}": v
+                for name, v in self.objective.baselines.items()
+            },
             "lr": float(self.optimiser.param_groups[-1]["lr"]),
             "seconds": self._elapsed(),
         }
