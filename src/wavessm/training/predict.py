@@ -237,9 +237,11 @@ def _read_series(run: Run, path: Path) -> TimeSeries:
 
 
 def check_dates(info: DataInfo, series: TimeSeries, source: str) -> None:
-    """Refuse rows at another step than those of training."""
+    """Refuse rows at another step than those of training; log a warning of a gap in the context."""
     if series.clock is not None and info.step is not None:
         same_step(series.clock, info.step, source)
+        if np.unique(np.diff(series.clock[-info.length :])).size > 1:
+            log.warning("%s: rows are not evenly spaced in time; they are taken as if they were", source)
 
 
 @torch.no_grad()
