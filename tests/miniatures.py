@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import pickle
 import wave
+from csv import DictReader
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,19 @@ def arrays(folder: Path, cases: int = 60, length: int = 64, channels: int = 2, c
     np.save(folder / "X.npy", X.astype(np.float32))
     np.save(folder / "y.npy", y)
     return folder
+
+
+def save(folder: Path, **arrays: np.ndarray) -> Path:
+    """X.npy, y.npy, … of the given arrays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    return folder
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV as text."""
+    return list(DictReader(StringIO(text)))
 
 
 def csv(path: Path, rows: int = 600, columns: tuple[str, ...] = ("load", "wind")) -> Path:

@@ -1,6 +1,5 @@
 """A label for each step: loss and scores over true lengths, events, the command line, streams, annotated records."""
 
-import csv
 import io
 import json
 import sys
@@ -11,6 +10,8 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
 import wavessm as ws
+from miniatures import save
+from miniatures import table as rows_of
 from wavessm.cli import main
 from wavessm.data import load
 from wavessm.data.source import IGNORED
@@ -26,17 +27,6 @@ def marked(cases=20, length=30, seed=0):
     rng = np.random.default_rng(seed)
     y = (np.sin(np.arange(length) * 0.4 + rng.uniform(0, 6, (cases, 1))) > 0.3).astype(int)
     return 2.0 * y + 0.3 * rng.standard_normal((cases, length)), y
-
-
-def save(folder, **arrays):
-    folder.mkdir(exist_ok=True)
-    for name, values in arrays.items():
-        np.save(folder / f"{name}.npy", values)
-    return folder
-
-
-def rows_of(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def runs(labels):

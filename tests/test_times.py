@@ -1,6 +1,5 @@
 """Samples at uneven times: times.npy, files and streams with a time column, tables to forecast."""
 
-import csv
 import io
 import json
 import sys
@@ -9,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from miniatures import save
+from miniatures import table as rows_of
 from wavessm.cli import main
 from wavessm.data import load
 from wavessm.errors import DataError
@@ -25,20 +26,9 @@ def sines(cases=20, length=24, seed=0, step=0.5):
     return np.sin(times / step * np.where(y, 0.9, 0.2)[:, None] + rng.uniform(0, 6, (cases, 1))), times, y
 
 
-def save(folder, **arrays):
-    folder.mkdir(exist_ok=True)
-    for name, values in arrays.items():
-        np.save(folder / f"{name}.npy", values)
-    return folder
-
-
 def fit(folder, out, *options):
     assert main(["train", "arrays", str(folder), "--out", str(out), "--steps", "6", *SMALL, *options]) == 0
     return Run.read(out)
-
-
-def rows_of(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def losses(run):

@@ -88,12 +88,9 @@ def _read(path: Path, stamps: tuple[int, ...]) -> Opened:
 
 
 def _metrics(path: Path) -> list[dict[str, float]]:
-    if not path.exists():
-        return []
     try:
-        with path.open(newline="") as file:
-            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    except (TypeError, ValueError, UnicodeDecodeError, csv.Error) as reason:
+        return checkpoint.read_rows(path)
+    except (KeyError, TypeError, ValueError, csv.Error) as reason:
         raise DataError(f"{path}: not a table of scores ({' '.join(str(reason).split())}).") from reason
 
 

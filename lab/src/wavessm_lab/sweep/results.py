@@ -146,11 +146,10 @@ def _score_rows(common: Row, scores: Row, intervals: Row, only: Sequence[str] | 
 def _run_columns(run: Run, parameters: int) -> Row:
     options: Any = dataclasses.asdict(run.options)
     last = checkpoint.load(run.folder / "last.ckpt")
-    with (run.folder / "metrics.csv").open(newline="") as file:  # has steps and epochs; no need to read the data
-        *_, row = csv.DictReader(file)
+    row = checkpoint.read_rows(run.folder / "metrics.csv")[-1]  # has steps and epochs; no need to read the data
     return described(run.task, options, run.recipe_name, run.config.seed) | {
         **model_columns(run.model),
-        "epochs": last["step"] * float(row["epoch"]) / float(row["step"]),
+        "epochs": last["step"] * row["epoch"] / row["step"],
         "params": parameters,
         "train_seconds": last["seconds"],
         "gpu": gpu_name(run.config.device),
