@@ -84,6 +84,8 @@ def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
         "what was not run at all too"
     )
     assert text.count("## ptbxl-super-diag") == 1
+    assert "| best published: MS-SSM |  |  | 0.935 |  |" in text
+    assert "| best published: S5 |  |  | 0.986 |  |" in text, "of what was not run too"
     assert text.index("last value") < text.index("morlet scaled (best)"), "best first"
 
 
@@ -118,6 +120,7 @@ def test_scores_have_a_mean_over_the_columns_of_the_paper():
     assert means["wavessm db6 translated (best)"] == "0.9200", "the paper has no column for all"
     assert means["guessing (baseline)"] == "", "it was not asked everywhere"
     assert lines[0][2:4] == ["0.9400 (-)", "0.9000 (-)"], "one seed, in brackets"
+    assert lines[-1][:2] == ["best published", "0.941 S4, 2.5 s crops"]
     diag, form = (paper()[Cell(f"ptbxl-{labels}", "PTB-XL", "", "", "auroc")] for labels in ("diag", "form"))
     best = max((diag[variant] + form[variant]) / 2 for variant in diag)
     assert float(means["the paper's best"]) == pytest.approx(best, abs=5e-5), "of one variant, not of each column"

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from wavessm_lab.report.compare import partner, verdict
-from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Published, Results, Variant, numbers_for
+from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Published, Results, Variant, best_published, numbers_for
 
 MARKS = {"better": "+", "within": "=", "worse": "-"}
 LEGEND = (
@@ -82,6 +82,9 @@ def _lines(cells: list[Cell], results: Results, published: Published) -> list[li
             line.append(_mean([{v: r.mean for v, r in results[cell].items()} for cell in shared], [variant]))
         theirs = [numbers_for(cell, published) for cell in shared]
         lines[-1].append(_mean(theirs, theirs[0]))
+    best = [best_published(cell) for cell in cells]
+    if any(best):
+        lines.append(["best published", *(" ".join(one) if one else "" for one in best), *([""] if shared else [])])
     return lines
 
 

@@ -186,3 +186,16 @@ def paper() -> Published:
         variant = Variant(row["model"], row["family"], row["measure"], "", "")
         found.setdefault(cell, {})[variant] = float(row["value"])
     return found
+
+
+def best_published(cell: Cell) -> tuple[str, str] | None:
+    """The best figure of any paper and its model, of those trained on the task's data alone; None if none is known.
+
+    >>> best_published(Cell("pathx", "", "", "", "accuracy"))
+    ('0.986', 'S5')
+    """
+    text = resources.files("wavessm_lab.report").joinpath("best_published.csv").read_text()
+    for row in csv.DictReader(text.splitlines()):
+        if same_quantity(cell, Cell(row["task"], row["dataset"], "", "", row["metric"])):
+            return row["value"], row["model"]
+    return None

@@ -17,6 +17,7 @@ from wavessm_lab.report.runs import (
     Result,
     Results,
     Variant,
+    best_published,
     collect,
     numbers_for,
     paper,
@@ -65,7 +66,7 @@ def title(cell: Cell) -> str:
 
 
 def table(cell: Cell, made: dict[Variant, Result], published: Published) -> Table:
-    """Our variants from best to worst, then the paper's variants that no run of ours has met."""
+    """Our variants from best to worst, then the paper's that no run of ours has met, then the best of any paper."""
     sign = -1 if HIGHER_IS_BETTER[cell.metric] else 1
     lines, met = [], set()
     for variant, result in sorted(made.items(), key=lambda item: sign * item[1].mean):
@@ -75,7 +76,10 @@ def table(cell: Cell, made: dict[Variant, Result], published: Published) -> Tabl
         met.add(None if found is None else found[0])
         lines.append([str(variant), str(len(result.values)), ours, theirs, word])
     left = {variant: value for variant, value in numbers_for(cell, published).items() if variant not in met}
-    return lines + [[str(variant), "", "", f"{value:g}", ""] for variant, value in left.items()]
+    lines += [[str(variant), "", "", f"{value:g}", ""] for variant, value in left.items()]
+    if best := best_published(cell):
+        lines.append([f"best published: {best[1]}", "", "", best[0], ""])
+    return lines
 
 
 def _markdown(pages: list[Page], remark: str) -> str:
