@@ -13,8 +13,8 @@ from PIL import Image
 import miniatures
 from miniatures import load_image, load_retrieval, load_speech, load_text
 from wavessm.data import check_set, list_sets
-from wavessm.data.datasets.image import grey
 from wavessm.errors import DataError, OptionError
+from wavessm_lab.tasks.image import grey
 
 
 def everything(source):

@@ -12,7 +12,7 @@ import pytest
 
 from wavessm.cli import main
 from wavessm.data import Published, check_set, fetch_set
-from wavessm.data.datasets import image
+from wavessm.data.datasets import speech
 from wavessm.data.published import published
 from wavessm.errors import DataError, UnknownNameError
 
@@ -74,7 +74,7 @@ def publish(monkeypatch):
 
     def add(url, place="place", inside="release/inner", sha256=None):
         known = Published("CC0", "https://example.org", None, url=url, place=place, inside=inside, sha256=sha256)
-        monkeypatch.setitem(image.PUBLISHED, "toy", known)
+        monkeypatch.setitem(speech.PUBLISHED, "toy", known)
         return known
 
     return add

@@ -1,7 +1,7 @@
 """Data sets as training takes them: published ones in their publishers' layouts, and your own files.
 
 Read in this order: `task` (names, options, recipes), `info` and `source` (what a loader returns), `datasets/` (one file
-per set), `files` and `tables` (readers), `cases`, `windows` and `tokens` (from files to sets), `cache`, `crops`;
+per set), `files` and `tables` (readers), `cases` and `windows` (from files to sets), `cache`, `crops`;
 `published` is behind `wavessm data`. Everything is imported on first use: `wavessm.data.tasks()` imports no torch.
 """
 

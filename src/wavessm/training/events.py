@@ -1,6 +1,6 @@
 """Events in a long record: the class of each annotated beat, or overlapping windows merged into a track with times.
 
-`predict.py` gives one prediction for a whole recording; the windows are those of `data/events.py`.
+`predict.py` gives one prediction for a whole recording; the windows are those of `data/datasets/beats.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wavessm.data.datasets.beats import BeatsOptions
-from wavessm.data.events import RR, cut_windows, read_beats, resample
+from wavessm.data.datasets.beats import RR, BeatsOptions, cut_windows, read_beats, resample
 from wavessm.data.files import Signal, align, pick_leads, read_signal
 from wavessm.data.info import DataInfo
 from wavessm.errors import DataError, OptionError, check_positive

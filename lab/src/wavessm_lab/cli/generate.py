@@ -34,10 +34,10 @@ def main(arguments: list[str]) -> int:
     """Run `wavessm data generate`; returns the exit status."""
     given = parse(GenerateOptions, arguments, "wavessm data generate")
     from wavessm.data import data_root
-    from wavessm.data.datasets.pathfinder import COUNT
     from wavessm.training import Progress
     from wavessm_lab.generate.listops import Sizes, generate_listops
     from wavessm_lab.generate.pathfinder import generate_pathfinder
+    from wavessm_lab.tasks.pathfinder import COUNT
 
     if given.count < 0:
         raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")

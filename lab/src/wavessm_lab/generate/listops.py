@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavessm.data.datasets.listops import FILES, FOLDER, OPERATORS
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.training.checkpoint import replacing
 from wavessm_lab.generate.parallel import in_order
+from wavessm_lab.tasks.listops import FILES, FOLDER, OPERATORS
 
 _BLOCK = 250
 

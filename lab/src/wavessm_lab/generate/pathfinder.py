@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from wavessm.data.datasets.pathfinder import COUNT, LEVEL, RECORD, SIZES, pillow
 from wavessm.errors import DataError, check_int, unknown_name
 from wavessm.training.checkpoint import replacing, write_json
 from wavessm_lab.generate.parallel import in_order
 from wavessm_lab.generate.snakes import draw_picture
 from wavessm_lab.generate.strokes import CONTOUR_LENGTH, DISTRACTOR_LENGTH, STYLES
+from wavessm_lab.tasks.pathfinder import COUNT, LEVEL, RECORD, SIZES, pillow
 
 _BATCH = {32: 1000, 128: 200}
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavessm.data.datasets.pathfinder import pillow
+from wavessm_lab.tasks.pathfinder import pillow
 
 Point = tuple[int, int]
 CONTOUR_LENGTH, DISTRACTOR_LENGTH = 14, 4  # paddles

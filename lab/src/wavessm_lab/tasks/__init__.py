@@ -1,1 +1,1 @@
-"""Tasks of the paper that are drawn, not read, and tuned settings of its forecasts."""
+"""Tasks of the paper: windows in noise, the Long Range Arena (a file for each set), tuned settings of its forecasts."""

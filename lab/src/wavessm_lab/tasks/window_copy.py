@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wavessm.data import DataOptions, Recipe, Task
 from wavessm.data.datasets.demo import EVALUATION_SEEDS, draw_windows
 from wavessm.errors import OptionError, check_int
+from wavessm_lab.tasks import image, listops, pathfinder, retrieval, text
 
 if TYPE_CHECKING:
     import torch
@@ -214,4 +215,7 @@ TASKS = (
         head="last",
         help="find marked windows in noise and add them",
     ),
+    *(task for module in (listops, text, retrieval, image, pathfinder) for task in module.TASKS),
 )
+"""All tasks of the lab: the entry point `wavessm.tasks` names this module."""
+PUBLISHED = {**listops.PUBLISHED, **text.PUBLISHED, **retrieval.PUBLISHED, **image.PUBLISHED, **pathfinder.PUBLISHED}

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from wavessm.data.info import DataSet
 from wavessm.data.published import Published
 from wavessm.data.task import Task
-from wavessm.data.tokens import TokenOptions, Tokens, recipes
 from wavessm.errors import DataError, OptionError
+from wavessm_lab.tasks.tokens import TokenOptions, Tokens, recipes
 
 HOMEPAGE = "https://ai.stanford.edu/~amaas/data/sentiment/"
 
@@ -69,7 +69,7 @@ class TextOptions(TokenOptions):
         return dataclasses.replace(data, train=train, val=val)
 
 
-TASKS = (Task("text", TextOptions(), recipes(16, 32), "root"),)
+TASKS = (Task("text", TextOptions(), recipes(16, 32), "root", help="IMDb reviews by character, good or bad"),)
 PUBLISHED = {
     "text": Published(
         "none stated; cite Maas et al. 2011", HOMEPAGE, TextOptions(), (22_500, 2_500, 25_000), 134,

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from wavessm.data.datasets.pathfinder import ARENA, arena_places, arena_published
 from wavessm.data.task import Task
-from wavessm.data.tokens import END, SPECIALS, TokenOptions, Tokens, recipes
 from wavessm.errors import DataError
+from wavessm_lab.tasks.pathfinder import ARENA, arena_places, arena_published
+from wavessm_lab.tasks.tokens import END, SPECIALS, TokenOptions, Tokens, recipes
 
+HELP = "values of nested lists of digits"
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 FILES = {part: f"basic_{part}.tsv" for part in ("train", "val", "test")}
 FOLDER = "listops-1000"
@@ -59,7 +60,7 @@ class ListopsOptions(TokenOptions):
                 yield np.append(tokens[: self.max_length - 1], np.uint8(END)), int(target)
 
 
-TASKS = (Task("listops", ListopsOptions(), recipes(50, 40, prenorm=False), "root"),)
+TASKS = (Task("listops", ListopsOptions(), recipes(50, 40, prenorm=False), "root", help=HELP),)
 PUBLISHED = {
     "listops": arena_published(
         ListopsOptions(), (96_000, 2_000, 2_000), 18, "make it with `wavessm data generate listops`, or "

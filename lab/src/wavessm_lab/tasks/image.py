@@ -95,7 +95,13 @@ _PAPER = Recipe(
      "precision": "tf32"},
 )  # fmt: skip
 TASKS = (
-    Task("image", ImageOptions(), {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")}, "root"),
+    Task(
+        "image",
+        ImageOptions(),
+        {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")},
+        "root",
+        help="CIFAR-10 in grey, pixel by pixel",
+    ),
 )
 PUBLISHED = {
     "image": Published(

@@ -1,4 +1,4 @@
-"""Characters as numbers, and sets of token sequences. `datasets/text.py`, `retrieval.py` and `listops.py` use them."""
+"""Characters as numbers, and sets of token sequences. `text.py`, `retrieval.py` and `listops.py` use them."""
 
 from __future__ import annotations
 
