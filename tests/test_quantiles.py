@@ -27,7 +27,7 @@ def signals(cases, seed=0):
 def test_conformal_offsets_are_the_order_statistics_of_residuals_left_out(n):
     residual = torch.randn(n, 2, generator=torch.Generator().manual_seed(n))
     zero, one = torch.zeros(3, 2), torch.ones(3)
-    ridge = Ridge(zero[:, 0], one, zero, torch.zeros(2), 1.0, (), 0.0, torch.zeros(n, 2), torch.arange(n))
+    ridge = Ridge(zero[:, 0], one, zero, torch.zeros(2), 1.0, {}, 0.0, torch.zeros(n, 2), torch.arange(n))
     found = with_quantiles(ridge, residual, LEVELS)(torch.zeros(1, 3)).view(2, 3)
     for own, row in zip(residual.T.sort().values, found, strict=True):
         ranks = int(0.1 * (n + 1) + 1e-9), -int(-0.5 * (n + 1) // 1), min(n, -int(-(0.9 * (n + 1) - 1e-9) // 1))

@@ -323,7 +323,7 @@ def with_quantiles(ridge: Ridge, targets: Tensor, levels: Sequence[float], weigh
         offsets.append(value.gather(0, above.clamp(0, n - 1)[None])[0])
     coef = ridge.coef.repeat_interleave(len(levels), 1)
     level_ = ridge.intercept.repeat_interleave(len(levels)) + torch.stack(offsets, dim=1).flatten()
-    return Ridge(ridge.mean, ridge.scale, coef, level_, ridge.penalty, ridge.chosen, ridge.error)
+    return Ridge(ridge.mean, ridge.scale, coef, level_, ridge.penalty, ridge.weights, ridge.error)
 
 
 def calibrate(ridge: Ridge, kind: str, targets: Tensor, weights: Tensor | None = None) -> Ridge:
