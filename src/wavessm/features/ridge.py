@@ -24,6 +24,7 @@ WEIGHED = 500  # cases whose leave-one-out error chooses the weights of the bloc
 STEPS = 10  # steps of that search
 MINOR = -2.0  # logarithm of the weight from which a minor block starts; the others start from 0
 SPREAD = 40.0  # how closely few cases keep the weights to where they start: this over the square of their number
+REACH = 4.0  # of the logarithms of weights and penalty from where they start
 FLOOR = 1e-4  # least penalty, as such a multiple: below it, rounding takes over
 UNKNOWN = 0.01  # penalty where no case can be left out, as such a multiple
 PRIOR = 1e-2  # penalty on the logarithm of a calibration's slopes and on its offsets: few cases keep the curves plain
@@ -142,22 +143,22 @@ def _choose(
         rest = penalty * inverse.diagonal() - mean_part  # 1 − H_ii
         return (penalty * (inverse @ y) / _positive(rest))[scored].square().mean().clamp_min(1e-12).log()
 
-    lowest = torch.full_like(start, -torch.inf)
-    lowest[-1] = math.log(FLOOR * size)
     tried = [torch.cat([start[:-1], (start.new_tensor([factor]) * size).log()]) for factor in PENALTIES]
     start = min(tried, key=lambda logs: float(error(logs)))
+    lowest, highest = start - REACH, start + REACH  # beyond, the kernel is singular and errors are rounding
+    lowest[-1] = max(float(lowest[-1]), math.log(FLOOR * size))
     logs = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([logs], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        value = error(logs.maximum(lowest)) + SPREAD / len(y) ** 2 * (logs - start).square().sum()
+        value = error(logs.clamp(lowest, highest)) + SPREAD / len(y) ** 2 * (logs - start).square().sum()
         value.backward()
         return value
 
     with torch.enable_grad():
         optimiser.step(loss)
-    return logs.detach().maximum(lowest)
+    return logs.detach().clamp(lowest, highest)
 
 
 def _ridged(K: Tensor, penalty: float) -> Tensor:
