@@ -1,6 +1,5 @@
 """The command line as a user meets it: the path of the README, help, and one line for every mistake."""
 
-import csv
 import dataclasses
 import io
 import json
@@ -23,6 +22,7 @@ import torch
 
 import miniatures
 from contracts import check_mistake
+from miniatures import table as rows_of
 from wavessm.cli import all_commands, main
 from wavessm.data import get_task, list_sets, read_signal, tasks
 from wavessm.data.series import TimeSeries
@@ -30,10 +30,6 @@ from wavessm.training import Run, Trainer, checkpoint
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--d-model", "8", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet"]
-
-
-def rows_of(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 # -- the README ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import soundfile
 import torch
 
 import miniatures
-from miniatures import load_arrays, load_wav_folder, load_wfdb
+from miniatures import load_arrays, load_wav_folder, load_wfdb, save
 from wavessm.data import get_task, read_signal, read_wav
 from wavessm.data.cases import Cases, split
 from wavessm.data.files import align
@@ -26,13 +26,6 @@ def own_cache(monkeypatch):
 
 def every(source):
     return source.take(torch.arange(len(source)))
-
-
-def save(folder, **arrays):
-    folder.mkdir(exist_ok=True)
-    for name, values in arrays.items():
-        np.save(folder / f"{name}.npy", values)
-    return folder
 
 
 def rng():

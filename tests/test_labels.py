@@ -13,7 +13,7 @@ import soundfile
 import torch
 from sklearn import metrics as sk
 
-from miniatures import load_arrays, load_wav_folder, load_wfdb, wfdb_folder
+from miniatures import load_arrays, load_wav_folder, load_wfdb, save, wfdb_folder
 from wavessm.cli import main
 from wavessm.data.cases import split_groups
 from wavessm.errors import DataError, OptionError
@@ -30,13 +30,6 @@ from wavessm.training.scores import (
 )  # fmt: skip
 
 TINY = {"d_model": 8, "n_layers": 1, "d_state": 8, "dropout": 0.0}
-
-
-def save(folder, **arrays):
-    folder.mkdir(exist_ok=True)
-    for name, values in arrays.items():
-        np.save(folder / f"{name}.npy", values)
-    return folder
 
 
 def waves(cases=60, length=40, seed=0):
