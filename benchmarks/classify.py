@@ -14,7 +14,6 @@ None of the other packages is a dependency of wavessm: pip install aeon sktime p
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.util
 import itertools
 import time
@@ -222,36 +221,20 @@ def parts_of_training(path: Path, repeats: int) -> Iterator[tuple[Cases, Cases]]
 
 def ablate(problems: dict[str, Path], given: argparse.Namespace) -> None:
     """ablation.csv: accuracy and CPU seconds of each change on parts of the training splits."""
-    from wavessm.features import FeatureConfig, FeatureModel
+    from wavessm.estimators import StateFeatures, WaveSSMClassifier
 
     changes = {name: CHANGES[name] for name in given.changes or CHANGES}
     rows = []
     for problem, path in problems.items():
         for repeat, (some, rest) in enumerate(parts_of_training(path, given.repeats)):
-            classes, y = np.unique(some[1], return_inverse=True)
-            x, lengths = padded(some[0])
-            new, new_lengths = padded(rest[0])
             for name, change in changes.items():
-                config = dataclasses.replace(FeatureConfig(), **change)
-                start = time.process_time()
-                model = FeatureModel.fit(x, torch.from_numpy(y), "multiclass", lengths, config=config, seed=repeat)
-                seconds = time.process_time() - start
-                found = classes[model(new, new_lengths).argmax(1).numpy()]
-                row = {"problem": problem, "change": name, "repeat": repeat, "cases": len(y)}
-                scores = {"accuracy": round((found == rest[1]).mean(), 5), "fit_cpu_seconds": round(seconds, 3)}
-                rows.append(row | scores)
+                model = WaveSSMClassifier(features=StateFeatures(**change), random_state=repeat)
+                found = measure(model, some, rest)
+                row = {"problem": problem, "change": name, "repeat": repeat, "cases": len(some[1])}
+                rows.append(row | {key: round(found[key], 5) for key in ("accuracy", "log_loss", "fit_cpu_seconds")})
         own = pd.DataFrame(rows).query("problem == @problem")
         print(problem, own.groupby("change").accuracy.mean().to_dict(), flush=True)
         pd.DataFrame(rows).to_csv(given.out / "ablation.csv", index=False, lineterminator="\n")
-
-
-def padded(cases: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cases (cases, length, channels) and their lengths."""
-    lengths = torch.tensor([case.shape[1] for case in cases])
-    x = torch.zeros(len(cases), int(lengths.max()), len(cases[0]))
-    for row, case in zip(x, cases, strict=True):
-        row[: case.shape[1]] = torch.from_numpy(case.T.copy())
-    return x, lengths
 
 
 def plot_ablation(out: Path) -> None:

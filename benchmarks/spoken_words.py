@@ -6,7 +6,7 @@
 FOLDER holds LABEL_SPEAKER_N.wav, as the free spoken digit data do (github.com/Jakobovski/free-spoken-digit-dataset,
 folder recordings, CC BY-SA 4.0: six speakers, 8 kHz): each speaker is left out once. Of Speech Commands, `--takes`
 clips of each word are drawn from the training part and 30 from testing_list.txt, whose speakers are others. Every
-recording is divided by its RMS, except in the row "as recorded". Seconds are CPU seconds of fit and prediction together,
+recording is divided by its RMS, except in the row "as recorded". Seconds are CPU seconds of fit and prediction,
 on one thread. Settings are defaults, with eight time scales and no mixtures of the 40 bands for Speech Commands.
 """
 

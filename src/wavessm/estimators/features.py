@@ -43,7 +43,8 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
         n_scales: Time scales, from windows of 5 samples to the length of a signal.
         readouts: Random readouts of a frame at a time scale; they compete for the pools "wins" and "margin".
         pools: What is kept of each readout: "share" of samples above a bias, share of samples at which it "wins" over
-            the others of its group, its mean "margin" there, and "energy", the logarithm of its mean square.
+            the others of its group, its mean "margin" there, and "energy", the logarithm of its mean square. None: all,
+            without stretches not energy, which makes the first answers of a stream too sure.
         stretches: Also pool shares over random dyadic stretches of a signal, halves to eighths.
         values: Also the shares of the samples themselves above quantiles of the training signals and, with stretches, a
             "profile": means of the samples, of their differences and of the sizes of these over up to 256 equal parts.
@@ -99,8 +100,9 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
             if values[name] is not None or name != "n_features":
                 check_int(values[name], name, minimum=2)
         for name, kind, known in (("families", "family", known_families()), ("pools", "pool", POOLS)):
-            values[name] = (values[name],) if isinstance(values[name], str) else tuple(values[name])
-            check_names(kind, values[name], known)
+            if values[name] is not None:
+                values[name] = (values[name],) if isinstance(values[name], str) else tuple(values[name])
+                check_names(kind, values[name], known)
         check_names("missing", (self.missing,), MISSING)
         return FeatureConfig(**values)
 

@@ -4,7 +4,7 @@ from wavessm.features.bank import FeatureConfig, StateBank
 from wavessm.features.energies import EnergyBank
 from wavessm.features.model import FeatureModel, FeatureSums, SignalFeatures
 from wavessm.features.pools import POOLS
-from wavessm.features.ridge import Ridge, calibrate, fit_ridge
+from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge
 
 __all__ = [
     "POOLS",
@@ -13,6 +13,7 @@ __all__ = [
     "FeatureModel",
     "FeatureSums",
     "Ridge",
+    "RidgeSums",
     "SignalFeatures",
     "StateBank",
     "calibrate",

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.features.pools import Values, pooled, read_pools, read_stretch, total_sums
+from wavessm.features.pools import POOLS, Values, pooled, read_pools, read_stretch, total_sums
 from wavessm.frames import make_frame
 from wavessm.operators import make_operator
 
@@ -44,7 +44,7 @@ class FeatureConfig:
     d_state: int = 8
     n_scales: int = 16
     readouts: int = 20
-    pools: tuple[str, ...] = ("share", "wins", "margin", "energy")
+    pools: tuple[str, ...] | None = None
     stretches: bool = True
     values: bool = True
     difference: bool = True
@@ -170,7 +170,9 @@ class StateBank(nn.Module):
         self.mixing: Tensor
         self.register_buffer("mixing", torch.from_numpy(np.vstack([np.eye(channels), mixing]).astype(np.float32)))
         sources = len(self.mixing) * (2 if config.difference else 1)
-        per_readout, n_features = len(config.pools) + config.stretches, config.n_features or 12_500
+        # Of the first samples of a stream, energies are far from those of whole signals.
+        self.pools = config.pools or (POOLS if config.stretches else POOLS[:-1])
+        per_readout, n_features = len(self.pools) + config.stretches, config.n_features or 12_500
         windows = np.geomspace(SHORTEST, max(length, 2 * SHORTEST), config.n_scales)
         readouts = n_features // (per_readout * sources * len(windows))
         self.readouts = max(4, min(config.readouts, readouts))
@@ -181,9 +183,9 @@ class StateBank(nn.Module):
         groups = [CellGroup(list(cells), config.d_state, P, self.readouts, rng) for _, cells in strides]
         self.groups = cast("list[CellGroup]", nn.ModuleList(groups))
         self.values = Values(channels, config.difference, config.stretches, n_features // 4, length)
-        self.pools = {*config.pools, *(["share"] if config.stretches else [])}  # stretches are stretches of shares
+        self.summed = {*self.pools, *(["share"] if config.stretches else [])}  # stretches are stretches of shares
         each = len(self.cells) * self.readouts
-        widths = dict.fromkeys([*config.pools, *(["stretch"] if config.stretches else [])], each)
+        widths = dict.fromkeys([*self.pools, *(["stretch"] if config.stretches else [])], each)
         if config.values:
             widths |= {"values": self.values.n_features, "profile": self.values.bins * self.values.curves}
         ends = list(itertools.accumulate(widths.values()))
@@ -238,8 +240,8 @@ class StateBank(nn.Module):
             z, _ = group.columns(u)
             valid = group.seen(seen)
             count = valid.sum(1)  # (K, 1 or cases)
-            for cells, sums in pooled(group, z, valid, self.pools):
-                read = read_pools(total_sums(sums), count.sum(0), self.config.pools)
+            for cells, sums in pooled(group, z, valid, self.summed):
+                read = read_pools(total_sums(sums), count.sum(0), self.pools)
                 if self.config.stretches:
                     read["stretch"] = read_stretch(sums["share"], count, group.stretch[:, cells])
                 width = group.bias[cells].numel()
@@ -264,7 +266,7 @@ class StateBank(nn.Module):
             for cell in self.cells
             for k in range(self.readouts)
         ]
-        made = [(*readout, pool, "whole signal") for pool in self.config.pools for readout in readouts]
+        made = [(*readout, pool, "whole signal") for pool in self.pools for readout in readouts]
         if self.config.stretches:
             edges = torch.cat([group.stretch.flatten(1) for group in self.groups], dim=1).T.tolist()
             made += [(*readout, "share", f"{a:g} to {b:g}") for readout, (a, b) in zip(readouts, edges, strict=True)]

@@ -245,7 +245,7 @@ class _CaseStream:
     def __init__(self, model: FeatureModel) -> None:
         bank, mean = model.features.bank, model.features.mean
         self.model, self.waiting = model, 0
-        self.groups = [_GroupStream(group, bank.pools) for group in bank.groups]
+        self.groups = [_GroupStream(group, bank.summed) for group in bank.groups]
         self.counts = mean.new_zeros(1, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
         self.first = self.last = mean.new_full((1, 1, len(mean)), torch.nan)  # NaN before there was a number
 
@@ -266,8 +266,8 @@ class _CaseStream:
         held = hold(held, ~held.isnan())  # what a channel has before its first number, that number, is known with it
         first, last, x = torch.where(unknown, held[:, :1], self.first), held[:, :1], held[:, 1:]
         u, mask = bank.sources(x, first, last), seen.any(2).T.float() if gap else x.new_ones(x.shape[1], 1)
-        read = [read_pools(*group.step(u, mask), bank.config.pools) for group in self.groups]
-        row = [part[name].flatten(0, 1).T for name in bank.config.pools for part in read]
+        read = [read_pools(*group.step(u, mask), bank.pools) for group in self.groups]
+        row = [part[name].flatten(0, 1).T for name in bank.pools for part in read]
         new = unknown & seen.any(1, keepdim=True)
         if bank.config.values and x.shape[1]:
             zero = torch.zeros_like(first)

@@ -41,6 +41,7 @@ class Ridge(nn.Module):
     scale: Tensor  # (features,) inf where a feature is not used
     coef: Tensor  # (features, outputs)
     intercept: Tensor  # (outputs,)
+    weights: dict[str, float]
 
     def __init__(
         self, mean: Tensor, scale: Tensor, coef: Tensor, intercept: Tensor, penalty: float, weights: dict[str, float],
@@ -271,8 +272,14 @@ class RidgeSums:
         made._keep(other.kept)
         return made
 
-    def solve(self, blocks: Mapping[str, slice], minor: Collection[str] = (), scored: Tensor | None = None) -> Ridge:
-        """The ridge of all cases so far; arguments as of `fit_ridge`, `scored` of the cases of `sample`."""
+    def solve(
+        self, blocks: Mapping[str, slice], minor: Collection[str] = (), scored: Tensor | None = None,
+        penalty: float | None = None,
+    ) -> Ridge:  # fmt: skip
+        """The ridge of all cases so far; arguments as of `fit_ridge`, `scored` of the cases of `sample`.
+
+        penalty: None chooses it by the leave-one-out errors of the sample.
+        """
         features, targets, w = self.sample()
         p, W = len(self.shift), float(self.products[-1, -1])
         if W <= 0:
@@ -296,13 +303,13 @@ class RidgeSums:
             residual = (targets - level - v @ solved) / _positive(rest)
             return float((w[:, None] * residual.square()).mean()), penalty, solved, residual
 
-        start = first.penalty * float(w.mean())
-        error, penalty, solved, residual = _descend(at, start) if w.sum() < W else at(start)
+        start = penalty or first.penalty * float(w.mean())
+        search = penalty is None and bool(w.sum() < W)
+        error, penalty, solved, residual = _descend(at, start) if search else at(start)
         coef = solved * (per * scale).nan_to_num(0.0)[:, None]
         found = targets - residual, torch.arange(len(targets))
-        return Ridge(
-            self.shift + centre * self.unit, scale * self.unit, coef, level, penalty, first.weights, error, *found
-        )
+        mean, weights = self.shift + centre * self.unit, dict(first.weights)
+        return Ridge(mean, scale * self.unit, coef, level, penalty, weights, error, *found)
 
 
 def with_quantiles(ridge: Ridge, targets: Tensor, levels: Sequence[float], weights: Tensor | None = None) -> Ridge:
