@@ -726,3 +726,29 @@ def test_empty_fields_of_csv_are_missing_samples(tmp_path, caplog):
     assert "column 'time' is left out; predict --times reads it" in caplog.text
     np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, 4], [5, np.nan]])
     assert read_signal(tmp_path / "two.csv", timed=True).times.tolist() == [0, 1, 2]
+
+
+def test_folders_of_several_rates_and_lead_sets_are_resampled_and_chosen(tmp_path):
+    t, labels = np.arange(4000) / 4000, np.array(["low", "high"] * 6)
+    for k, label in enumerate(labels):
+        rate, tone = (4000, 2000)[k % 3 == 0], {"low": 100, "high": 300}[label]
+        sound = 0.5 * np.sin(2 * np.pi * tone * t[:: 4000 // rate])
+        miniatures.write_wav(tmp_path / "wav" / label / f"{k}.wav", sound, rate)
+        lead, other = np.sin(2 * np.pi * 3 * t[:: 4000 // rate]), np.cos(2 * np.pi * tone * t[:: 4000 // rate])
+        names, columns = (("II", "V1"), (lead, other)) if k % 2 else (("V5", "II"), (other, lead))
+        miniatures.write_record(tmp_path / "wfdb" / f"r{k}", 1000 * np.stack(columns, axis=1), rate, names)
+    pd.DataFrame({"record": [f"r{k}" for k in range(12)], "label": labels}).to_csv(
+        tmp_path / "wfdb/labels.csv", index=False
+    )
+    with pytest.raises(DataError, match=r"2000 Hz, .*; the others have 4000 Hz, .*--sampling-rate makes them one"):
+        load_wav_folder(tmp_path / "wav")
+    sounds = get_task("wav").with_options({"folder": str(tmp_path / "wav"), "sampling_rate": 2000}).load(0)
+    assert (sounds.info.sampling_rate, sounds.info.length) == (2000, 2000)
+    options = get_task("wfdb").with_options({"folder": str(tmp_path / "wfdb"), "sampling_rate": 2000, "leads": "II"})
+    data = options.load(0)
+    assert (data.info.channels, data.info.sampling_rate) == (("II",), 2000)
+    x = data.train.x[..., 0] * data.info.scale[1][0] + data.info.scale[0][0]
+    expected = torch.from_numpy(np.sin(2 * np.pi * 3 * t[::2])).float()
+    assert (x[:, 100:-100] - expected[100:-100]).abs().max() < 0.01, (
+        "every record's lead II, whatever its place and rate"
+    )

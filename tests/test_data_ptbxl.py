@@ -11,10 +11,9 @@ import torch
 import miniatures
 from miniatures import load_ptbxl
 from wavessm.data import read_record
-from wavessm.data.datasets.beats import resample
 from wavessm.data.datasets.ptbxl import LABELS
 from wavessm.data.datasets.ptbxl import _read as read_ptbxl
-from wavessm.data.files import Signal
+from wavessm.data.files import Signal, resample
 from wavessm.errors import DataError, UnknownNameError, import_extra
 
 wfdb = import_extra("wfdb", "tests")

@@ -13,6 +13,7 @@ import soundfile
 import torch
 from sklearn import metrics as sk
 
+import wavessm as ws
 from miniatures import load_arrays, load_wav_folder, load_wfdb, save, wfdb_folder
 from wavessm.cli import main
 from wavessm.data.cases import split_groups
@@ -430,3 +431,14 @@ def test_class_weight_balanced_finds_rare_cases_more_often():
     assert several["balanced"][0] > several[None][0]
     with pytest.raises(OptionError, match="class_weight with several labels needs all cases at once"):
         WaveSSMClassifier(class_weight="balanced").partial_fit(X, labels)
+
+
+def test_the_only_case_of_a_class_does_not_decide_under_balanced_weights():
+    """Its score without itself knows nothing of its class; weighed 50-fold it once flattened all probabilities."""
+    random = np.random.default_rng(0)
+    y = np.array(["a"] * 60 + ["b"] * 39 + ["c"])
+    X = np.sin(np.arange(50) * np.array([{"a": 0.2, "b": 0.5, "c": 1.1}[label] for label in y])[:, None])
+    X += 0.1 * random.standard_normal(X.shape)
+    model = ws.WaveSSMClassifier(class_weight="balanced", random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.95
+    assert model.predict_proba(X).max(axis=1).mean() > 0.8

@@ -122,7 +122,7 @@ def cached(
 
 def _sum(array: np.ndarray) -> int:
     """A checksum of the numbers of an array."""
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

@@ -397,7 +397,9 @@ def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal]) ->
     common = collections.Counter(formats.values()).most_common(1)[0][0]
     for file, found in formats.items():
         if unit_name(found) != unit_name(common):
-            bad[file] = f"{folder / file}: {found}; the others have {common}."
+            rate, leads = found.split()[0] != common.split()[0], "(" in found
+            hint = " --sampling-rate makes them one." if rate else " --leads chooses." if leads else ""
+            bad[file] = f"{folder / file}: {found}; the others have {common}.{hint}"
             del signals[file]
     one = next(iter(signals.values()))
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)

@@ -15,6 +15,7 @@ import struct
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -133,6 +134,26 @@ def align(signal: Signal, channels: Sequence[str], units: Sequence[str], where: 
         raise DataError(f"{where}: in {', '.join(found)}, but the model was trained on {', '.join(expected)}.")
     factors = [VOLTS.get(own, 1.0) / VOLTS.get(other, 1.0) for own, other in pairs]
     return to_float32(signal.values * np.array(factors), where)
+
+
+def resample(signal: Signal, sampling_rate: float) -> Signal:
+    """Return a record at another sampling rate, low-passed by a polyphase filter where that is lower.
+
+    Missing samples (NaN) are bridged by straight lines for the filter, and are missing afterwards too.
+    """
+    from scipy.signal import resample_poly
+
+    own = signal.sampling_rate or sampling_rate
+    if own == sampling_rate:
+        return signal
+    ratio = Fraction(sampling_rate / own).limit_denominator(1000)
+    gaps, steps = np.isnan(signal.values), np.arange(len(signal.values))
+    lines = [np.interp(steps, steps[~gap], own[~gap]) if not gap.all() else np.zeros(len(own))
+             for own, gap in zip(signal.values.T, gaps.T, strict=True)]  # fmt: skip
+    values = resample_poly(np.stack(lines, axis=1), ratio.numerator, ratio.denominator, axis=0, padtype="line")
+    before = np.arange(len(values)) * ratio.denominator // ratio.numerator  # the sample at or before each
+    values[gaps[before]] = np.nan
+    return signal._replace(values=values.astype(np.float32), sampling_rate=sampling_rate)
 
 
 def unit_name(unit: str) -> str:

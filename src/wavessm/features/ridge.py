@@ -346,6 +346,8 @@ def calibrate(ridge: Ridge, kind: str, targets: Tensor, weights: Tensor | None =
     ones = (targets[sample.to(targets.device)] > 0).to(scores)
     w = torch.ones(len(scores)) if weights is None else weights[sample.to(weights.device)]
     w, outputs = w.to(scores.device), scores.shape[1]
+    if kind == "multiclass":  # the only case of a class got a score without anything to learn from
+        w = w * (ones * (ones.sum(0) > 1)).sum(1).to(w)
     slope = scores.new_ones(outputs if kind == "multilabel" else ()).requires_grad_()  # its logarithm, above 1
     offset = scores.new_zeros(outputs).requires_grad_()
     optimiser = torch.optim.LBFGS([slope, offset], max_iter=100, line_search_fn="strong_wolfe")

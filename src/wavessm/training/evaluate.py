@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.data.source import Batch, DataInfo, Source
+from wavessm.data.task import PublishedOptions
 from wavessm.errors import OptionError, check_int, check_positive, unknown_name
 from wavessm.training import metrics
 from wavessm.training import scores as more
@@ -124,7 +125,7 @@ def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:
     own, options = run.info.sampling_rate, run.options
     if own is None:
         raise OptionError("evaluate: the sampling rate of these data is not known; use --rate K for every K-th sample.")
-    if hasattr(options, "sampling_rate") and sampling_rate in (100, 500):
+    if isinstance(options, PublishedOptions) and hasattr(options, "sampling_rate") and sampling_rate in (100, 500):
         return dataclasses.replace(options, sampling_rate=int(sampling_rate)), 1, own / sampling_rate  # type: ignore[call-arg]
     ratio = own / sampling_rate
     if ratio < 1 or not math.isclose(ratio, round(ratio)):

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wavessm.data.datasets.beats import RR, BeatsOptions, cut_windows, read_beats, resample
-from wavessm.data.files import Signal, align, pick_leads, read_signal
+from wavessm.data.datasets.beats import RR, BeatsOptions, cut_windows, read_beats
+from wavessm.data.files import Signal, align, pick_leads, read_signal, resample
 from wavessm.data.info import DataInfo
 from wavessm.errors import DataError, OptionError, check_positive
 from wavessm.training.predict import Row, check_values, decode

@@ -80,7 +80,8 @@ def by_class(info: DataInfo, table: np.ndarray) -> dict[str, dict[str, float]]:
         columns = {"cases": labels.sum(axis=0).astype(int), "score": metrics.auroc(outputs, labels)}
     else:
         steps = info.kind == "steps"
-        matrix = table.sum(axis=0)[: n * n].reshape(n, n) if steps else confusion(*table.T.astype(int), n)
+        predicted, true = table[:, :2].T.astype(int)
+        matrix = table.sum(axis=0)[: n * n].reshape(n, n) if steps else confusion(predicted, true, n)
         cases = matrix.sum(axis=1).astype(int)
         recall = np.where(cases > 0, matrix.diagonal() / np.maximum(cases, 1), np.nan)
         columns = {"steps" if steps else "cases": cases, "score": recall}

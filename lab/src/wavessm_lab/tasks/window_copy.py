@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wavessm.data import DataOptions, Recipe, Task
 from wavessm.data.datasets.demo import EVALUATION_SEEDS, draw_windows
+from wavessm.data.published import Published
 from wavessm.errors import OptionError, check_int
 from wavessm_lab.tasks import image, listops, pathfinder, retrieval, text
 
@@ -218,4 +219,6 @@ TASKS = (
     *(task for module in (listops, text, retrieval, image, pathfinder) for task in module.TASKS),
 )
 """All tasks of the lab: the entry point `wavessm.tasks` names this module."""
-PUBLISHED = {**listops.PUBLISHED, **text.PUBLISHED, **retrieval.PUBLISHED, **image.PUBLISHED, **pathfinder.PUBLISHED}
+PUBLISHED: dict[str, Published] = {
+    name: each for module in (listops, text, retrieval, image, pathfinder) for name, each in module.PUBLISHED.items()
+}

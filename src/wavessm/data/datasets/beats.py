@@ -11,7 +11,6 @@ import logging
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from wavessm.data.cache import Prepared, cached
 from wavessm.data.cases import Cases, make_set
-from wavessm.data.files import Signal, align, inside, pick_leads, read_record, record_files
+from wavessm.data.files import Signal, align, inside, pick_leads, read_record, record_files, resample
 from wavessm.data.info import DataSet, tuples
 from wavessm.data.tables import need_columns, numbers, read_table
 from wavessm.data.task import OwnOptions, Recipe, Task
@@ -225,26 +224,6 @@ def read_events(path: Path) -> dict[str, Events]:
     every = Events(start, end, table["label"].to_numpy(str))
     names = table["record"].to_numpy(str)
     return {str(name): every.keep(names == name) for name in dict.fromkeys(names)}
-
-
-def resample(signal: Signal, sampling_rate: float) -> Signal:
-    """Return a record at another sampling rate, low-passed by a polyphase filter where that is lower.
-
-    Missing samples (NaN) are bridged by straight lines for the filter, and are missing afterwards too.
-    """
-    from scipy.signal import resample_poly
-
-    own = signal.sampling_rate or sampling_rate
-    if own == sampling_rate:
-        return signal
-    ratio = Fraction(sampling_rate / own).limit_denominator(1000)
-    gaps, steps = np.isnan(signal.values), np.arange(len(signal.values))
-    lines = [np.interp(steps, steps[~gap], own[~gap]) if not gap.all() else np.zeros(len(own))
-             for own, gap in zip(signal.values.T, gaps.T, strict=True)]  # fmt: skip
-    values = resample_poly(np.stack(lines, axis=1), ratio.numerator, ratio.denominator, axis=0, padtype="line")
-    before = np.arange(len(values)) * ratio.denominator // ratio.numerator  # the sample at or before each
-    values[gaps[before]] = np.nan
-    return signal._replace(values=values.astype(np.float32), sampling_rate=sampling_rate)
 
 
 def cut_windows(

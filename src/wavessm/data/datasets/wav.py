@@ -11,7 +11,7 @@ import numpy as np
 
 from wavessm.data.cases import PARTS, Cases, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import Signal, read_wav
+from wavessm.data.files import Signal, read_wav, resample
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, read_table
 from wavessm.data.task import OwnOptions, Task
@@ -24,9 +24,9 @@ log = logging.getLogger("wavessm.data")
 class WavOptions(OwnOptions):
     """folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav; missing parts are drawn from the training files.
 
-    Files may differ in length (batches carry the true ones), not in sampling rate or channels. groups.csv in the
-    folder, with columns file (path below the folder) and group, keeps all files of a group in one part.
-    Prediction scales and shortens files as training does.
+    Files may differ in length (batches carry the true ones), in sampling rate if they are resampled, not in channels.
+    groups.csv in the folder, with columns file (path below the folder) and group, keeps all files of a group in one
+    part. Prediction scales and shortens files as training does.
     """
 
     folder: str = ""
@@ -39,6 +39,8 @@ class WavOptions(OwnOptions):
     front_end: Literal["auto", "energies", "none"] = "auto"
     """What a model reads: log energies in bands of frequency, a frame every 10 ms; or the samples themselves. auto:
     energies from 4,000 Hz on."""
+    sampling_rate: float | None = None
+    """Resample all files to this rate in hertz; None refuses files of another rate than most have."""
     max_length: float = 0.0
     """Seconds after which recordings are cut; 0 keeps them whole."""
     trim_silence: float = 0.0
@@ -66,7 +68,8 @@ class WavOptions(OwnOptions):
         about = {"scaling": self.scaling, "front_end": self.front_end}
         cases = Cases(list(map(str, paths)), np.array(labels), np.array(parts), str(folder), "multiclass",
                       about=about, groups=self._groups(files))  # fmt: skip
-        cut = {"max_length": self.max_length, "trim_silence": self.trim_silence}
+        cut = {name: getattr(self, name) for name in ("max_length", "trim_silence")}
+        cut |= {"sampling_rate": self.sampling_rate} if self.sampling_rate else {}
         data = load_recordings(
             "wav", folder, files, cases, lambda path: self.shorten(read_wav(path)), paths, self.skip_bad,
             cut if any(cut.values()) else None,
@@ -76,6 +79,7 @@ class WavOptions(OwnOptions):
         return data
 
     def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
+        signal = resample(signal, self.sampling_rate) if self.sampling_rate else signal
         values = signal.values
         if self.trim_silence:
             loud = np.abs(values).max(axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wavessm.data.cases import PARTS, Cases, load_recordings
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import Signal, inside, read_record, record_files
+from wavessm.data.files import Signal, inside, pick_leads, read_record, record_files, resample
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, numbers, read_table
 from wavessm.data.task import OwnOptions, Task
@@ -27,6 +27,10 @@ class WfdbOptions(OwnOptions):
     """Folder with WFDB records."""
     labels: str | None = None
     """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
+    leads: str = ""
+    """Leads by name or by position from 0, with commas: II,V5; default all, which must be the same in all records."""
+    sampling_rate: float | None = None
+    """Resample all records to this rate in hertz; None refuses records of another rate than most have."""
     skip_bad: bool = False
     """Leave out records that cannot be read, and list them."""
 
@@ -61,9 +65,14 @@ class WfdbOptions(OwnOptions):
         )  # fmt: skip
 
         def read(record: Path) -> Signal:
-            return read_record(inside(record, [folder]))
+            signal, leads = read_record(inside(record, [folder])), [name for name in self.leads.split(",") if name]
+            return self.shorten(pick_leads(signal, leads, record) if leads else signal)
 
-        return load_recordings("wfdb", folder, files, cases, read, record_files(folder, files), self.skip_bad)
+        cut = {"leads": self.leads, "sampling_rate": self.sampling_rate} if self.leads or self.sampling_rate else None
+        return load_recordings("wfdb", folder, files, cases, read, record_files(folder, files), self.skip_bad, cut)
+
+    def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
+        return resample(signal, self.sampling_rate) if self.sampling_rate else signal
 
     def files(self) -> list[Path]:
         found = record_files(self.place(), read_table(self._labels(), text=True)["record"].dropna())
