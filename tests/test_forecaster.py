@@ -593,3 +593,65 @@ def test_a_backtest_is_a_table_and_may_refit():
     wanted = model.series_[0].scale.undo(alone.line_.forecast(scaled, np.array([origin]))[0])
     if alone.line_.B is None:
         np.testing.assert_allclose(again.forecasts[-1], wanted)
+
+
+def test_quantiles_follow_the_truth_where_it_drifts_and_never_cross():
+    random, levels = np.random.default_rng(0), (0.1, 0.5, 0.9)
+    model = WaveSSMForecaster(horizon=4, context=12, quantiles=levels).fit(season(400)[:, 0])
+    wild = 5 + np.sin(2 * np.pi * np.arange(4000) / 12) + 0.2 * random.standard_normal(4000)
+    still, follow = (model.backtest(wild, adaptive=adaptive) for adaptive in (False, True))
+    assert still.coverage < 0.6
+    late = slice(2500, None)  # noise is twice that of fit: it takes some two thousand samples to get there
+    inside = (follow.quantiles[0.1] <= follow.truth) & (follow.truth <= follow.quantiles[0.9])
+    assert abs(inside[late].mean() - 0.8) < 0.08
+    assert (np.diff(np.stack([follow.quantiles[level] for level in levels]), axis=0) >= 0).all()
+    changed = wild.copy()
+    changed[500:] += 9
+    other = model.backtest(changed, adaptive=True)
+    known = follow.origins[:, 1] <= 500
+    np.testing.assert_array_equal(other.quantiles[0.9][known], follow.quantiles[0.9][known])
+    stream, start = model.stream(), len(model.series_[0].values)
+    both = np.concatenate([model.series_[0].values[:, 0], wild[:60]])
+    steps = [stream.step(value) for value in wild[:60]]
+    backtest = model.backtest(np.append(both, wild[60:64]), adaptive=True, begin=start + 1)
+    for level, k in zip(levels, range(3), strict=True):
+        np.testing.assert_allclose(steps[-1][:, 0, k], backtest.quantiles[level][-1, :, 0], rtol=1e-9)
+
+
+def shops(count, rows, seed):
+    """Hourly sales of shops: level by size, the shape of the day by kind. Returns a long table and their features."""
+    random, index = np.random.default_rng(seed), pd.date_range("2024-01-01", periods=rows, freq="h")
+    parts, static = [], []
+    for k in range(count):
+        size, kind = random.uniform(1, 6), ("office", "bar")[random.integers(2)]
+        shape = np.sin(2 * np.pi * (index.hour + 12 * (kind == "bar")) / 24)
+        y = np.exp(size) * (3 + shape + 0.2 * random.standard_normal(rows))
+        parts.append(pd.DataFrame({"unique_id": f"s{seed}-{k}", "ds": index, "y": y}))
+        static.append({"unique_id": f"s{seed}-{k}", "size": size, "kind": kind})
+    return pd.concat(parts, ignore_index=True), pd.DataFrame(static)
+
+
+def test_static_features_start_a_series_that_fit_has_not_seen():
+    table, static = shops(40, 24 * 15, 0)
+    model = WaveSSMForecaster(horizon=24, context=48).fit(table, static=static)
+    new, features = shops(6, 30, 1)
+    few = new.groupby("unique_id").head(3)
+    truth = new.groupby("unique_id").nth(slice(3, 27))
+    level = truth.groupby("unique_id")["y"].mean()
+    errors = []
+    for given in ({}, {"static": features}):
+        ahead = model.predict(series=few, **given)
+        assert ahead["ds"].iloc[0] == pd.Timestamp("2024-01-01 03:00")
+        error = np.abs(ahead["y"].to_numpy() - truth["y"].to_numpy()).reshape(6, 24).mean(axis=1)
+        errors.append((error / level.to_numpy()).mean())
+    assert errors[1] < 0.1 < 0.2 < errors[0], "noise alone is 0.05"
+    known = table.groupby("unique_id").head(200)
+    np.testing.assert_array_equal(
+        model.predict(series=known, static=static)["y"], model.predict(series=known)["y"], "series of fit need none"
+    )
+    result = model.backtest(new, h=3, static=features)
+    assert result.origins[:, 1].min() == 48, "the first rows, after a predicted history"
+    with pytest.raises(DataError, match="static has no row for the series 's1-0'"):
+        model.predict(series=few, static=static)
+    with pytest.raises(ws.OptionError, match="static: fit had none"):
+        WaveSSMForecaster(horizon=2).fit(table).predict(series=few, static=features)

@@ -79,6 +79,14 @@ class TimeSeries:
         step = 1 if step is None else round(step) if index.dtype.kind in "iu" else step
         return pd.Index([index[-1] + k * step for k in range(1, steps + 1)], name=index.name)
 
+    def past(self, steps: int) -> Any:
+        """The index of the `steps` rows before the first."""
+        if isinstance(self.index, pd.DatetimeIndex):
+            back = self.future(1)[0] - self.index[-1] if step_of(self.index[:64]) is None else step_of(self.index[:64])
+            return pd.date_range(end=self.index[0], periods=steps + 1, freq=back)[:-1]
+        step = step_of(self.index) or 1
+        return pd.Index(self.index[0] + step * np.arange(-steps, 0))
+
     def scaled(self) -> np.ndarray:
         """The values in units of their scale."""
         return self.scale.apply(self.values)

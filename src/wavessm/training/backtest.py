@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from wavessm.errors import DataError, NotFiniteError
 from wavessm.features.line import Line
 from wavessm.nn.model import SequenceModel
 
+RATE = 0.005  # of quantiles that follow the truth
 MOST_ORIGINS = 500  # forecasts of a series that calibrate quantiles or validate an epoch
 
 
@@ -118,15 +120,54 @@ def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) 
     return (truth - forecast(one, origins, h)) / one.scale.deviation
 
 
+class QuantileTracker:
+    """Quantiles of forecast errors that follow the truth as it arrives (adaptive conformal prediction).
+
+    Each is moved up by its level when the truth lies above it and down by the rest when it lies below, times `RATE` and
+    the spread of the errors: over time the part of the truth below it is its level, whatever the errors do. Far steps
+    learn of their errors late, so faster rates overshoot. Quantiles that would cross are sorted.
+
+    Args:
+        start: Quantiles (h, columns) of scaled errors by level, rising.
+        errors: The scaled errors they come from (n, h, columns).
+    """
+
+    def __init__(self, start: dict[float, np.ndarray], errors: np.ndarray) -> None:
+        self.levels = np.array(list(start))[:, None]
+        self.now = np.stack(list(start.values()))  # (levels, h, columns)
+        self.unit = RATE * np.nanstd(errors[:, : self.now.shape[1]], axis=0)  # (h, columns)
+        self.pending: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
+
+    def expect(self, origin: int, ahead: np.ndarray) -> np.ndarray:
+        """Take a scaled forecast (h, columns) of the rows from `origin` on; returns the quantiles of its errors."""
+        used = np.sort(self.now, axis=0)
+        self.pending.append((origin, ahead, ahead + used))
+        return used
+
+    def observe(self, row: int, truth: np.ndarray) -> None:
+        """Take the scaled values (columns,) of a row, the one after the last."""
+        while self.pending and row - self.pending[0][0] >= self.now.shape[1]:
+            self.pending.popleft()
+        for origin, _, quantiles in self.pending:
+            step = row - origin
+            self.now[:, step] += self.unit[step] * (self.levels - (truth <= quantiles[:, step]))
+
+
 def compare(
-    each: list[tuple[int, TimeSeries, np.ndarray, np.ndarray]],  # number, series, (n,) origins, (n, h, columns)
+    each: list[tuple[int, TimeSeries, np.ndarray, np.ndarray, dict[float, np.ndarray]]],
     keys: Sequence[Any],
     season: int,
-    offsets: dict[float, np.ndarray],  # level, rising -> (h, columns) in deviations
 ) -> Backtest:
-    """Compare forecasts from the origins of each series with the truth."""
+    """Compare forecasts with the truth.
+
+    Args:
+        each: Number of a series, the series, origins (n,), forecasts (n, h, columns), and by level the quantiles of
+            their errors (h, columns) or (n, h, columns) in deviations.
+        keys: Of all series.
+        season: Steps in a season.
+    """
     parts = []
-    for number, one, origins, ahead in each:
+    for number, one, origins, ahead, offsets in each:
         steps = np.arange(ahead.shape[1])
         truth, naive = one.values[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
         levels = [ahead + offset * one.scale.deviation for offset in offsets.values()]
@@ -144,8 +185,8 @@ def compare(
         forecasts=ahead,
         truth=truth,
         origins=where,
-        quantiles=dict(zip(offsets, levels, strict=True)),
-        series={number: (keys[number], one) for number, one, _, _ in each},
+        quantiles=dict(zip(each[0][4], levels, strict=True)),
+        series={number: (keys[number], one) for number, one, *_ in each},
     )
 
 

@@ -16,8 +16,9 @@ from wavessm.data.series import Form, TimeSeries, check_alike, column_names, rea
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError, check_int, check_number, unknown_name
 from wavessm.features.line import Line, Part, context_for, season_steps
-from wavessm.training.backtest import Backtest, Forecast, calibration_errors, compare, conformal
+from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibration_errors, compare, conformal
 from wavessm.training.line import Marks, fit_series, read_covariates, refit_series
+from wavessm.training.static import StaticPrior, read_static
 
 CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold", "gap", "skip")}
 
@@ -48,13 +49,15 @@ class LineForecaster:
     context_: int = field(init=False)
     _errors: np.ndarray | None = field(init=False)  # of the calibrating rows, as far as they were asked for
 
-    def fit(self, series: Any, covariates: Any = None) -> Any:
+    def fit(self, series: Any, covariates: Any = None, static: Any = None) -> Any:
         """Fit to one series or several.
 
         Args:
             series: (time,), (time, columns), a pandas object, a list or dict of them, or a long table with the columns
                 unique_id, ds and y (other columns are covariates).
             covariates: Numbers known beforehand, (time, k) beside each series, in the same form.
+            static: Features of series that have keys, a DataFrame by unique_id of numbers and words: what they say of
+                level, spread and season is where a series starts that fit has not seen.
 
         Returns:
             The forecaster itself.
@@ -62,6 +65,10 @@ class LineForecaster:
         before = dict(vars(self))
         try:
             self.prepare(series, covariates)
+            self.static_: StaticPrior | None = None
+            if static is not None:
+                table = read_static(static, self.form_.keys or range(len(self.series_)))
+                self.static_ = StaticPrior.fit(table, self.series_, self.split_.train_end, self.season_)
             return self.fit_line()
         except BaseException:
             self.__dict__ = before  # a refused fit leaves the last one
@@ -124,16 +131,17 @@ class LineForecaster:
 
     # -- forecasts ----------------------------------------------------------------------------------------------------
 
-    def predict(self, h: int | None = None, series: Any = None, covariates: Any = None) -> Any:
+    def predict(self, h: int | None = None, series: Any = None, covariates: Any = None, static: Any = None) -> Any:
         """Forecast the series of fit or given ones.
 
         Args:
             h: Steps; None takes the horizon.
             series: What to forecast, as in `fit`, of any length; None takes the series of fit. It is scaled as the
                 series of fit with its key (in a dict or long table) or its place (in a list of equal length, or alone),
-                any other by its own mean and deviation.
+                any other by its own mean and deviation, or as `static` predicts them.
             covariates: Where fit had them: rows of the next h steps (h, k); with `series`, of all its steps and the
                 next, (time + h, k).
+            static: Where fit had it: features of the series that fit has not seen.
 
         Returns:
             The next h steps (h,) or (h, columns), in the form the series came in. With `quantiles` each has one more
@@ -141,7 +149,7 @@ class LineForecaster:
             of a DataFrame one whose columns are pairs (column, level); of a long table a column for each level.
         """
         h = self._check_steps(h)
-        inputs, form = self.inputs(series, covariates, h)
+        inputs, form = self.inputs(series, covariates, h, static=static)
         results = []
         for one, ahead, quantiles in self.ahead(inputs, h):
             levels = list(quantiles) or None
@@ -164,6 +172,9 @@ class LineForecaster:
         stride: int = 1,
         covariates: Any = None,
         refit: bool = False,
+        adaptive: bool = False,
+        begin: int | None = None,
+        static: Any = None,
     ) -> Backtest:
         """Forecast from many origins and compare with the truth.
 
@@ -173,29 +184,47 @@ class LineForecaster:
             stride: Rows between origins.
             covariates: Where fit had them and a series is given: rows of all its steps (time, k).
             refit: Fit the line anew before each forecast, on all rows before its origin; a line only.
+            adaptive: Let quantiles follow the truth known before each origin, as they do in a stream.
+            begin: Rows before the first origin of given series; None takes the context.
+            static: As in `predict`; a series that fit has not seen is then forecast from its first row on.
         """
         h, stride = self._check_steps(h), check_int(stride, "stride", minimum=1)
         own = series is None
-        inputs, form = (self.series_, self.form_) if own else self.inputs(series, covariates, 0)
+        inputs, form = (self.series_, self.form_) if own else self.inputs(series, covariates, 0, static=static)
         if refit and self.method_ != "linear":
             raise OptionError("refit: a trained state space is not fitted again; use method='linear'.")
         offsets, parts = self._offsets(h), []
         for at, one in enumerate(inputs):
-            begin = max(int(self.split_.stop_end[at]) if own else self.context_, self.season_, 1)
-            origins = Part(one.values, one.gaps, begin, len(one.values)).origins(h)
-            origins = origins[(origins - begin) % stride == 0]
+            first = int(self.split_.stop_end[at]) if own else self.context_ if begin is None else begin
+            first = max(first, self.season_, 1)
+            origins = Part(one.values, one.gaps, first, len(one.values)).origins(h)
+            origins = origins[(origins - first) % stride == 0]
             if not len(origins):
                 continue
             forecast = self.held_ if own else self.forecast_
             if refit:
                 lines = [self._refit(forecast.line, [one], [origin]) for origin in origins]
-                ahead = [Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)]
-                parts.append((at, one, origins, np.concatenate(ahead)))
+                ahead = np.concatenate([Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)])
             else:
-                parts.append((at, one, origins, forecast(one, origins, h)))
+                ahead = forecast(one, origins, h)
+            known = self._follow(one, origins, ahead, offsets) if adaptive and offsets else offsets
+            parts.append((at, one, origins, ahead, known))
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
-        return compare(parts, form.keys or range(len(inputs)), self.season_, offsets)
+        return compare(parts, form.keys or range(len(inputs)), self.season_)
+
+    def _follow(
+        self, one: TimeSeries, origins: np.ndarray, ahead: np.ndarray, offsets: dict[float, np.ndarray]
+    ) -> dict[float, np.ndarray]:
+        """Quantiles of errors (n, h, columns) by level that follow the truth before each origin."""
+        assert self._errors is not None
+        tracker, values, found = QuantileTracker(offsets, self._errors), one.scaled(), []
+        for row in range(origins[0], origins[-1] + 1):
+            if row > origins[0]:
+                tracker.observe(row - 1, values[row - 1])
+            if len(found) < len(origins) and row == origins[len(found)]:
+                found.append(tracker.expect(row, one.scale.apply(ahead[len(found)])))
+        return dict(zip(offsets, np.stack(found, axis=1), strict=True))
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
         """R² of the forecasts over all origins of a series, as in `backtest`."""
@@ -211,10 +240,12 @@ class LineForecaster:
     def _check_steps(self, h: int | None) -> int:
         return int(self.horizon) if h is None else check_int(h, "h", minimum=1)
 
-    def inputs(self, series: Any, covariates: Any, h: int, source: str = "series") -> tuple[list[TimeSeries], Form]:
+    def inputs(
+        self, series: Any, covariates: Any, h: int, source: str = "series", static: Any = None
+    ) -> tuple[list[TimeSeries], Form]:
         """Series with the scales and marks to forecast h steps beyond their end, and the form they came in."""
         own = series is None
-        parts, form = (list(self.series_), self.form_) if own else self._read(series, source)
+        parts, form = (list(self.series_), self.form_) if own else self._read(series, source, static)
         rows = [h if own else len(one.values) + h for one in parts]
         if (covariates is None) != (self.marks_.scale is None):
             wanted = f"give those of {'' if own else 'the series and of '}the next {h} steps"
@@ -231,15 +262,22 @@ class LineForecaster:
             parts[at] = replace(one, marks=np.concatenate([one.marks, marks]) if own and marks is not None else marks)
         return parts, form
 
-    def _read(self, series: Any, source: str = "series") -> tuple[list[TimeSeries], Form]:
-        """Given series, scaled as the series of fit with their key or place, others by themselves."""
+    def _read(self, series: Any, source: str = "series", static: Any = None) -> tuple[list[TimeSeries], Form]:
+        """Given series, scaled as the series of fit with their key or place, others by their features or themselves."""
         parts, form = read_series(series, source, self, self.column_names_)
         check_alike(parts, self.series_[0])
         keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
         if not form.keys and len(parts) == len(self.series_):
             keyed = dict(enumerate(self.series_))
+        new = [] if static is None else [key for key in form.keys or places if key not in keyed]
+        table = read_static(static, new) if new else None
+        if table is not None and getattr(self, "static_", None) is None:
+            raise OptionError("static: fit had none; give it there too, for the series it learns from.")
         for at, (key, one) in enumerate(zip(form.keys or places, parts, strict=True)):
-            parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
+            if table is not None and key in new:
+                parts[at] = self.static_.start(table.loc[key], one, self.line_.features.reach)
+            else:
+                parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
         return parts, form
 
     def _offsets(self, h: int) -> dict[float, np.ndarray]:
@@ -265,6 +303,10 @@ class ForecastStream:
         self._known = self._extend()
         channels = features.channels(start.scaled() - self._known[: self.time])
         self._parts = [one[-width:] for one, width in zip(channels, features.widths, strict=True)]
+        self._tracker: QuantileTracker | None = None
+        if offsets := model._offsets(self._line.horizon):
+            assert model._errors is not None
+            self._tracker = QuantileTracker(offsets, model._errors)
 
     def _extend(self) -> np.ndarray:
         """What the calendar adds to all rows so far and a thousand beyond the next horizon. (rows, columns)"""
@@ -275,9 +317,15 @@ class ForecastStream:
         return np.asarray(marks) @ self._line.B
 
     def step(self, sample: Any) -> np.ndarray:
-        """Take the next sample, a number or (columns,), and forecast what follows it. (horizon, columns)"""
+        """Take the next sample, a number or (columns,), and forecast what follows it.
+
+        Returns:
+            Forecasts (horizon, columns), or with `quantiles` of the model (horizon, columns, levels): those follow the
+            samples, so that their part below each comes to be its level.
+        """
         self.update(sample)
-        return self.forecast()
+        ahead, quantiles = self.forecast()
+        return ahead if self._tracker is None else np.stack(list(quantiles.values()), axis=-1)
 
     def update(self, sample: Any) -> None:
         """Take the next sample, a number or (columns,)."""
@@ -285,6 +333,8 @@ class ForecastStream:
         if self.time + 1 + line.horizon > len(self._known):
             self._known = self._extend()
         row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
+        if self._tracker is not None:
+            self._tracker.observe(self.time, row)
         row = row - self._known[self.time]
         for k, memory in enumerate([None, *line.features.memories]):
             part, new = self._parts[k], row
@@ -293,8 +343,12 @@ class ForecastStream:
             self._parts[k] = np.concatenate([part[1:], new[None]])
         self.time += 1
 
-    def forecast(self) -> np.ndarray:
-        """The steps after the last sample. (horizon, columns)"""
-        last = self._parts[0][-1]
+    def forecast(self) -> tuple[np.ndarray, dict[float, np.ndarray]]:
+        """The steps after the last sample (horizon, columns), and their quantiles by level."""
+        last, scale = self._parts[0][-1], self._one.scale
         ahead = self._line.apply(np.concatenate(self._parts) - last) + last
-        return self._one.scale.undo(ahead + self._known[self.time : self.time + self._line.horizon])
+        ahead = ahead + self._known[self.time : self.time + self._line.horizon]
+        if self._tracker is None:
+            return scale.undo(ahead), {}
+        found = scale.undo(ahead + self._tracker.expect(self.time, ahead))
+        return scale.undo(ahead), dict(zip(self._tracker.levels[:, 0].tolist(), found, strict=True))

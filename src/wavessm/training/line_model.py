@@ -131,7 +131,7 @@ class LineModel(LineForecaster):
         """A function of new rows (n, columns) and of the latest ones: those, what follows them, and quantiles."""
         if len(self.series_) > 1:
             raise OptionError("this run forecasts several series; a stream has one. Use predict RUN FILE.")
-        known, offsets = self.series_[0], self._offsets(int(self.horizon))
+        known = self.series_[0]
         streams: list[ForecastStream] = []
 
         def take(values: np.ndarray, latest: TimeSeries) -> tuple[TimeSeries, np.ndarray, dict[float, np.ndarray]]:
@@ -144,8 +144,7 @@ class LineModel(LineForecaster):
             else:
                 for row in values:
                     streams[0].update(row)
-            ahead = streams[0].forecast()
-            return latest, ahead, {level: ahead + one * known.scale.deviation for level, one in offsets.items()}
+            return latest, *streams[0].forecast()
 
         return take
 

@@ -332,11 +332,16 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     """Draw a forecast after its context (from `read_context`), or the outputs along a stream or over all cases."""
     figure, axes = pyplot().subplots(figsize=(9, 4))
     if info.kind == "forecast":
-        rows = rows[-info.horizon :]  # of a stream: the latest forecast
+        first = "unique_id" in rows[0]  # of several series: the first; of a stream: the latest forecast
+        rows = rows[: info.horizon] if first else rows[-info.horizon :]
     along = next((name for name in ("step", "samples") if name in rows[0]), "")
     places = [row[along] for row in rows] if along else range(len(rows))
     for index, name in enumerate(output_names(info)[:8]):
         axes.plot(places, [row[name] for row in rows], "-" if along else ".", color=f"C{index}", label=name)
+        levels = [key for key in rows[0] if key.startswith(f"{name} ") and info.kind == "forecast"]
+        if levels:
+            low, high = ([row[key] for row in rows] for key in (levels[0], levels[-1]))
+            axes.fill_between(places, low, high, color=f"C{index}", alpha=0.2, lw=0)
         if context is not None:
             axes.plot(np.arange(1 - len(context), 1), context[:, index], color=f"C{index}", alpha=0.5)
     axes.set(xlabel=along or "case", ylabel="probability" if info.classes else info.kind)
