@@ -218,7 +218,8 @@ class LineForecaster:
     ) -> dict[float, np.ndarray]:
         """Quantiles of errors (n, h, columns) by level that follow the truth before each origin."""
         assert self._errors is not None
-        tracker, values, found = QuantileTracker(offsets, self._errors), one.scaled(), []
+        tracker, values = QuantileTracker(offsets, self._errors), one.scaled()
+        found: list[np.ndarray] = []
         for row in range(origins[0], origins[-1] + 1):
             if row > origins[0]:
                 tracker.observe(row - 1, values[row - 1])
@@ -271,11 +272,12 @@ class LineForecaster:
             keyed = dict(enumerate(self.series_))
         new = [] if static is None else [key for key in form.keys or places if key not in keyed]
         table = read_static(static, new) if new else None
-        if table is not None and getattr(self, "static_", None) is None:
+        prior = getattr(self, "static_", None)
+        if table is not None and prior is None:
             raise OptionError("static: fit had none; give it there too, for the series it learns from.")
         for at, (key, one) in enumerate(zip(form.keys or places, parts, strict=True)):
-            if table is not None and key in new:
-                parts[at] = self.static_.start(table.loc[key], one, self.line_.features.reach)
+            if prior is not None and table is not None and key in new:
+                parts[at] = prior.start(table.loc[key], one, self.line_.features.reach)
             else:
                 parts[at] = replace(one, scale=keyed[key].scale if key in keyed else Scale.of(one.values))
         return parts, form
