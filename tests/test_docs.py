@@ -1,6 +1,7 @@
 """The documentation site: built offline without warnings, complete, and standing on its own; its snippets run."""
 
 import csv
+import pydoc
 import re
 import runpy
 import subprocess
@@ -186,6 +187,12 @@ def test_shell_lines_of_the_guides_run(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "stream.csv").read_text().splitlines()) == 3
     assert len((tmp_path / "next.csv").read_text().splitlines()) == 25
     assert said.count("low 0.") == 10, "the exported stream answers ten times"
+
+
+def test_names_of_the_reference_exist():
+    for page in (DOCS / "api").glob("*.rst"):
+        for name in re.findall(r"^\.\. auto(?:class|function|data):: ([\w.]+)", page.read_text(), flags=re.MULTILINE):
+            assert pydoc.locate(name) is not None, f"{page.name}: {name}"
 
 
 def test_files_that_contributing_names_exist():
