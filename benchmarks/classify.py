@@ -152,7 +152,9 @@ def summarise(out: Path) -> None:
     each = table.groupby(["problem", "model"])[[*table.columns[4:12]]].mean().unstack()
     accuracy, names = each.accuracy, list(table.model.unique())
     common = accuracy[names].dropna().index
-    spread = table.groupby(["problem", "model"]).accuracy.agg(np.ptp).unstack()
+    spread = (
+        table.groupby(["problem", "model"]).accuracy.agg(lambda one: np.ptp(one) if len(one) > 1 else np.nan).unstack()
+    )
     lines = [
         "# Classification of published problems", "",
         "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
@@ -183,7 +185,9 @@ def summarise(out: Path) -> None:
               "refuses the problem or was not run on it.", ""]  # fmt: skip
     lines += ["| problem | cases | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
     for problem, row in accuracy.iterrows():
-        cells = ["–" if np.isnan(row[name]) else f"{row[name]:.4f} ({spread[name][problem]:.3f})" for name in names]
+        cells = ["–" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in names]
+        apart = [spread[name][problem] for name in names]
+        cells = [cell if np.isnan(gap) else f"{cell} ({gap:.3f})" for cell, gap in zip(cells, apart, strict=True)]
         lines.append(f"| {problem} | {table[table.problem == problem].cases.iloc[0]} | " + " | ".join(cells) + " |")
     notes = out / "classify_notes.md"
     (out / "classify.md").write_text("\n".join(lines) + "\n" + (notes.read_text() if notes.exists() else ""))

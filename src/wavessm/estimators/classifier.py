@@ -31,10 +31,10 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
 
     Args:
         method: "features" fits state features with a ridge in closed form, in seconds; "gradient" trains a
-            `SequenceModel`, which can be exported. "auto" is gradient where one of its options is given, else features:
-            on 22 published problems training by gradient had a mean accuracy of 0.775 where MiniRocket had 0.854, at
-            100 times its fit time, and features are above MiniRocket (results/estimators/classify.md). Sets of more
-            than 7,200 cases were not compared.
+            `SequenceModel`. "auto" is gradient where one of its options is given, else features: inside training splits
+            gradient training was never better than features beyond one case, at 13 to 34 times the time, and on 19
+            published problems features are above MultiRocket-Hydra (results/estimators/classify.md). Sets of more than
+            7,200 cases were not compared.
         features: Method "features": a `StateFeatures` with other sizes or pools; None: its defaults. A model that is to
             stream needs StateFeatures(stretches=False).
         missing: What NaN means, "gap", "hold" or "error", as in `StateFeatures`, by gradient as in `ModelConfig`; one
