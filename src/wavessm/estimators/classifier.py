@@ -32,7 +32,7 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
     Args:
         method: "features" fits state features with a ridge in closed form, in seconds; "gradient" trains a
             `SequenceModel`. "auto" is gradient where one of its options is given, else features: inside training splits
-            gradient training was never better than features beyond one case, at 13 to 34 times the time, and on 19
+            gradient training was never better than features beyond one case, at 15 to 34 times the time, and on 19
             published problems features are above MultiRocket-Hydra (results/estimators/classify.md). Sets of more than
             7,200 cases were not compared.
         features: Method "features": a `StateFeatures` with other sizes or pools; None: its defaults. A model that is to

@@ -16,20 +16,14 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError, check_int, check_positive
 
-WIDTH = 0.032
-"""Seconds of the longest filter."""
-BANDS = 40
-"""Filters, where nothing else is said."""
-LOWEST = 60.0
-"""Hertz of the lowest filter."""
-HIGHEST = 0.475
-"""Highest frequency by default, as a part of the sampling rate."""
-FLOOR = 1e-4
-"""Added to energies, of which white noise of variance 1 has 1 in each band."""
+WIDTH = 0.032  # seconds of the longest filter
+BANDS = 40  # filters, where nothing else is said
+LOWEST = 60.0  # hertz of the lowest filter
+HIGHEST = 0.475  # highest frequency by default, as a part of the sampling rate
+FLOOR = 1e-4  # added to energies, of which white noise of variance 1 has 1 in each band
 SILENCE = 1e-5
 """RMS below which a recording is not made as loud as the others, of full scale 1: a third of a step of 16 bits."""
-PARTS = 4
-"""Places in a frame at which filters are applied; a frame holds the mean."""
+PARTS = 4  # places in a frame at which filters are applied; a frame holds the mean
 
 
 class EnergyBank(nn.Module):
