@@ -37,7 +37,9 @@ class Prepared(NamedTuple):
         bad: dict[str, str] = self.notes["bad"]
         if bad and not skip_bad:
             more = f" ({len(bad) - 1} more are bad)" if len(bad) > 1 else ""
-            raise DataError(f"{next(iter(bad.values()))}{more} Mend or remove it, or leave it out with skip_bad.")
+            raise DataError(
+                f"{next(iter(bad.values()))}{more} Mend or remove it, or leave it out with --skip-bad (skip_bad=True)."
+            )
         if bad:
             log.warning("%s: %d bad files left out: %s", where, len(bad), ", ".join(list(bad)[:10]))
         return tuple(bad)

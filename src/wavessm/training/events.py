@@ -149,5 +149,5 @@ def draw_events(run: Run, path: Path, rows: list[Row], out: Path) -> None:
                 axes.axvspan(float(row["start"]), float(row["end"]), color=f"C{k}", alpha=0.3, linewidth=0)
         axes.set(xlim=(first / rate, last / rate), ylabel=run.info.units[0] if run.info.units else "signal")
     strips[-1, 0].set_xlabel("seconds")
-    strips[0, 0].legend(fontsize=8, loc="upper right")
+    strips[0, 0].legend(fontsize=8, ncols=len(run.info.classes), loc="lower right", bbox_to_anchor=(1, 1))
     save_figure(figure, out)
