@@ -8,8 +8,9 @@ lengths  a training step of one causal block of 256 features from 1k samples to 
 scan     see `scan.py`: scan.csv
 
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
-from a checkout of state-spaces/s4 (with its CUDA extension if it was built there), PyTorch's attention and LSTM at the
-same width, on a CPU the `s5-pytorch` layer where it is installed, and the floor: reading and writing the sequence once.
+from a checkout of state-spaces/s4 (with its CUDA extension if it was built there), PyTorch's fused attention in bf16,
+LSTM and GRU at the same width, the `s5-pytorch` layer and Mamba-2's (`mamba_ssm`) where they are installed, and the
+floor: reading and writing the sequence once. compiled_ms is ours under `torch.compile`.
 Before it is timed, the layer's output is compared with the float64 convolution by its own kernel; a wrong layer gets no
 time. step_ms is a step as Python launches it, captured_ms ours as one CUDA graph (the official S4 block cannot be
 captured, and a failed attempt breaks the process), busy_ms what the kernels of a step take by themselves.
@@ -29,11 +30,12 @@ from torch import Tensor, nn
 import scan
 import wavessm as ws
 from common import SHAPES, Row, Shape, arguments, find_device, kernel_ms, machine, median_ms, report
-from peers import Attention, Block, FirstOutput, official_s4
+from peers import Attention, Block, FirstOutput, InBfloat16, official_s4
 from wavessm.ops import activate, gate
 from wavessm.training.record import write_csv
 
-NOT_MEASURED = dict.fromkeys(("step_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib"), float("nan"))
+COLUMNS = ("step_ms", "compiled_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
+NOT_MEASURED = dict.fromkeys(COLUMNS, float("nan"))
 TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
 OVER_LENGTHS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
 Contenders = dict[str, Callable[[], nn.Module]]
@@ -96,13 +98,18 @@ def contenders(shape: Shape, device: torch.device, s4: Path | None) -> Contender
             named[f"s4 {mode}{mark}"] = lambda options=options: FirstOutput(
                 official.S4Block(d_model, d_state=d_state, **options)
             )
-    if importlib.util.find_spec("s5") is not None and not cuda:
+    if importlib.util.find_spec("s5") is not None:
         from s5 import S5
 
         named["s5-pytorch"] = lambda: Block(S5(d_model, d_state, bidir=bidirectional), d_model)
-    if length <= 16_384 and cuda:
-        named["attention"] = lambda: Block(Attention(d_model), d_model)
-    named["lstm"] = lambda: Block(FirstOutput(nn.LSTM(d_model, d_model, batch_first=True)), d_model)
+    if importlib.util.find_spec("mamba_ssm") is not None and cuda:
+        from mamba_ssm import Mamba2
+
+        named["mamba-2 bf16"] = lambda: InBfloat16(Mamba2(d_model, d_state=d_state))  # causal, with its own projections
+    if length <= 16_384:
+        named["attention bf16"] = lambda: InBfloat16(Block(Attention(d_model), d_model))
+    for name, kind in (("lstm", nn.LSTM), ("gru", nn.GRU)):
+        named[name] = lambda kind=kind: Block(FirstOutput(kind(d_model, d_model, batch_first=True)), d_model)
     return named
 
 
@@ -133,6 +140,8 @@ def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -
         row["busy_ms"] = kernel_ms(step, 3)
         if isinstance(model, OurBlock):
             row["captured_ms"] = captured_ms(step, device)
+            model.compile()
+            row["compiled_ms"] = median_ms(step, device)
     return row
 
 

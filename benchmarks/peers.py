@@ -1,4 +1,4 @@
-"""What the benchmarks compare with: official S4 blocks of a checkout of state-spaces/s4, attention, an LSTM."""
+"""What the benchmarks compare with: official S4 blocks of a checkout of state-spaces/s4, attention, LSTMs, Mamba-2."""
 
 from __future__ import annotations
 
@@ -24,14 +24,28 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """PyTorch's attention with heads of 64 features."""
+    """Attention with heads of 64 features, by PyTorch's fused `scaled_dot_product_attention`."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.inner = nn.MultiheadAttention(d_model, max(1, d_model // 64), batch_first=True)
+        self.heads = max(1, d_model // 64)
+        self.inputs, self.output = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x, x, x, need_weights=False)[0]
+        query, key, value = self.inputs(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.output(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+
+
+class InBfloat16(nn.Module):
+    """A block under autocast to bfloat16, which the fused kernels of attention need."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self.inner(x).float()
 
 
 class FirstOutput(nn.Module):

@@ -109,3 +109,26 @@ def test_float64_stays_on_the_cpu_where_a_device_has_none(family, bidirectional,
         run()
     monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
     run()
+
+
+class Streamed(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model.stream(x, self.model.initial_state(len(x)))[0]
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Sequential, Streamed])
+@pytest.mark.parametrize("options", [{"missing": "gap"}, {"family": "legs"}])
+def test_models_and_streams_keep_float64_on_the_cpu(options, wrap, monkeypatch):
+    model = wrap(ws.SequenceModel(ws.ModelConfig(d_model=3, d_state=4, n_layers=1, **options)))
+    monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
+    for module in ("nn.layer", "nn.model", "ops.irregular"):
+        monkeypatch.setattr(f"wavessm.{module}.can_sync", lambda tensor: False)
+    with FakeTensorMode(), NoFloat64():
+        leaves = {name: torch.empty(p.shape, device="meta", requires_grad=True) for name, p in model.named_parameters()}
+        y = torch.func.functional_call(model, leaves, (torch.empty(2, 20, 1, device="meta"),))
+        assert y.device.type == "meta"
+        torch.autograd.grad(y.sum(), list(leaves.values()))

@@ -1,5 +1,7 @@
 """Layers sampled once: equal to the layer they came from, in chunks and steps of any size, for as long as one likes."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given
@@ -131,3 +133,28 @@ def test_layers_of_low_precision_keep_their_memory(kind, dtype):
     rest, state = stream(x[:, 333:], state=state, return_state=True)
     assert (state.dtype, rest.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(torch.cat([first, rest], 1), want, **close)
+
+
+def test_a_stream_compiled_for_packets_takes_others_too(monkeypatch):
+    """In the graph that a compiler is given; one kind of packet is compiled, once."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend, fullgraph=True))
+    torch.manual_seed(0)
+    options = {"d_input": 2, "d_output": 3, "d_model": 4, "n_layers": 2, "d_state": 6}
+    for family in ("morlet", "legs"):
+        model = ws.SequenceModel(ws.ModelConfig(**options, family=family)).eval()
+        stream, x = ws.sampled(model, packet=40), torch.randn(2, 130, 2)
+        state = stream.initial_state(batch=2)
+        graphs.clear()
+        torch._dynamo.reset()
+        for packet in x.split(40, dim=1):
+            y, state = stream.stream(packet, state)
+        torch.testing.assert_close(y, model(x), atol=1e-5, rtol=1e-5)
+        assert len(graphs) == 1
+        with pytest.raises(ws.NotFiniteError):
+            stream.stream(x[:, :40] * torch.nan, state)

@@ -21,8 +21,9 @@ from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_p
 from wavessm.nn.initial import initial_modes
 from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, run_layer, use_triton
 from wavessm.ops.convolution import kernel
+from wavessm.ops.derivatives import without_autocast
 from wavessm.ops.irregular import gaps, run_irregular
-from wavessm.ops.modes import sample
+from wavessm.ops.modes import float64_device, sample
 
 
 class TimedState(NamedTuple):
@@ -178,7 +179,7 @@ class WaveSSM(nn.Module):
         low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
         u = u if low and times is None else u.to(torch.promote_types(u.dtype, torch.float32))
         last: Tensor | TimedState | None
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             if times is None:
                 y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
             else:
@@ -190,8 +191,12 @@ class WaveSSM(nn.Module):
     def _run_at(
         self, u: Tensor, times: Tensor, rate: float, state: Tensor | TimedState | None
     ) -> tuple[Tensor, TimedState]:
-        """u (batch, d_model, length) with times (batch, length) float64 → y like u, and the state after it."""
-        system = self.system()
+        """u (batch, d_model, length) with times (batch, length) float64 → y like u, and the state after it.
+
+        Where the device of u has no float64, times are on the CPU, and all of it happens there.
+        """
+        system, device = self.system(), u.device
+        u = u.to(times.device)
         if system.P is not None:
             raise OptionError(f"WaveSSM: times go with structure='diagonal'; this '{self.family}' layer is DPLR.")
         observed = ~u.isnan()
@@ -199,7 +204,7 @@ class WaveSSM(nn.Module):
         observed = observed[:, :1] if can_sync(u) and bool(observed.all()) else observed
         values: Tensor | None
         if isinstance(state, TimedState):
-            values, start, since = state
+            values, start, since = state.values, state.time.to(times), state.since.to(times)
             if can_sync(times) and not bool((times[:, 0] > start).all()):
                 raise OptionError("WaveSSM: times begin before the state's time; expected times after the state.")
         else:
@@ -212,7 +217,7 @@ class WaveSSM(nn.Module):
             start = back[:, 0] - first_gap(back)
             directions.append(gaps(back, observed.flip(-1), start, start[:, None])[0])
         y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
-        return y, TimedState(last, times[:, -1], since)
+        return y.to(device), TimedState(last.to(device), times[:, -1], since)
 
     def step(
         self, x_t: Tensor, state: Tensor | TimedState, rate: float = 1.0, times: Tensor | None = None
@@ -230,7 +235,7 @@ class WaveSSM(nn.Module):
         zero = self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
         if time is None:
             return zero
-        start = zero.new_full((batch, 1), time, dtype=torch.float64)
+        start = torch.full((batch, 1), time, dtype=torch.float64, device=float64_device(zero))
         return TimedState(zero, start[:, 0], start)
 
 
@@ -270,18 +275,18 @@ def whole_lengths(lengths: Tensor, x: Tensor, caller: str) -> Tensor:
 
 
 def whole_times(times: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return times (batch, length) of samples x (batch, length, ...) as float64 on x's device, or raise.
+    """Return times (batch, length) of samples x (batch, length, ...) as float64 on x's device or the CPU, or raise.
 
     Beyond the lengths they continue with the last gap. Values are checked on the CPU only.
     """
     if not isinstance(times, Tensor) or times.shape != x.shape[:2] or times.is_complex() or times.dtype == torch.bool:
         raise shape_error("WaveSSM: times", times, f"a tensor (batch, length) = {tuple(x.shape[:2])} of real numbers")
-    times = times.to(x.device, torch.float64)
+    times = times.to(float64_device(x), torch.float64)
     if lengths is not None:
-        last = lengths[:, None] - 1
+        last = lengths[:, None].to(times.device) - 1
         end = times.gather(1, last)
         step = torch.where(last > 0, end - times.gather(1, (last - 1).clamp(min=0)), 1.0)
-        beyond = torch.arange(x.shape[1], device=x.device) - last
+        beyond = torch.arange(x.shape[1], device=times.device) - last
         times = torch.where(beyond > 0, end + beyond * step, times)
     if can_sync(times) and not bool((times.diff(dim=1) > 0).all() and times.isfinite().all()):
         raise OptionError("WaveSSM: times must be finite and increase from sample to sample; sort them, drop doubles.")

@@ -18,6 +18,7 @@ from wavessm.nn.config import ModelConfig
 from wavessm.nn.encoders import CalendarEncoder, EmbeddingEncoder, InstanceNorm, LinearEncoder, hold
 from wavessm.nn.heads import DirectPath, Head, PooledState
 from wavessm.nn.layer import TimedState, time_mask, whole_lengths
+from wavessm.ops import modes
 
 if TYPE_CHECKING:
     from wavessm.nn.pretrained import Card
@@ -151,7 +152,7 @@ class SequenceModel(nn.Module):
         if times is None:
             before = None if state is None else state.layers[0]
             start = before.time[:, None] + 1 if isinstance(before, TimedState) else 0.0
-            steps = torch.arange(x.shape[1] + horizon, device=x.device, dtype=torch.float64)
+            steps = torch.arange(x.shape[1] + horizon, device=modes.float64_device(x), dtype=torch.float64)
             times = (start + steps).expand(len(x), -1)
         return _Samples(x, seen, times, F.pad(seen.any(-1), (0, horizon), value=True))
 
@@ -179,7 +180,7 @@ class SequenceModel(nn.Module):
         self._check_streams("initial_state")
         batch = check_int(batch, "SequenceModel.initial_state: batch", minimum=1)
         weight = next(self.head.parameters())
-        dtype = torch.float32 if weight.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        dtype = torch.float64 if weight.device.type in modes.HAVE_FLOAT64 else torch.float32
         mean, steps = (weight.new_zeros(batch, width, dtype=dtype) for width in (self.config.d_model, 1))
         return ModelState(self.backbone.initial_state(batch), PooledState(mean, steps))
 

@@ -2,14 +2,15 @@
 
 `WaveSSM` computes its tables on every call, because training changes what they are made of. A model that only runs can
 store them: `sampled(model)` is a copy whose layers do, with tables for each chunk length on first use, and O(N) per
-single step for both structures.
+single step for both structures. `sampled(model, packet=160)` also compiles the step for packets of that length.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,15 @@ CHUNK = {"diagonal": 16, "dplr": 32}
 """Samples in a product: few enough for the tables to stay in a core's cache, more where a decay is a matrix."""
 
 
-def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
+def sampled(model: nn.Module, rate: float = 1.0, packet: int | None = None) -> nn.Module:
     """A copy of a model in evaluation mode whose causal layers store their tables: for streams, not for training.
 
     Args:
         model: A layer or any module with `WaveSSM` layers inside.
         rate: Sampling rate of training divided by that of the stream.
+        packet: Samples in most packets: `stream`, or `forward` of a model without, is compiled for this length by
+            `torch.compile` at its first call, which takes a C++ compiler and up to minutes. Packets of other lengths,
+            or with a number that is not finite, run as without it.
 
     Example:
         >>> block = nn.Sequential(WaveSSM(4, 16), WaveSSM(4, 16, family="legs"))
@@ -36,15 +40,35 @@ def sampled(model: nn.Module, rate: float = 1.0) -> nn.Module:
         >>> torch.allclose(sampled(block)(x), block(x), atol=1e-5)
         True
     """
-    if isinstance(model, WaveSSM):
-        return SampledLayer(model, rate)
     if not isinstance(model, nn.Module):
         raise OptionError(f"sampled: model is a {type(model).__name__}, expected a layer or a model.")
-    model = copy.deepcopy(model).eval().requires_grad_(False)
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, WaveSSM) and not child.bidirectional:
-                setattr(module, name, SampledLayer(child, rate))
+    if isinstance(model, WaveSSM):
+        model = SampledLayer(model, rate)
+    else:
+        model = copy.deepcopy(model).eval().requires_grad_(False)
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, WaveSSM) and not child.bidirectional:
+                    setattr(module, name, SampledLayer(child, rate))
+    return model if packet is None else _compiled(model, check_int(packet, "sampled: packet", minimum=1))
+
+
+def _compiled(model: nn.Module, packet: int) -> nn.Module:
+    """The model with `stream` or `forward` compiled for packets of one length."""
+    for module in model.modules():
+        if isinstance(module, SampledLayer):
+            module.make_tables(packet)
+    name = "stream" if hasattr(model, "stream") else "forward"
+    plain = getattr(model, name)
+    fast = torch.compile(plain, dynamic=False)
+
+    @functools.wraps(plain)
+    def run(x: Tensor, *others: Any, **options: Any) -> Any:
+        regular = isinstance(x, Tensor) and x.dim() > 1 and x.shape[1] == packet and math.isfinite(x.sum())
+        with torch.no_grad():  # strides are part of what is compiled for
+            return fast(x.contiguous(), *others, **options) if regular else plain(x, *others, **options)
+
+    setattr(model, name, run)
     return model
 
 
@@ -92,10 +116,11 @@ class SampledLayer(nn.Module):
                 y, last = self._step(u, state)
                 y = torch.addcmul(y, self.D, u)[:, None]
             else:
-                u, flat = x.to(self.dtype).mT, None if state is None else state.flatten(2)
-                finite = math.isfinite(u.sum())
-                y, end = self._chunks(u, flat) if finite else nan_safe(lambda part: self._chunks(part, flat), u)
-                y, last = y.mT, cast(Tensor, end).unflatten(-1, (-1, 2))
+                u = x.to(self.dtype)
+                if torch.compiler.is_compiling() or math.isfinite(u.sum()):
+                    y, last = self._chunks(u, state)
+                else:
+                    y, last = self._around_nan(u, state)
         return (y.to(x.dtype), last) if return_state else y.to(x.dtype)
 
     def initial_state(self, batch: int) -> Tensor:
@@ -110,17 +135,30 @@ class SampledLayer(nn.Module):
         y, state = self.forward(x_t[:, None], state, return_state=True, rate=rate)
         return y[:, 0], state
 
-    def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Whole chunks, then the remainder. u (batch, d_model, length), state (batch, d_model, R)"""
-        outputs, rest = [], u.shape[2] % self.chunk
-        for part in u.mT.split([u.shape[2] - rest, rest], dim=1):
+    def make_tables(self, length: int) -> None:
+        """Make the tables for packets of one length, where they are missing."""
+        for size in (self.chunk, length % self.chunk):
+            if 0 < size <= length and size not in self._tables:
+                self._tables[size] = stream_tables(self.system, self.D, size)
+
+    def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Whole chunks, then the remainder. u (batch, length, d_model), state (batch, d_model, slots, 2)"""
+        length, outputs = u.shape[1], []
+        self.make_tables(length)
+        rest = length % self.chunk
+        for part in u.split([length - rest, rest], dim=1):
             if part.shape[1]:
-                size = min(self.chunk, part.shape[1])
-                if size not in self._tables:
-                    self._tables[size] = stream_tables(self.system, self.D, size)
-                y, state = run_chunks(part, self._tables[size], state)
+                y, state = run_chunks(part, self._tables[min(self.chunk, part.shape[1])], state)
                 outputs.append(y)
-        return torch.cat(outputs, dim=1).mT, state
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), cast(Tensor, state)
+
+    def _around_nan(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        def run(part: Tensor) -> tuple[Tensor, Tensor]:
+            y, last = self._chunks(part.mT, state)
+            return y.mT, last.flatten(2)
+
+        y, last = nan_safe(run, u.mT)
+        return y.mT, cast(Tensor, last).unflatten(-1, (-1, 2))
 
 
 class _Step(NamedTuple):

@@ -7,6 +7,7 @@ PyTorch's `once_differentiable` raises on `.backward()`; `torch.autograd.grad` o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -28,13 +29,16 @@ def full_precision(backward: Callable[..., T], once: bool = False) -> Callable[.
                 "wavessm: got create_graph=True, but this operation has first derivatives only; leave create_graph "
                 "out, or use backend='reference'."
             )
-        device = next(gradient.device.type for gradient in gradients if gradient is not None)
-        if not torch.amp.is_autocast_available(device):
-            return backward(ctx, *gradients)
-        with torch.autocast(device, enabled=False):
+        with without_autocast(next(gradient.device.type for gradient in gradients if gradient is not None)):
             return backward(ctx, *gradients)
 
     return outside
+
+
+def without_autocast(device: str) -> Any:
+    """A context without autocast on a kind of device; where it is off already, entering one costs more than asking."""
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if enabled else contextlib.nullcontext()
 
 
 first_only = functools.partial(full_precision, once=True)

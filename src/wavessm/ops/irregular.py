@@ -58,7 +58,7 @@ def run_irregular(
     if engine.backend == "triton":
         raise OptionError("backend='triton' does not support times; use backend='auto' or 'torch'.")
     system = cast(DiagonalSystem, sample(layer, rate))
-    state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u.dtype)
+    state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u)
 
     def run(u: Tensor, direction: int, state: Tensor) -> tuple[Tensor, Tensor]:
         if engine.backend != "reference":
@@ -69,7 +69,7 @@ def run_irregular(
     y, last = run(u, 0, state)
     if len(directions) == 2:
         y = y + run(u.flip(-1), 1, torch.zeros_like(state))[0].flip(-1)
-    return y + D.to(u.dtype)[:, None] * u, last
+    return y + D.to(u)[:, None] * u, last
 
 
 def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,12 @@ def _inverse(small: Tensor) -> Tensor:
 
 def exact(parameter: Tensor) -> Tensor:
     """A parameter in float64, on the CPU if its device has none: tables are made there and moved."""
-    return (parameter if parameter.device.type in HAVE_FLOAT64 else parameter.cpu()).double()
+    return parameter.to(float64_device(parameter), torch.float64)
+
+
+def float64_device(like: Tensor) -> torch.device:
+    """Where float64 numbers for a tensor are: on its device, or on the CPU."""
+    return like.device if like.device.type in HAVE_FLOAT64 else torch.device("cpu")
 
 
 def flags(n_complex: int, slots: int, like: Tensor) -> Tensor:

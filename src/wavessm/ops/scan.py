@@ -5,9 +5,8 @@ direction that reads backwards,
 
     added = u [E | C₁ᵀ]        y = [u | s | a] [T₀ + T₁ᵀ ; C₀ ; Eᵀ]
 
-Nothing of size R · L is formed and no FFT is run. `scan` is for training and both directions. A stream processes about
-ten milliseconds at a time, where the operations around the products cost as much as the products: `run_chunks` has
-tables made once, few operations and no gradients.
+Nothing of size R · L is formed and no FFT is run. `scan` is for training and both directions; `run_chunks` is for
+streams, with tables made once and no gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.ops.derivatives import full_precision
-from wavessm.ops.modes import DenseSystem, DiagonalSystem
+from wavessm.ops.modes import DenseSystem, DiagonalSystem, flags
 from wavessm.ops.tables import chunk_tables, toeplitz
 
 try:
@@ -167,69 +166,52 @@ carry.register_autograd(_adjoint, setup_context=_save)
 
 
 class StreamTables(NamedTuple):
-    """As `ScanTables`, of one direction, with D in `out` and states before samples.
+    """As `ScanTables`, of one direction, with D in `out`; first halves of all slots come before their second halves."""
 
-    The state inside has W ≥ R numbers: the halves of complex modes, then real modes with a zero behind each, so that
-    one complex multiplication moves all of them over a chunk.
-    """
-
-    into: Tensor  # (channels, M, W)
-    out: Tensor  # (channels, W + M, M), with a row of zeros if M is odd: complex views want even strides
-    decay: Tensor  # (channels, 1, W / 2) complex, or (channels, R, R) of a dense state, transposed
-    halves: int  # numbers that are halves of complex modes; all of a dense state
+    into: Tensor  # (channels, M, R)
+    out: Tensor  # (channels, M + R, M)
+    decay: Tensor  # (3, channels, 1, slots): factors d of s₀' = d₀ s₀ − d₁ s₁, s₁' = d₂ s₁ + d₁ s₀; or (channels, R, R)
 
 
 def stream_tables(system: DiagonalSystem | DenseSystem, D: Tensor, chunk: int) -> StreamTables:
     """The tables of a causal system with direct path D (channels,) for chunks of one length, like D."""
     into, out, decay, n_complex = scan_tables(system, chunk, D)
     out[:, range(chunk), range(chunk)] += D[:, None]
-    samples, states, halves = out[:, :chunk], out[:, chunk:], 2 * n_complex
+    order = torch.arange(into.shape[2], device=D.device).view(-1, 2).T.flatten()
+    out = torch.cat([out[:, :chunk], out[:, chunk + order]], dim=1)
     if isinstance(system, DenseSystem):
-        decay, halves = decay.transpose(1, 2).contiguous(), decay.shape[-1]
+        decay = decay[:, order][:, :, order].transpose(1, 2).contiguous()
     else:
-        into, decay = _spread(into, halves), _spread(decay, halves)
-        states = _spread(states.transpose(1, 2), halves).transpose(1, 2)
-        decay = torch.view_as_complex(decay.unflatten(-1, (-1, 2)))[:, None]
-    out = F.pad(torch.cat([states, samples], dim=1), (0, 0, 0, chunk % 2))
-    return StreamTables(into.contiguous(), out.contiguous(), decay, halves)
-
-
-def _spread(x: Tensor, halves: int) -> Tensor:
-    """x with a zero behind every number from `halves` on. (..., R) → (..., W)"""
-    real = x[..., halves:]
-    return torch.cat([x[..., :halves], torch.stack([real, torch.zeros_like(real)], -1).flatten(-2)], dim=-1)
+        first, second = decay.unflatten(1, (-1, 2)).unbind(-1)
+        c = flags(n_complex, first.shape[1], first)
+        decay = torch.stack([first, c * second, c * first + (1 - c) * second])[:, :, None]
+    return StreamTables(into[..., order].contiguous(), out, decay)
 
 
 def run_chunks(u: Tensor, tables: StreamTables, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Run whole chunks of a stream, u (batch, chunks · M, channels), from a state (batch, channels, R) or zero.
+    """Run whole chunks of a stream, u (batch, chunks · M, channels), from a state (batch, channels, slots, 2) or zero.
 
-    States and samples lie side by side in one buffer, from which one product gives the output. Returns y like u, and
-    the state after the last sample.
+    Returns y like u, and the state after the last sample. All of it is real arithmetic, which a compiler can fuse.
     """
-    batch, length, channels = u.shape
-    into, out, decay, halves = tables
-    _, M, W = into.shape
-    chunks = length // M
-    both = u.new_empty(channels, batch, chunks, out.shape[1])
-    both[..., W : W + M] = u.reshape(batch, chunks, M, channels).permute(3, 0, 1, 2)
-    both[..., W + M :] = 0
-    rows = both.view(channels, batch * chunks, -1)
-    added = torch.bmm(rows[..., W : W + M], into).view(channels, batch, chunks, W)
-    first = both[:, :, 0, :W]
-    first.zero_()
-    if state is not None:
-        first[..., :halves] = state[..., :halves].transpose(0, 1)
-        first[..., halves::2] = state[..., halves:].transpose(0, 1)
-    if decay.is_complex():
-        s, h = (torch.view_as_complex(t.unflatten(-1, (-1, 2))).unbind(2) for t in (both[..., :W], added))
-        for k in range(chunks - 1):
-            torch.addcmul(h[k], decay, s[k], out=s[k + 1])
-        last = torch.view_as_real(torch.addcmul(h[-1], decay, s[-1])).flatten(-2)
-    else:
-        s, h = both[..., :W].unbind(2), added.unbind(2)
-        for k in range(chunks - 1):
-            s[k + 1].copy_(torch.baddbmm(h[k], s[k], decay))
-        last = torch.baddbmm(h[-1], s[-1], decay)
-    y = torch.bmm(rows, out).view(channels, batch, length).permute(1, 2, 0)
-    last = last if halves == W else torch.cat([last[..., :halves], last[..., halves::2]], dim=-1)
-    return y, last.transpose(0, 1)
+    (batch, length, channels), (into, out, decay) = u.shape, tables
+    M, slots = into.shape[1], into.shape[2] // 2
+    rows = u.reshape(batch, -1, M, channels).permute(3, 0, 1, 2).contiguous().view(channels, -1, M)
+    added = torch.bmm(rows, into).view(channels, batch, -1, 2, slots).unbind(2)
+    s = u.new_zeros(channels, batch, 2, slots) if state is None else state.permute(1, 0, 3, 2)
+    first, second = s.unbind(2)
+    before: tuple[list[Tensor], list[Tensor]] = [], []
+    for h in added:
+        before[0].append(first)
+        before[1].append(second)
+        if decay.dim() == 3:
+            joined = torch.cat([first, second], dim=-1)
+            first, second = torch.baddbmm(h.flatten(2), joined, decay).chunk(2, dim=-1)
+        else:
+            near, turn, far = decay
+            first, second = (
+                torch.addcmul(torch.addcmul(h[:, :, 0], near, first), turn, second, value=-1),
+                torch.addcmul(torch.addcmul(h[:, :, 1], far, second), turn, first),
+            )
+    states = [torch.stack(half, dim=2).flatten(1, 2) for half in before]
+    y = torch.bmm(torch.cat([rows, *states], dim=-1), out).view(channels, batch, length).permute(1, 2, 0)
+    return y, torch.stack([first.transpose(0, 1), second.transpose(0, 1)], dim=-1)
