@@ -90,7 +90,7 @@ def save_model(
     if readme.exists() and SIGNATURE not in readme.read_text(errors="replace"):
         warnings.warn(f"{readme}: is not by wavessm and stays as it is; the model card is not written.", stacklevel=3)
     else:
-        readme.write_text(_card_text(model, card or Card()))
+        readme.write_text(_card_text(folder.name, model, card or Card()))
     return folder
 
 
@@ -171,7 +171,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _card_text(model: SequenceModel, card: Card) -> str:
+def _card_text(name: str, model: SequenceModel, card: Card) -> str:
     """The model card: Hugging Face's header, then task, data, metrics and use."""
     config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
     metrics = [
@@ -179,7 +179,7 @@ def _card_text(model: SequenceModel, card: Card) -> str:
     ]
     lines = [
         "---", "library_name: wavessm", "tags: [wavessm, state-space-model, time-series]",
-        *([f"license: {card.license}"] if card.license else []), "---", "", "# A wavessm model", "",
+        *([f"license: {card.license}"] if card.license else []), "---", "", f"# {name}", "",
         f"**Task.** {card.task or 'Not stated.'}", "",
         f"**Data.** {card.data or 'Not stated.'}", "",
         *([f"**Recipe.** {card.recipe}", ""] if card.recipe else []),
@@ -191,7 +191,7 @@ def _card_text(model: SequenceModel, card: Card) -> str:
         f"**Use.** {card.use or 'Input is (batch, length, channels), prepared as in training.'}", "",
         *([f"**Limits.** {card.limits}", ""] if card.limits else []),
         "```python", "import wavessm as ws", "",
-        'model = ws.SequenceModel.from_pretrained("THIS_FOLDER_OR_REPOSITORY")',
+        f'model = ws.SequenceModel.from_pretrained("{name}")  # or its folder, or its repository',
         "y = model(x)  # x: (batch, length, channels)", "```", "", f"{SIGNATURE} {metadata.version('wavessm')}.", "",
     ]  # fmt: skip
     return "\n".join(lines)
