@@ -120,7 +120,7 @@ def load_ecg(name: str, root: str) -> DataSet:
     if name == "ecg-12lead":
         info = dataclasses.replace(data.info, some_channels=True)
         return dataclasses.replace(data, train=Changed(data.train, change_12lead, 0), info=info)
-    info = dataclasses.replace(data.info, d_input=1, channels=(), units=(), scaling="recording")
+    info = dataclasses.replace(data.info, d_input=1, channels=(), units=(), scaling="recording", some_channels=True)
     parts = {part: one_lead(getattr(data, part)) for part in ("val", "test")}
     return dataclasses.replace(data, train=Changed(data.train, change_1lead, 0), info=info, **parts)
 
@@ -321,7 +321,7 @@ def pack(name: str, data: DataSet, given: argparse.Namespace) -> None:
     """Write the folder of a model: weights of best.ckpt, scores on the test split, card."""
     content = checkpoint.load(given.out / "best.ckpt")
     kept = json.loads((given.out / "info.json").read_text())
-    info = dataclasses.replace(DataInfo.from_dict(kept["info"]), some_channels=name == "ecg-12lead")
+    info = dataclasses.replace(DataInfo.from_dict(kept["info"]), some_channels=name != "keywords")
     model = SequenceModel(ModelConfig.from_dict(kept["model"]))
     model.load_state_dict(content["model"])
     model.eval()

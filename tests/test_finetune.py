@@ -216,6 +216,22 @@ def test_every_model_of_the_zoo_is_whole_small_and_described():
         assert all(word in card for word in ("license:", "**Data.**", "**Recipe.**", "**Metrics.**", "**Limits.**"))
 
 
+@pytest.mark.parametrize(("name", "leads"), [("ecg-12lead", ("MLII", "V5")), ("ecg-1lead", ("any",))])
+def test_the_ecg_models_read_few_leads_at_another_rate_alike(name, leads):
+    """Ten seconds of drawn beats, sampled at 100 and at 360 Hz, get nearly the same probabilities."""
+    answers = []
+    for rate in (100, 360):
+        t = np.arange(10 * rate)[:, None] / rate
+        since = (t - 0.4) % 0.8
+        shape = ((0.15, 0.2, 0.03), (1.0, 0.4, 0.012), (-0.25, 0.43, 0.012), (0.3, 0.65, 0.05))  # P, R, S, T
+        beats = sum(height * np.exp(-0.5 * ((since - at) / width) ** 2) for height, at, width in shape)
+        row = ws.predict(name, np.tile(beats, len(leads)), sampling_rate=rate, channels=leads)[0]
+        answers.append([row[label] for label in Run.read(name).info.classes])
+    assert len(answers[0]) == 71
+    assert np.abs(np.subtract(*answers)).max() < 0.15
+    assert np.max(answers[0]) > 0.3, "it is sure of nothing"
+
+
 def test_half_precision_halves_the_file_and_leaves_the_dynamics_exact(model, tmp_path):
     sizes = []
     for half in (False, True):
@@ -274,6 +290,17 @@ def test_a_model_trained_with_leads_left_out_reads_those_there_are(model, folder
         ws.predict(folder, two, channels=["resp", "V9"])
     with pytest.raises(ws.OptionError, match="have 2"):
         ws.predict(folder, two, channels=["II"])
+
+
+def test_a_model_of_any_one_lead_takes_the_mean_over_those_there_are(tmp_path):
+    torch.manual_seed(0)
+    model = ws.SequenceModel(CONFIG.replace(d_input=1))
+    known = {"d_input": 1, "channels": [], "units": [], "scaling": "recording", "some_channels": True}
+    folder = folders.save_model(model, tmp_path / "any", extra={"info": INFO.to_dict() | known})
+    record = np.random.default_rng(0).standard_normal((80, 2)).astype(np.float32)
+    both, *single = (ws.predict(folder, x)[0] for x in (record, record[:, :1], 100 * record[:, 1:] + 7))
+    logits = [np.log(row["B"] / (1 - row["B"])) for row in (both, *single)]
+    assert logits[0] == pytest.approx((logits[1] + logits[2]) / 2, abs=1e-4)
 
 
 def test_the_command_line_predicts_with_a_model_folder(folder, tmp_path, monkeypatch, capsys):

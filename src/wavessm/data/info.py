@@ -35,7 +35,7 @@ class DataInfo:
     horizon: int = 0
     columns: tuple[str, ...] = ()  # names of the outputs of a forecast
     channels: tuple[str, ...] = ()  # names of the inputs, where known
-    some_channels: bool = False  # trained with channels left out: a recording may lack all but one
+    some_channels: bool = False  # trained with channels left out, or on any single one: a recording may have others
     scale: Scale | None = None  # of the input channels, or one for all; x in a batch is (raw - mean) / std
     target_scale: Scale | None = None  # of the outputs, for "forecast" and "regression"
     units: tuple[str, ...] = ()  # of the inputs, where the files have them

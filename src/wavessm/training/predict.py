@@ -154,13 +154,16 @@ def _recordings(
         signal = signal if signal.sampling_rate else signal._replace(sampling_rate=sampling_rate)
         if isinstance(run.options, OwnOptions):
             signal = run.options.shorten(signal, info.sampling_rate)
-        if info.some_channels and signal.channels:
+        if info.some_channels and info.channels and signal.channels:
             signal = _fill_channels(signal, info, path)
-        values = check_values(run, align(signal, info.channels, info.units, path), str(path))
+        aligned = align(signal, info.channels, info.units, path)
+        alone = info.some_channels and not info.channels  # a model of any one channel: the mean over those there are
+        cases = aligned.T[..., None] if alone else aligned[None]
+        values = torch.stack([check_values(run, each, str(path)) for each in cases])
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained and info.front_end == "none" else 1.0
         timed = {} if signal.times is None else {"times": info.in_steps(signal.times, signal.times[0])}
-        output = model(info.standardise(values, sampling_rate=own)[None], rate=1.0 if timed else rate, **timed)[0]
+        output = model(info.standardise(values, sampling_rate=own), rate=1.0 if timed else rate, **timed).mean(0)
         rows += [{"case": case, **row} for row in decode_all(info, output, thresholds)]
     return rows
 
