@@ -66,8 +66,9 @@ def test_another_package_adds_a_task_that_the_command_line_trains(toy, tmp_path,
 
 def test_tasks_and_their_options_are_known_without_torch():
     code = (
-        "import sys; from wavessm.data.task import modules, tasks; "
-        "assert all(task.help == tasks()[task.name] for module in modules() for task in module.TASKS); "
+        "import sys; from wavessm.data.task import get_task, modules, tasks; "
+        "assert all(get_task(name).help == about for name, about in tasks().items()); "
+        "assert {task.name for module in modules() for task in module.TASKS} == {*tasks()}; "
         "heavy = [name for name in ('torch', 'pandas') if name in sys.modules]; "
         "assert not heavy, heavy"
     )

@@ -134,12 +134,8 @@ class Task:
     path_option: str | None = None  # the option that names the folder or file; None where data are generated
     head: str = "pool"  # of models that do not forecast
     fixed: tuple[str, ...] = ()  # options that the name decides, so that they are none on the command line
-    help: str = ""  # one line for `wavessm train --help`; "" takes that of the list in `datasets`
+    help: str = ""  # one line for `wavessm train --help`, where no list has it
     closed_form: str = ""  # method "auto" of `wavessm train`, "features" or "linear"; "" is gradient training
-
-    def __post_init__(self) -> None:
-        if not self.help and self.name in TASKS:
-            object.__setattr__(self, "help", TASKS[self.name][1])
 
     def recipe(self, name: str = "best") -> Recipe:
         """Return the named recipe."""
@@ -165,18 +161,17 @@ class Task:
 
 def tasks() -> dict[str, str]:
     """Return name → one line of help, of all tasks; only modules of other packages are imported."""
-    own = {name: about for name, (_, about) in TASKS.items()}
-    return own | {task.name: task.help for module in _added() for task in module.TASKS}
+    return {name: about for name, (_, about) in _listed().items()}
 
 
 def get_task(name: str) -> Task:
     """Return a task; only its module is imported. An unknown name is refused with the closest match."""
-    modules = [_module(TASKS[name][0])] if name in TASKS else _added()
-    for module in modules:
-        for task in module.TASKS:
-            if task.name == name:
-                return task
-    raise unknown_name("task", name, tasks())
+    listed = _listed()
+    if name not in listed:
+        raise unknown_name("task", name, listed)
+    module, about = listed[name]
+    found = next(task for task in importlib.import_module(module).TASKS if task.name == name)
+    return dataclasses.replace(found, help=about)
 
 
 def load(task: str, path: str | Path = "", seed: int = 0, **options: Any) -> DataSet:
@@ -199,16 +194,19 @@ def load(task: str, path: str | Path = "", seed: int = 0, **options: Any) -> Dat
 
 def modules() -> list[ModuleType]:
     """Return all modules that define tasks: those of `datasets`, then those of other packages."""
-    return [*map(_module, dict.fromkeys(module for module, _ in TASKS.values())), *_added()]
+    return [importlib.import_module(name) for name in dict.fromkeys(module for module, _ in _listed().values())]
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"wavessm.data.datasets.{name}")
+def _listed() -> dict[str, tuple[str, str]]:
+    """Name of a task → its module and one line of help.
 
-
-def _added() -> list[ModuleType]:
-    """Modules that other packages name in the entry-point group `wavessm.tasks`; each has `TASKS`, a tuple."""
-    return [entry.load() for entry in metadata.entry_points(group=ENTRY_POINTS)]
+    Other packages name a module in the entry-point group `wavessm.tasks`; it has `TASKS`, a tuple, and may list more in
+    `MORE` as this function does, so that their modules are imported only when they are asked for.
+    """
+    listed = {name: (f"wavessm.data.datasets.{module}", about) for name, (module, about) in TASKS.items()}
+    for module in (entry.load() for entry in metadata.entry_points(group=ENTRY_POINTS)):
+        listed |= {task.name: (module.__name__, task.help) for task in module.TASKS} | getattr(module, "MORE", {})
+    return listed
 
 
 def data_root(given: str = "") -> Path:

@@ -100,7 +100,6 @@ TASKS = (
         ImageOptions(),
         {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")},
         "root",
-        help="CIFAR-10 in grey, pixel by pixel",
     ),
 )
 PUBLISHED = {

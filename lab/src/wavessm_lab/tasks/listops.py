@@ -18,7 +18,6 @@ from wavessm.errors import DataError
 from wavessm_lab.tasks.pathfinder import ARENA, arena_places, arena_published
 from wavessm_lab.tasks.tokens import END, SPECIALS, TokenOptions, Tokens, recipes
 
-HELP = "values of nested lists of digits"
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 FILES = {part: f"basic_{part}.tsv" for part in ("train", "val", "test")}
 FOLDER = "listops-1000"
@@ -60,7 +59,7 @@ class ListopsOptions(TokenOptions):
                 yield np.append(tokens[: self.max_length - 1], np.uint8(END)), int(target)
 
 
-TASKS = (Task("listops", ListopsOptions(), recipes(50, 40, prenorm=False), "root", help=HELP),)
+TASKS = (Task("listops", ListopsOptions(), recipes(50, 40, prenorm=False), "root"),)
 PUBLISHED = {
     "listops": arena_published(
         ListopsOptions(), (96_000, 2_000, 2_000), 18, "make it with `wavessm data generate listops`, or "

@@ -22,7 +22,6 @@ from wavessm.data.task import PublishedOptions, Recipe, Task
 from wavessm.errors import DataError, import_extra
 
 ARENA = "https://github.com/google-research/long-range-arena"
-HELP = "whether two discs mark one path, {} × {} pixels"
 SIZES = {"pathfinder": 32, "pathx": 128}
 LEVEL = "curv_contour_length_14"
 COUNT = 200_000
@@ -128,8 +127,8 @@ _BEST_X = _PAPER_X.change(
 _BEST = _PAPER.change("as paper; nothing tuned yet")
 _TASK, _TASK_X = PathfinderOptions(), PathfinderOptions(name="pathx")
 TASKS = (
-    Task("pathfinder", _TASK, {"paper": _PAPER, "best": _BEST}, "root", fixed=("name",), help=HELP.format(32, 32)),
-    Task("pathx", _TASK_X, {"paper": _PAPER_X, "best": _BEST_X}, "root", fixed=("name",), help=HELP.format(128, 128)),
+    Task("pathfinder", _TASK, {"paper": _PAPER, "best": _BEST}, "root", fixed=("name",)),
+    Task("pathx", _TASK_X, {"paper": _PAPER_X, "best": _BEST_X}, "root", fixed=("name",)),
 )
 PUBLISHED = {
     options.name: arena_published(

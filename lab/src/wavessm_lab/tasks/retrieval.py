@@ -16,7 +16,6 @@ from wavessm.errors import DataError
 from wavessm_lab.tasks.pathfinder import ARENA, arena_places, arena_published
 from wavessm_lab.tasks.tokens import TokenOptions, recipes
 
-HELP = "pairs of papers by character, cited or not"
 FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 
 
@@ -46,5 +45,5 @@ class RetrievalOptions(TokenOptions):
                 yield fields[4], int(fields[0][0])
 
 
-TASKS = (Task("retrieval", RetrievalOptions(), recipes(64, 20), "root", "pair", help=HELP),)
+TASKS = (Task("retrieval", RetrievalOptions(), recipes(64, 20), "root", "pair"),)
 PUBLISHED = {"retrieval": arena_published(RetrievalOptions(), (147_086, 18_090, 17_437), 98)}

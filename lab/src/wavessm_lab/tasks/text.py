@@ -69,7 +69,7 @@ class TextOptions(TokenOptions):
         return dataclasses.replace(data, train=train, val=val)
 
 
-TASKS = (Task("text", TextOptions(), recipes(16, 32), "root", help="IMDb reviews by character, good or bad"),)
+TASKS = (Task("text", TextOptions(), recipes(16, 32), "root"),)
 PUBLISHED = {
     "text": Published(
         "none stated; cite Maas et al. 2011", HOMEPAGE, TextOptions(), (22_500, 2_500, 25_000), 134,

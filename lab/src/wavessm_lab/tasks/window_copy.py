@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 from wavessm.data import DataOptions, Recipe, Task
 from wavessm.data.datasets.demo import EVALUATION_SEEDS, draw_windows
-from wavessm.data.published import Published
 from wavessm.errors import OptionError, check_int
-from wavessm_lab.tasks import image, listops, pathfinder, retrieval, text
 
 if TYPE_CHECKING:
     import torch
@@ -216,9 +214,14 @@ TASKS = (
         head="last",
         help="find marked windows in noise and add them",
     ),
-    *(task for module in (listops, text, retrieval, image, pathfinder) for task in module.TASKS),
 )
-"""All tasks of the lab: the entry point `wavessm.tasks` names this module."""
-PUBLISHED: dict[str, Published] = {
-    name: each for module in (listops, text, retrieval, image, pathfinder) for name, each in module.PUBLISHED.items()
+_ARENA = "wavessm_lab.tasks."
+MORE = {
+    "listops": (_ARENA + "listops", "values of nested lists of digits"),
+    "text": (_ARENA + "text", "IMDb reviews by character, good or bad"),
+    "retrieval": (_ARENA + "retrieval", "pairs of papers by character, cited or not"),
+    "image": (_ARENA + "image", "CIFAR-10 in grey, pixel by pixel"),
+    "pathfinder": (_ARENA + "pathfinder", "whether two discs mark one path, 32 × 32 pixels"),
+    "pathx": (_ARENA + "pathfinder", "whether two discs mark one path, 128 × 128 pixels"),
 }
+"""Other tasks of the lab: module and one line of help. The entry point `wavessm.tasks` names this module."""
