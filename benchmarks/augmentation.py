@@ -23,10 +23,9 @@ from common import arguments
 from wavessm.data import load, read_wav
 from wavessm.data.source import Arrays, DataInfo, DataSet
 from wavessm.features.energies import EnergyBank, level
-from wavessm.training import TrainConfig, metrics
+from wavessm.training import TrainConfig, make_trainer, metrics
 from wavessm.training.evaluate import evaluate_split
 from wavessm.training.record import provenance, write_csv
-from wavessm.training.run import make_trainer
 
 CHANGES: dict[str, dict[str, float]] = {
     "none": {}, "amplitude": {"amplitude": 0.3}, "jitter": {"jitter": 0.2}, "time_warp": {"time_warp": 0.15},
