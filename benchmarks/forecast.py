@@ -18,7 +18,9 @@ forecast as N coefficients of a frame on the horizon. The test parts are not rea
     python benchmarks/forecast.py --data-root FOLDER --informer uni multi
 
 Writes informer.csv, the line on Informer's sets, parts and horizons. `--quantiles` writes quantiles.csv: coverage and
-weighted quantile loss (on scaled values) of conformal quantiles.
+weighted quantile loss (on scaled values) of conformal quantiles. `--cold-start` writes cold_start.csv: synthetic series
+that fit has not seen, with static features and without. `--models "S4-LegS on the line" "S4-LegS from scratch" NHITS`
+are rows by gradient; NHITS needs neuralforecast.
 """
 
 from __future__ import annotations
@@ -303,29 +305,61 @@ def informer_rows(root: str, name: str, variables: str) -> list[Row]:
 
 
 def quantile_rows(root: str, name: str, horizon: int) -> list[Row]:
-    """Conformal quantiles 0.1 … 0.9 on all test windows: half of the validation part calibrates them."""
+    """Conformal quantiles 0.1 … 0.9 on all test windows, as they are and following the truth (`adaptive`): half of the
+    validation part calibrates them, and the adaptive ones follow its truth first."""
     data, levels = load(root, name, horizon, max(CONTEXTS)), tuple(np.arange(1, 10) / 10)
     first, end = ends_of(data)
-    values = data.train.series.double().numpy()
-    season = round(86_400 / data.info.step)
-    split = (first, (end - first) // 2)
-    model = WaveSSMForecaster(horizon, season=season, calendar=False, split=split, refit=False).fit(values[:end])
-    scaled, origins = model.series_[0].scale.apply(values), data.test.starts.numpy() + data.test.context
-    offsets = model._offsets(horizon, levels)
-    loss, inside, below, count = np.zeros(len(levels)), 0, np.zeros(len(levels)), 0
-    size = 0.0
-    for some in np.array_split(origins, max(1, len(origins) // 500)):
-        truth = scaled[some[:, None] + np.arange(horizon)]
-        ahead = model.line_.forecast(scaled, some)
-        for k, level in enumerate(levels):
-            error = truth - ahead - offsets[level]
-            loss[k] += 2 * np.maximum(level * error, (level - 1) * error).sum()
-            below[k] += (error <= 0).sum()
-        inside += ((truth >= ahead + offsets[0.1]) & (truth <= ahead + offsets[0.9])).sum()
-        size, count = size + np.abs(truth).sum(), count + truth.size
-    shares = " ".join(f"{share:.2f}" for share in below / count)
-    row = {"dataset": name, "horizon": horizon, "coverage_80": inside / count, "quantile_loss": (loss / size).mean()}
-    return [row | {"share_below": shares, "calibrating_rows": end - first - split[1]}]
+    values, season = data.train.series.double().numpy(), round(86_400 / data.info.step)
+    values = values[: int(data.test.starts[-1]) + data.test.context + horizon]
+    options = {"split": (first, (end - first) // 2), "season": season, "calendar": False, "refit": False}
+    model, rows = WaveSSMForecaster(horizon, quantiles=levels, **options).fit(values[:end]), []
+    for adaptive in (False, True):
+        result = model.backtest(values, adaptive=adaptive, begin=end)
+        below = " ".join(f"{(result.truth <= result.quantiles[level]).mean():.2f}" for level in levels)
+        rows.append({"dataset": name, "horizon": horizon, "adaptive": adaptive, "coverage_80": result.coverage,
+                     "quantile_loss": result.weighted_quantile_loss(), "share_below": below,
+                     "calibrating_rows": end - first - options["split"][1]})  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def shops(count: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Hourly series of 10 to 30 days, levels e¹ to e⁶ by size, the shape of the day by kind; and their features."""
+    random, series, static = np.random.default_rng(seed), [], []
+    for k in range(count):
+        size, kind, rows = (
+            random.uniform(1, 6),
+            ("office", "bar", "shop")[random.integers(3)],
+            random.integers(240, 720),
+        )
+        index = pd.date_range("2024-01-01", periods=rows, freq="h")
+        day = 2 * np.pi * (index.hour + {"office": 0, "bar": 12, "shop": 5}[kind]) / 24
+        y = np.exp(size + 0.3 * random.standard_normal()) * (3 + np.sin(day) + 0.3 * random.standard_normal(rows))
+        series.append(pd.DataFrame({"unique_id": f"{seed}-{k}", "ds": index, "y": y}))
+        static.append({"unique_id": f"{seed}-{k}", "size": size, "kind": kind})
+    return pd.concat(series, ignore_index=True), pd.DataFrame(static)
+
+
+def cold_rows(horizon: int = 24) -> list[Row]:
+    """Unseen synthetic series after few rows: mean absolute error of the next day over the level of the series."""
+    table, static = shops(300, 10)
+    start = time.process_time()
+    model = WaveSSMForecaster(horizon).fit(table, static=static)
+    seconds, rows = time.process_time() - start, []
+    new, features = shops(100, 11)
+    groups = [one.to_numpy() for _, one in new.groupby("unique_id")["y"]]
+    for known in (1, 6, 24, 72, 168):
+        few = new.groupby("unique_id").head(known)
+        truth = np.stack([one[known : known + horizon] for one in groups])
+        last = np.stack([np.resize(one[max(0, known - 24) : known], horizon) for one in groups])
+        found = {"static": model.predict(series=few, static=features), "without": model.predict(series=few)}
+        ahead = {name: one["y"].to_numpy().reshape(truth.shape) for name, one in found.items()} | {"last day": last}
+        for name, values in ahead.items():
+            error = np.abs(values - truth).mean(1) / truth.mean(1)
+            rows.append({"rows_known": known, "forecast": name, "error": error.mean(), "deviation": error.std(),
+                         "series": len(truth), "fit_cpu_seconds": seconds})  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
 
 
 def basis(family: str, n: int, length: int) -> np.ndarray:
@@ -387,6 +421,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--study", action="store_true")
     parser.add_argument("--quantiles", action="store_true")
+    parser.add_argument("--cold-start", action="store_true")
     parser.add_argument("--informer", nargs="*", choices=["uni", "multi"])
     given = parser.parse_args()
     if given.study:
@@ -401,6 +436,8 @@ def main() -> None:
         pairs = [(name, horizon) for name in given.datasets for horizon in given.horizons]
         rows = [row for pair in pairs for row in quantile_rows(given.data_root, *pair)]
         return report(rows, given.out / "quantiles.csv", "forecast.py --quantiles")
+    if given.cold_start:
+        return report(cold_rows(), given.out / "cold_start.csv", "forecast.py --cold-start")
     if given.informer:
         sets = [(name, kind) for kind in given.informer for name in SETS if (name, kind) != ("ECL", "multi")]
         rows = [row for pair in sets for row in informer_rows(given.data_root, *pair)]

@@ -645,6 +645,8 @@ def test_static_features_start_a_series_that_fit_has_not_seen():
         error = np.abs(ahead["y"].to_numpy() - truth["y"].to_numpy()).reshape(6, 24).mean(axis=1)
         errors.append((error / level.to_numpy()).mean())
     assert errors[1] < 0.1 < 0.2 < errors[0], "noise alone is 0.05"
+    one = model.predict(series=new.groupby("unique_id").head(1), static=features)
+    assert one["ds"].iloc[0] == pd.Timestamp("2024-01-01 01:00"), "the step is that of fit"
     known = table.groupby("unique_id").head(200)
     np.testing.assert_array_equal(
         model.predict(series=known, static=static)["y"], model.predict(series=known)["y"], "series of fit need none"

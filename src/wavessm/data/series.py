@@ -31,6 +31,7 @@ from wavessm.data.tables import (
 from wavessm.errors import DataError, OptionError, ShapeError, check_number, is_int, real_array
 
 pd = import_pandas()
+REPAIR = "fill or drop these rows, or choose --missing gap"
 LONG = ("unique_id", "ds", "y")  # columns of a long table
 DAY = 86400.0
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
@@ -82,7 +83,7 @@ class TimeSeries:
     def past(self, steps: int) -> Any:
         """The index of the `steps` rows before the first."""
         if isinstance(self.index, pd.DatetimeIndex):
-            back = self.future(1)[0] - self.index[-1] if step_of(self.index[:64]) is None else step_of(self.index[:64])
+            back = step_of(self.index[:64]) or pd.Timedelta(seconds=self.step or 1.0)
             return pd.date_range(end=self.index[0], periods=steps + 1, freq=back)[:-1]
         step = step_of(self.index) or 1
         return pd.Index(self.index[0] + step * np.arange(-steps, 0))
@@ -167,7 +168,7 @@ def read_csv(
     table, left_out = read_table(path), ""
     need_columns(table, [*([date_column] if date_column else []), *(columns or [])], path)
     if set(LONG) <= set(table.columns):
-        y, ds = numbers(table, ["y"], path, missing != "error")[:, 0], table["ds"]
+        y, ds = numbers(table, ["y"], path, missing != "error", REPAIR)[:, 0], table["ds"]
         ds = ds if pd.api.types.is_numeric_dtype(ds) else _dates(ds, str(path), rising=False)
         return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), ""
     if date_column is None:
@@ -178,7 +179,8 @@ def read_csv(
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
     index = None if date_column is None else _dates(table[date_column], str(path))
-    return pd.DataFrame(numbers(table, names, path, missing != "error"), columns=names, index=index), left_out
+    values = numbers(table, names, path, missing != "error", REPAIR)
+    return pd.DataFrame(values, columns=names, index=index), left_out
 
 
 def _dates(column: Any, source: str, rising: bool = True) -> Any:

@@ -107,7 +107,9 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], path: Path) -> Non
             raise DataError(f"{path}: column {name!r} is missing; the file has {listed}.")
 
 
-def numbers(table: pd.DataFrame, columns: list[str], path: Path, gaps: bool = False) -> np.ndarray:
+def numbers(
+    table: pd.DataFrame, columns: list[str], path: Path, gaps: bool = False, hint: str = "fill or drop these rows"
+) -> np.ndarray:
     """Return the columns as float64 (rows, columns); no text, nothing beyond float32 and, unless `gaps`, no NaN."""
     pd = import_pandas()
     result = np.empty((len(table), len(columns)), np.float64)
@@ -118,7 +120,7 @@ def numbers(table: pd.DataFrame, columns: list[str], path: Path, gaps: bool = Fa
             raw, value = table[name].iloc[unfit[0]], values[unfit[0]]
             what = repr(raw) if isinstance(raw, str) else "NaN" if np.isnan(value) else f"{value:g}"
             raise DataError(f"{path}: {what} in column {name!r}, line {table.index[unfit[0]]} ({unfit.size} in all); "
-                            f"expected numbers up to {LARGEST:.2g}, fill or drop these rows.")  # fmt: skip
+                            f"expected numbers up to {LARGEST:.2g}, {hint}.")  # fmt: skip
         result[:, i] = values
     return result
 

@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.data.series import Form, TimeSeries, check_alike, column_names, read_series, split_long, split_series
+from wavessm.data.series import (
+    Form,
+    TimeSeries,
+    check_alike,
+    column_names,
+    pd,
+    read_series,
+    split_long,
+    split_series,
+    step_of,
+)
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError, check_int, check_number, unknown_name
 from wavessm.features.line import Line, Part, context_for, season_steps
@@ -270,6 +280,10 @@ class LineForecaster:
         keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
         if not form.keys and len(parts) == len(self.series_):
             keyed = dict(enumerate(self.series_))
+        for at, one in enumerate(parts):
+            if one.clock is not None and len(one.index) == 1 and one.index.freq is None:  # the step is that of fit
+                freq = step_of(self.series_[0].index[-64:])
+                parts[at] = replace(one, index=pd.date_range(one.index[0], periods=1, freq=freq, name=one.index.name))
         new = [] if static is None else [key for key in form.keys or places if key not in keyed]
         table = read_static(static, new) if new else None
         prior = getattr(self, "static_", None)

@@ -1,9 +1,9 @@
 """Cold start: what static features of a series (a table by unique_id) say of its level, spread and season.
 
 Ridge regression over the series of fit, from their features to the logarithm of the deviation, the mean in deviations,
-and the mean of each place in the season. A series that fit has not seen starts with the history that these predict, and
-its level moves to its own as rows come: with n of them, by n / (n + m), where m weighs the noise of a row against the
-error of the prediction.
+and the mean of each place in the season. A series that fit has not seen starts with the history that these predict.
+Its deviation and its mean move to its own as rows come, each by the error of the prediction (of series left out)
+against that of what its rows say.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class StaticPrior:
     columns: Any  # names of the features, words as one for each value
     scale: Scale  # of the features
     coef: np.ndarray  # (1 + features, targets): log deviation, mean, and the season, of each column
-    rows: np.ndarray  # (columns,) of a series that weigh as much as the prediction
+    spread: np.ndarray  # (2, columns) mean squared error of log deviation and mean, of series left out
+    noise: np.ndarray  # (columns,) mean square of what the season leaves of the scaled rows
     season: int
 
     @classmethod
@@ -74,18 +75,23 @@ class StaticPrior:
             score = float((spread / Y.var(0).clip(1e-12)).mean())
             best = min(best, (score, inverse @ Y, spread), key=lambda one: one[0])
         width = series[0].values.shape[1]
-        rows = np.mean(noise, axis=0) / best[2][width : 2 * width].clip(1e-6)
-        return cls(list(table.columns), scale, best[1], rows, season)
+        spread = best[2][: 2 * width].reshape(2, width).clip(1e-6)
+        return cls(list(table.columns), scale, best[1], spread, np.mean(noise, axis=0).clip(1e-6), season)
 
     def start(self, features: Any, one: TimeSeries, rows: int) -> TimeSeries:
         """A series after `rows` rows of a history as its features predict it, with its scale."""
         x = self.scale.apply(features.reindex(self.columns, fill_value=0.0).to_numpy(dtype=float))
         width, n = one.values.shape[1], len(one.values)
         found = np.concatenate([[1.0], x]) @ self.coef
-        deviation, profile = np.exp(found[:width]), found[2 * width :].reshape(self.season, width)
-        mean = found[width : 2 * width] * deviation
-        own = (one.values - deviation * profile[place_in_season(one, 0, n, self.season)]).mean(0)
-        mean = (n * own + self.rows * mean) / (n + self.rows)
+        deviation, ratio, profile = np.exp(found[:width]), found[width : 2 * width], found[2 * width :]
+        profile = profile.reshape(self.season, width)
+        season = profile[place_in_season(one, 0, n, self.season)]
+        shape = ratio + season  # the rows over their deviation
+        size = np.square(shape).sum(0).clip(1e-9)
+        own = ((one.values * shape).sum(0) / size / deviation).clip(1e-3)
+        deviation = deviation * own ** (self.spread[0] / (self.spread[0] + self.noise / size))
+        rows_worth = self.noise / self.spread[1]
+        mean = (n * (one.values - deviation * season).mean(0) + rows_worth * ratio * deviation) / (n + rows_worth)
         history = mean + deviation * profile[place_in_season(one, -rows, rows, self.season)]
         gaps = np.zeros(n, dtype=bool) if one.gaps is None else one.gaps
         return replace(
