@@ -306,7 +306,7 @@ def informer_rows(root: str, name: str, variables: str) -> list[Row]:
 
 def quantile_rows(root: str, name: str, horizon: int) -> list[Row]:
     """Conformal quantiles 0.1 … 0.9 on all test windows, as they are and following the truth (`adaptive`): half of the
-    validation part calibrates them, and the adaptive ones follow its truth first."""
+    validation part calibrates them."""
     data, levels = load(root, name, horizon, max(CONTEXTS)), tuple(np.arange(1, 10) / 10)
     first, end = ends_of(data)
     values, season = data.train.series.double().numpy(), round(86_400 / data.info.step)

@@ -7,6 +7,7 @@ top. Rows go through `data/series.py`, the map is `line.py`'s, errors are compar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,16 @@ from wavessm.training.line import Marks, fit_series, read_covariates, refit_seri
 from wavessm.training.static import StaticPrior, read_static
 
 CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold", "gap", "skip")}
+
+
+def one_thread() -> Any:
+    """Let NumPy use one thread inside the block: beside other jobs, several wait for each other a hundred times as long
+    as these small products take."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:  # it comes with scikit-learn
+        return nullcontext()
+    return threadpool_limits(1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -128,6 +139,10 @@ class LineForecaster:
 
     def fit_line(self) -> Any:
         """Fit the line of the training rows, and the one that forecasts."""
+        with one_thread():
+            return self._fit_line()
+
+    def _fit_line(self) -> Any:
         line, how = fit_series(self.series_, self.split_, self.context_, self.season_, int(self.horizon), self.memory)
         self.choices_ = {"context": self.context_, "season": self.season_, "marks": how}
         self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
