@@ -169,7 +169,7 @@ def read_csv(
     need_columns(table, [*([date_column] if date_column else []), *(columns or [])], path)
     if set(LONG) <= set(table.columns):
         y, ds = numbers(table, ["y"], path, missing != "error", REPAIR)[:, 0], table["ds"]
-        ds = ds if pd.api.types.is_numeric_dtype(ds) else _dates(ds, str(path), rising=False)
+        ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*parse_dates(ds, str(path), rising=False))
         return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), ""
     if date_column is None:
         date_column, dated = guess_dates(table)
@@ -178,15 +178,9 @@ def read_csv(
     names = columns or [name for name in table.columns if name != date_column]
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
-    index = None if date_column is None else _dates(table[date_column], str(path))
+    index = None if date_column is None else clock_index(*parse_dates(table[date_column], str(path)))
     values = numbers(table, names, path, missing != "error", REPAIR)
     return pd.DataFrame(values, columns=names, index=index), left_out
-
-
-def _dates(column: Any, source: str, rising: bool = True) -> Any:
-    """A column of text as dates by the clock of the place, at their offset to UTC if they have one."""
-    seconds, offset = parse_dates(column, source, rising)
-    return clock_index(seconds, offset)
 
 
 def clock_index(seconds: np.ndarray, offset: str = "") -> Any:

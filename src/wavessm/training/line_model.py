@@ -68,14 +68,11 @@ class LineModel(LineForecaster):
 
     def state_dict(self) -> dict[str, Tensor]:
         """The maps of the line and of the one that was scored, scales of all series, and errors that give quantiles."""
-        state = {"W": self.line_.W, "held": self.held_.line.W, "mean": self._scales("mean")}
-        state["deviation"] = self._scales("deviation")
+        scales = {name: np.stack([getattr(one.scale, name) for one in self.series_]) for name in ("mean", "deviation")}
+        state = {"W": self.line_.W, "held": self.held_.line.W, **scales}
         for name, value in (("B", self.line_.B), ("errors", self._errors if self.quantiles else None)):
             state |= {} if value is None else {name: value}
         return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
-
-    def _scales(self, name: str) -> np.ndarray:  # (series, columns)
-        return np.stack([getattr(one.scale, name) for one in self.series_])
 
     @classmethod
     def restore(cls, described: Mapping[str, Any], info: DataInfo) -> LineModel:
