@@ -57,6 +57,25 @@ def test_outputs_and_states_are_those_of_the_reference(kind, length):
         torch.testing.assert_close(both(x, times=times), slow(both)(x, times=times), **CLOSE)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_kernels_are_those_of_the_reference(bidirectional):
+    """In Triton's interpreter: two blocks of states, a sample that is missing, and all gradients."""
+    layer = ws.WaveSSM(2, 5, bidirectional=bidirectional, backend="triton")
+    x, times = signal(2, 70, 2).float(), times_of(2, 70)
+    x[0, 40, 1] = torch.nan
+    results = []
+    for run in (layer, slow(layer)):
+        leaf = x.clone().requires_grad_()
+        y = run(leaf, times=times)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [leaf, *run.parameters()])))
+    for ours, exact in zip(*results, strict=True):
+        assert (ours - exact).norm() < 2e-5 * exact.norm()
+    if not bidirectional:
+        _, state = layer(x[:, :30], times=times[:, :30], return_state=True)
+        y = layer(x[:, 30:], times=times[:, 30:], state=state)
+        torch.testing.assert_close(y, layer(x, times=times)[:, 30:], atol=1e-5, rtol=1e-5)
+
+
 def test_single_precision_is_near_the_reference_over_long_gaps():
     layer, x = make("morlet", d_state=32), signal(2, 500, 3)
     times = times_of(2, 500, start=1.7e9)  # seconds since 1970
@@ -204,7 +223,8 @@ BAD = {
         lambda: make()(signal(1, 2, 3), state=make().initial_state(1, time=9.0)), ws.OptionError, "state has a time",
     ),
     "triton": (
-        lambda: make(backend="triton")(signal(1, 2, 3), times=times_of(1, 2)), ws.OptionError, "does not support times",
+        lambda: make(backend="triton")(signal(1, 2, 3), times=times_of(1, 2).requires_grad_()), ws.OptionError,
+        "no gradients of times",
     ),
     "sampled": (lambda: ws.sampled(make())(signal(1, 5, 3), times=times_of(1, 5)), ws.OptionError, "got times"),
 }  # fmt: skip

@@ -1,4 +1,7 @@
-"""What PyTorch sees of the engine: registered operators, whole graphs, any length, no float64 where there is none."""
+"""What PyTorch sees of the engine: registered operators, whole graphs, any length, no float64 where there is none.
+
+Triton's kernels run in its interpreter here; the graphs are those of a GPU.
+"""
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import wavessm as ws
 from wavessm.ops import modes, run_layer
-from wavessm.ops.scan import carry
+from wavessm.ops.triton import gate, irregular, norm, scan
 
 KINDS = [("morlet", False), ("db6", True), ("legs", False), ("legt", True)]
 
@@ -26,7 +29,70 @@ def test_the_walk_over_chunks_is_a_sound_operator(decay, n_complex, back):
     added, first = torch.randn(2, 3, 4, 6, requires_grad=True), torch.randn(2, 3, 6, requires_grad=True)
     D = torch.randn(decay, requires_grad=True)
     for s in (first, None):
-        torch.library.opcheck(carry, (added, D, n_complex, s, back))
+        torch.library.opcheck(torch.ops.wavessm.carry.default, (added, D, n_complex, s, back))
+
+
+def drawn(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_kernels_are_sound_operators():
+    """Schemas, shapes and strides of outputs, gradients and whole graphs, as PyTorch itself checks them."""
+    x, factors = drawn(2, 5, 3), torch.rand(2, 1, 3)
+    rows, options = torch.ones(2, 5, 1, dtype=torch.uint8), (1.0, "fp32", [16], True, True)
+    calls = [
+        (norm.normalize, (x, drawn(3), drawn(3), 1e-5, torch.float32)),
+        (norm.standardize, (x, drawn(3), drawn(3), rows, torch.zeros(3), torch.ones(3), 1e-5, 0.1)),
+        (gate.activate, (drawn(2, 3, 5), factors, None)),
+        (gate.gate, (drawn(2, 5, 6), drawn(6), factors, x)),
+    ]
+    layer = ws.WaveSSM(2, 4)
+    calls.append((scan.chunked_scan, (drawn(1, 2, 17), drawn(1, 2, 2, 2), layer.D, *layer.system(), *options)))
+    z, gaps = torch.randn(2, 3, 2, dtype=torch.float64).requires_grad_(), torch.rand(2, 1, 5, dtype=torch.float64)
+    times = gaps[:, 0], gaps.expand(2, 2, 5)
+    calls.append((irregular.irregular_scan, (drawn(2, 2, 5), z, drawn(2, 3, 2), drawn(2, 2, 3, 2), *times)))
+    for operator, inputs in calls:
+        torch.library.opcheck(getattr(torch.ops.wavessm, operator.__name__).default, inputs)
+
+
+@pytest.mark.parametrize(("bidirectional", "kind"), [(True, "layer"), (False, "batch")])
+def test_a_compiled_block_keeps_its_kernels(bidirectional, kind):
+    torch.manual_seed(0)
+    layer = ws.WaveSSM(3, 2, bidirectional=bidirectional, backend="triton")
+    block, graphs = ws.ResidualBlock(layer, norm=kind), []
+    torch._dynamo.reset()
+    results = []
+    x = drawn(2, 17, 3)
+    for run in (block, torch.compile(block, fullgraph=True, backend="aot_eager")):
+        y = run(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *block.parameters()])))
+    for eager, compiled in zip(*results, strict=True):
+        assert torch.equal(eager, compiled)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(
+            block, fullgraph=True, dynamic=True, backend=lambda g, _: graphs.append(g) or g.forward
+        )
+        for batch, length in ((2, 17), (5, 30)):
+            x = torch.randn(batch, length, 3)
+            torch.testing.assert_close(compiled(x), block(x), atol=1e-5, rtol=1e-5)  # chunks of another length
+    assert len(graphs) == 1
+    called = " ".join(str(node.target) for node in graphs[0].graph.nodes)
+    assert all(f"wavessm.{name}" in called for name in ("chunked_scan", "activate", "gate"))
+
+
+def test_an_exported_model_keeps_its_kernels():
+    torch.manual_seed(0)
+    options = {"d_input": 2, "d_output": 3, "d_model": 3, "d_state": 2, "n_layers": 1, "norm": "layer"}
+    model = ws.SequenceModel(ws.ModelConfig(**options, bidirectional=True, backend="triton")).eval()
+    free = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    program = torch.export.export(model, (torch.randn(2, 70, 2),), dynamic_shapes=free)
+    called = {str(node.target) for module in program.graph_module.modules() for node in module.graph.nodes}
+    assert {f"wavessm.{name}.default" for name in ("normalize", "chunked_scan", "activate", "gate")} <= called
+    x = torch.randn(5, 80, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [70, 513, 1000])

@@ -18,7 +18,8 @@ from triton.compiler import ASTSource
 
 KINDS = {
     "i32": "blocks channels columns length modes per_copy programs rows segments slots steps tiles n_complex width "
-           "g_batch g_channel last_batch last_channel u_batch u_channel x_batch x_channel x_sample",
+           "g_batch g_channel u_batch u_channel x_batch x_channel x_sample "
+           "batch chunks held_batch held_channel passed_batch",
     "fp32": "rate eps momentum",
     "*fp64": "system sampled chains over parts",
     "*bf16": "x y dx dy u g states adjoints other others p dout around",
@@ -78,6 +79,11 @@ for left_out in ({}, {"broken": None}):
     compile("scan.rows", 4, {"BLOCK": 32} | left_out)
 compile("scan.propagate_nan", 4, {"BLOCK": 32})
 compile("gate.gelu", 4, {"BLOCK": 32})
+single = {"u": "*fp32", "y": "*fp32", "dy": "*fp32", "dx": "*fp32", "x": "*fp32"}
+timed = {"z": "*fp64", "passed": "*fp64", "held": "*fp64", "dz": "*fp64", **single}
+compile("irregular.irregular", 1, {"BLOCK": 64, "N": 32}, **timed)
+for left_out in ({}, {"dlast": None}):
+    compile("irregular.irregular_gradient", 1, {"BLOCK": 64, "N": 32} | left_out, **timed)
 """
 
 

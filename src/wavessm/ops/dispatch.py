@@ -77,10 +77,9 @@ def run_layer(
             "WaveSSM: torch.func transforms (vmap, jvp, grad …) and forward-mode differentiation need "
             "backend='reference'; for gradients call torch.autograd.grad, for batches use the batch axis."
         )
-    whole = state is None and not want_state and u.shape[-1] >= CONVOLVE_FROM
     # in float32's accuracy FFT is faster than products with a large dense state
-    large = layer.P is not None and layer.B.shape[1] > 32 and engine == DEFAULT
-    if use_triton(u, engine, layer) and not (whole and large):
+    large = layer.P is not None and layer.B.shape[1] > 32 and engine == DEFAULT and state is None and not want_state
+    if use_triton(u, engine, layer) and not (large and u.shape[-1] >= CONVOLVE_FROM):
         from wavessm.ops.triton import scan as triton_scan
 
         return triton_scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
@@ -158,7 +157,7 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm, engine: Engine = DEFAULT) -> Tenso
         from wavessm.ops.triton import norm as kernels
 
         if x.shape[-1] <= kernels.MAX_FEATURES:
-            return kernels.layer_norm(x, norm.weight, norm.bias, norm.eps)
+            return kernels.layer_norm(x, norm)
     return norm(x)
 
 
@@ -190,7 +189,8 @@ def gate(
     if project.bias is not None and use_triton(z, engine):
         from wavessm.ops.triton import gate as kernels
 
-        return kernels.gate(F.linear(z, project.weight), project.bias, factors, around)
+        around = None if around is None else around.contiguous()
+        return kernels.gate(F.linear(z, project.weight).contiguous(), project.bias, factors, around)
     y = F.glu(project(z), dim=-1)
     y = y if factors is None else y * factors
     return y if around is None else around + y
@@ -201,15 +201,12 @@ def use_triton(u: Tensor, engine: Engine, layer: Modes | None = None) -> bool:
     if it was asked for and does not."""
     if engine.backend in ("torch", "reference") or (engine.backend == "auto" and not u.is_cuda):
         return False
-    if engine.backend == "auto" and torch.compiler.is_compiling():
-        reason: str | None = "torch.compile traces the torch backend"
-    else:
-        from wavessm.ops.triton import scan as triton_scan
+    from wavessm.ops.triton import scan as triton_scan
 
-        reason = triton_scan.unavailable(u, layer)
+    reason = triton_scan.unavailable(u, layer)
     if reason is not None and engine.backend == "triton":
         raise OptionError(f"backend='triton' does not support this call: {reason}; use backend='auto' or 'torch'.")
-    if reason is not None:
+    if reason is not None and not torch.compiler.is_compiling():
         _log_once(reason)
     return reason is None
 

@@ -1,4 +1,5 @@
-"""Irregular times: a diagonal system whose samples have gaps of their own, exactly, in plain PyTorch.
+"""Irregular times: a diagonal system whose samples have gaps of their own, exactly, in plain PyTorch (kernels:
+`triton/irregular.py`).
 
 With z = log λ̄ of one regular step, a sample that comes `passed` steps after the one before, and is held over `held` of
 them, gives
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from wavessm.errors import OptionError, can_sync
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.dispatch import DEFAULT, Engine, run_reference
+from wavessm.ops.dispatch import DEFAULT, Engine, run_reference, use_triton
 from wavessm.ops.modes import DiagonalSystem, Modes, sample
 
 BLOCK = 2**20
@@ -55,14 +56,16 @@ def run_irregular(
     engine: Engine = DEFAULT,
 ) -> tuple[Tensor, Tensor]:
     """Run a diagonal layer over samples with gaps; returns y like u and the last state of the first direction."""
-    if engine.backend == "triton":
-        raise OptionError("backend='triton' does not support times; use backend='auto' or 'torch'.")
+    moving = any(gap.requires_grad for pair in directions for gap in pair)
+    if engine.backend == "triton" and moving:
+        raise OptionError("backend='triton' has no gradients of times; use backend='auto' or 'torch'.")
+    kernels = not moving and use_triton(u, engine)
     system = cast(DiagonalSystem, sample(layer, rate))
     state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u)
 
     def run(u: Tensor, direction: int, state: Tensor) -> tuple[Tensor, Tensor]:
         if engine.backend != "reference":
-            return scan(u, system, direction, directions[direction], state)
+            return scan(u, system, direction, directions[direction], state, kernels)
         y, last = run_reference(u, system, direction, state.flatten(2), *directions[direction])
         return y, last.unflatten(-1, (-1, 2))
 
@@ -72,19 +75,29 @@ def run_irregular(
     return y + D.to(u)[:, None] * u, last
 
 
-def scan(u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor) -> tuple[Tensor, Tensor]:
-    """y (batch, channels, length) of one direction, and the state after the last sample."""
+def scan(
+    u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor, kernels: bool = False
+) -> tuple[Tensor, Tensor]:
+    """y (batch, channels, length) of one direction, and the state after the last sample; by Triton with `kernels`."""
     n_complex, kind = system.n_complex, u.dtype.to_complex()
     z, w, x = (_complex_modes(t, n_complex) for t in (system.log_lam, system.w[direction], state))
     unit = _expm1(z, z.real.new_ones(()), z.dtype)  # e^z − 1: inside, states are unit times as large
     w, x = (w / unit).to(kind), (x * unit).to(kind)
-    u, passed, held = u.permute(2, 0, 1), gap.passed.T[..., None, None], gap.held.permute(2, 0, 1)[..., None]
-    passed, held = _shrink(passed), _shrink(held)
-    tables = [passed] if can_sync(u) and torch.equal(passed, held) else [passed, held]
-    y, x = _IrregularScan.apply(u, z, w, x, max(16, min(256, BLOCK // x.numel())), *tables)
+    if kernels:
+        from wavessm.ops.triton.irregular import irregular_scan
+
+        inputs = u.contiguous(), *(torch.view_as_real(t.resolve_conj()).contiguous() for t in (z, w, x))
+        y, last, _ = irregular_scan(*inputs, gap.passed, gap.held.expand(u.shape))
+        x = torch.view_as_complex(last)
+    else:
+        signal, passed, held = u.permute(2, 0, 1), gap.passed.T[..., None, None], gap.held.permute(2, 0, 1)[..., None]
+        passed, held = _shrink(passed), _shrink(held)
+        tables = [passed] if can_sync(u) and torch.equal(passed, held) else [passed, held]
+        y, x = _IrregularScan.apply(signal, z, w, x, max(16, min(256, BLOCK // x.numel())), *tables)
+        y = y.permute(1, 2, 0)
     x = x / unit.to(kind)
     real = x[..., n_complex:].real.reshape(*x.shape[:-1], state.shape[-2] - n_complex, 2)
-    return y.permute(1, 2, 0), torch.cat([torch.view_as_real(x[..., :n_complex]), real], dim=-2)
+    return y, torch.cat([torch.view_as_real(x[..., :n_complex]), real], dim=-2)
 
 
 def _complex_modes(x: Tensor, n_complex: int) -> Tensor:

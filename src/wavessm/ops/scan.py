@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wavessm.ops.derivatives import full_precision
+from wavessm.ops.derivatives import full_precision, operator
 from wavessm.ops.modes import DenseSystem, DiagonalSystem, flags
 from wavessm.ops.tables import chunk_tables, toeplitz
 
@@ -98,42 +98,16 @@ def _rows(u: Tensor, tables: ScanTables, s: Tensor | None) -> tuple[Tensor, Tens
     return y.view(channels, batch, length).transpose(0, 1), states[:, :, -1]
 
 
-@torch.library.custom_op("wavessm::carry", mutates_args=())
-def carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> Tensor:
-    """States before and after each chunk, s_{k+1} = D s_k + added_k from s_0 = s; backwards in time s_k = Dᵀ s_{k+1} +
-    added_k from the last one. One operator of PyTorch, so that a compiled graph does not depend on the chunks' number.
-
-    added (channels, batch, chunks, R), D and n_complex as in `ScanTables`, s (channels, batch, R) or zero →
-    (channels, batch, chunks + 1, R)
-    """
-    channels, batch, chunks, R = added.shape
-    added = added if added.stride(-1) == 1 else added.contiguous()  # for complex views
-    states = added.new_empty(channels, batch, chunks + 1, R)
-    states[:, :, -1 if back else 0] = 0 if s is None else s
-    order = [(k, k + 1, k) for k in range(chunks - 1, -1, -1)] if back else [(k, k, k + 1) for k in range(chunks)]
-    if decay.dim() == 3:
-        across = decay if back else decay.transpose(1, 2)
-        for k, here, there in order:
-            states[:, :, there] = torch.baddbmm(added[:, :, k], states[:, :, here], across)
-    else:
-        for h, x, d in zip(*(_lanes(t, n_complex) for t in (added, states, decay[:, None])), strict=True):
-            d = torch.conj_physical(d) if back else d
-            for k, here, there in order:
-                x[:, :, there] = torch.addcmul(h[:, :, k], d, x[:, :, here])
-    return states
-
-
-@carry.register_fake
-def _(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> Tensor:
-    channels, batch, chunks, R = added.shape
-    return added.new_empty(channels, batch, chunks + 1, R)
-
-
 def _lanes(x: Tensor, n_complex: int) -> list[Tensor]:
     """Views of x (..., R): complex slots as complex numbers, then the others; one of the two may be missing."""
     split = 2 * n_complex
     views = [torch.view_as_complex(x[..., :split].unflatten(-1, (-1, 2)))] if n_complex else []
     return [*views, x[..., split:]] if x.shape[-1] > split else views
+
+
+def _fake_carry(added: Tensor, *others: Any) -> Tensor:
+    channels, batch, chunks, R = added.shape
+    return added.new_empty(channels, batch, chunks + 1, R)
 
 
 def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -162,7 +136,29 @@ def _adjoint(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
     return g[there], ddecay, None, g[:, :, last] if ctx.has_first else None, None
 
 
-carry.register_autograd(_adjoint, setup_context=_save)
+@operator(_fake_carry, _save, _adjoint)
+def carry(added: Tensor, decay: Tensor, n_complex: int, s: Tensor | None, back: bool) -> Tensor:
+    """States before and after each chunk, s_{k+1} = D s_k + added_k from s_0 = s; backwards in time s_k = Dᵀ s_{k+1} +
+    added_k from the last one. One operator of PyTorch, so that a compiled graph does not depend on the chunks' number.
+
+    added (channels, batch, chunks, R), D and n_complex as in `ScanTables`, s (channels, batch, R) or zero →
+    (channels, batch, chunks + 1, R)
+    """
+    channels, batch, chunks, R = added.shape
+    added = added if added.stride(-1) == 1 else added.contiguous()  # for complex views
+    states = added.new_empty(channels, batch, chunks + 1, R)
+    states[:, :, -1 if back else 0] = 0 if s is None else s
+    order = [(k, k + 1, k) for k in range(chunks - 1, -1, -1)] if back else [(k, k, k + 1) for k in range(chunks)]
+    if decay.dim() == 3:
+        across = decay if back else decay.transpose(1, 2)
+        for k, here, there in order:
+            states[:, :, there] = torch.baddbmm(added[:, :, k], states[:, :, here], across)
+    else:
+        for h, x, d in zip(*(_lanes(t, n_complex) for t in (added, states, decay[:, None])), strict=True):
+            d = torch.conj_physical(d) if back else d
+            for k, here, there in order:
+                x[:, :, there] = torch.addcmul(h[:, :, k], d, x[:, :, here])
+    return states
 
 
 class StreamTables(NamedTuple):

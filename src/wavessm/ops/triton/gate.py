@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavessm.ops.derivatives import first_only
+from wavessm.ops.derivatives import first_only, operator
 from wavessm.ops.triton.language import cdiv, jit, tl
 from wavessm.ops.triton.norm import sum_rows
 
@@ -29,66 +29,74 @@ BACK_BLOCK, BACK_BLOCK_WARPS = 32, 2
 """Sides of a tile of `activate`, and of its gradient, which reads twice as much."""
 
 
+def _fake_activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[2], x.shape[1])
+
+
+@operator(lambda dz, x, before, after: torch.empty_like(x))
+def activate_backward(dz: Tensor, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+    """The gradient of x."""
+    (batch, channels, length), dx = x.shape, torch.empty_like(x)
+    grid = cdiv(length, BACK_BLOCK), cdiv(channels, BACK_BLOCK), batch
+    gelu_kernel[grid](
+        x, before, after, dz.contiguous(), dx, channels, length, BLOCK=BACK_BLOCK, num_warps=BACK_BLOCK_WARPS
+    )
+    return dx
+
+
+@first_only
+def _activate_gradient(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
+    return activate_backward(dz, *ctx.saved_tensors), None, None
+
+
+@operator(_fake_activate, lambda ctx, inputs, _: ctx.save_for_backward(*inputs), _activate_gradient)
 def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
-    """x (batch, channels, length) → (batch, length, channels), both contiguous; factors (batch, 1, channels)."""
-    return _Activate.apply(x, *(None if factor is None else factor.contiguous() for factor in (before, after)))
+    """x (batch, channels, length) → (batch, length, channels), all contiguous; factors (batch, 1, channels)."""
+    (batch, channels, length), out = x.shape, _fake_activate(x, before, after)
+    grid = cdiv(length, BLOCK), cdiv(channels, BLOCK), batch
+    gelu_kernel[grid](x, before, after, None, out, channels, length, BLOCK=BLOCK, num_warps=BLOCK_WARPS)
+    return out
 
 
-class _Activate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, before, after)
-        batch, channels, length = x.shape
-        out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
-        grid = cdiv(length, BLOCK), cdiv(channels, BLOCK), batch
-        gelu_kernel[grid](x, before, after, None, out, channels, length, BLOCK=BLOCK, num_warps=BLOCK_WARPS)
-        return out
-
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
-        (batch, channels, length), dx = ctx.saved_tensors[0].shape, torch.empty_like(ctx.saved_tensors[0])
-        grid = cdiv(length, BACK_BLOCK), cdiv(channels, BACK_BLOCK), batch
-        gelu_kernel[grid](
-            *ctx.saved_tensors, dz.contiguous(), dx, channels, length, BLOCK=BACK_BLOCK, num_warps=BACK_BLOCK_WARPS
-        )
-        return dx, None, None
+def _fake_gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
+    dtype = p.dtype if around is None else torch.promote_types(p.dtype, around.dtype)
+    return p.new_empty(*p.shape[:-1], p.shape[-1] // 2, dtype=dtype)
 
 
+@operator(lambda dout, p, bias, factors: (torch.empty_like(p), p.new_empty(p.shape[-1], dtype=torch.float32)))
+def gate_backward(dout: Tensor, p: Tensor, bias: Tensor, factors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradients of p and of the bias."""
+    batch, length, width = p.shape
+    grid = cdiv(batch * length, BACK_ROWS * LOOPS), cdiv(width // 2, COLUMNS)
+    dp, dbias = torch.empty_like(p), torch.empty(grid[0], width, device=p.device)
+    gate_gradient_kernel[grid](
+        dout.contiguous(), p, bias, factors, dp, dbias, batch * length, length, width // 2,
+        BACK_ROWS, COLUMNS, LOOPS, num_warps=BACK_WARPS,
+    )  # fmt: skip
+    return dp, sum_rows(dbias)
+
+
+def _save_gate(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    *kept, around = inputs
+    ctx.save_for_backward(*kept)
+    ctx.around = None if around is None else around.dtype
+
+
+@first_only
+def _gate_gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+    dp, dbias = gate_backward(dout, *ctx.saved_tensors)
+    return dp, dbias.to(ctx.saved_tensors[1].dtype), None, None if ctx.around is None else dout.to(ctx.around)
+
+
+@operator(_fake_gate, _save_gate, _gate_gradient)
 def gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
     """See the module's docstring. p (batch, length, 2 d), bias (2 d,), factors (batch, 1, d), around and the result
-    (batch, length, d)."""
-    factors = None if factors is None else factors.contiguous()
-    around = None if around is None else around.contiguous()
-    return _Gate.apply(p.contiguous(), bias.contiguous(), factors, around)
-
-
-class _Gate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
-        batch, length, width = p.shape
-        dtype = p.dtype if around is None else torch.promote_types(p.dtype, around.dtype)
-        out = torch.empty(batch, length, width // 2, dtype=dtype, device=p.device)
-        grid = cdiv(batch * length, ROWS), cdiv(width // 2, COLUMNS)
-        gate_kernel[grid](
-            p, bias, factors, around, out, batch * length, length, width // 2, ROWS, COLUMNS, num_warps=WARPS
-        )
-        ctx.save_for_backward(p, bias, factors)
-        ctx.around = None if around is None else around.dtype
-        return out
-
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
-        p, bias, factors = ctx.saved_tensors
-        batch, length, width = p.shape
-        grid = cdiv(batch * length, BACK_ROWS * LOOPS), cdiv(width // 2, COLUMNS)
-        dp, dbias = torch.empty_like(p), torch.empty(grid[0], width, device=p.device)
-        gate_gradient_kernel[grid](
-            dout.contiguous(), p, bias, factors, dp, dbias, batch * length, length, width // 2,
-            BACK_ROWS, COLUMNS, LOOPS, num_warps=BACK_WARPS,
-        )  # fmt: skip
-        return dp, sum_rows(dbias).to(bias.dtype), None, None if ctx.around is None else dout.to(ctx.around)
+    (batch, length, d), all contiguous."""
+    batch, length, width = p.shape
+    out = _fake_gate(p, bias, factors, around)
+    grid = cdiv(batch * length, ROWS), cdiv(width // 2, COLUMNS)
+    gate_kernel[grid](p, bias, factors, around, out, batch * length, length, width // 2, ROWS, COLUMNS, num_warps=WARPS)
+    return out
 
 
 @jit

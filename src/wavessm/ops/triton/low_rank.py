@@ -28,30 +28,28 @@ ROWS = 16
 """Rows of Ā^M that a program computes."""
 
 
-def low_rank_tables(layer: Modes, D: Tensor, rate: float, M: int) -> tuple[KernelTables, list[Tensor]]:
-    """As `tables.diagonal_tables`, for the dense state of a DPLR layer."""
-    log_dt, log_decay, frequency, B, C, P = (parameter.contiguous() for parameter in layer if parameter is not None)
-    (directions, channels, slots, _), rank = C.shape, P.shape[1]
+def fill_low_rank(layer: Modes, D: Tensor, rate: float, tables: KernelTables, made: list[Tensor]) -> None:
+    """As `tables.fill_diagonal`, for the dense state of a DPLR layer."""
+    log_dt, log_decay, frequency, B, C, P = layer
+    assert P is not None
+    (directions, channels, slots, _), rank, M = C.shape, P.shape[1], tables.K.shape[2]
     sizes, R, options = sizes_of(layer), 2 * slots, {"RANK": rank, "N": power_of_two(slots), "num_warps": 1}
-    empty = partial(torch.empty, device=C.device)
-    system = empty(channels, 2 + 2 * rank, R, dtype=torch.float64)  # a, B̄, 2U, V
+    system, chains = made  # a, B̄, 2U, V; and x, c, q, p, of which p the last first
+    K, E, out, decay = tables
     resolve_kernel[(channels,)](log_dt, log_decay, frequency, B, P, system, rate, *sizes, **options)
-    K, E, out = empty(directions, channels, M), empty(channels, M, R), empty(directions, channels, R, M)
-    count = 1 + directions + 2 * rank
-    chains = empty(channels, count, M, R, dtype=torch.float64)  # x, c, q, p; p the last first
-    chain_kernel[(channels, count)](system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options)
+    chain_kernel[chains.shape[:2]](system, C, K, E, out, chains, *sizes, DIRECTIONS=directions, M=M, **options)
     q, p = (chain.flatten(1, 2) for chain in chains[:, -2 * rank :].chunk(2, 1))
-    over, decay = torch.bmm(p.transpose(1, 2), q), empty(channels, R, R)
+    over = torch.bmm(p.transpose(1, 2), q)
     decay_kernel[(channels, cdiv(R, ROWS))](
         system, over, decay, *sizes, RANK=rank, W=2 * options["N"], ROWS=ROWS, BITS=M.bit_length() - 1
     )
     K[0, :, 0] += D
-    return KernelTables(K, E[:, None], out[:, :, None], decay), [system, chains]
 
 
 def low_rank_gradients(layer: Modes, made: list[Tensor], sums: Tensor, rate: float, M: int) -> tuple[Tensor, ...]:
-    """As `tables.diagonal_gradients`."""
-    log_dt, log_decay, frequency, B, C, P = (parameter.contiguous() for parameter in layer if parameter is not None)
+    """As `tables.diagonal_gradients`, with those of P after B."""
+    log_dt, log_decay, frequency, B, C, P = layer
+    assert P is not None
     (directions, channels, slots, _), rank, (copies, count) = C.shape, P.shape[1], log_decay.shape
     (system, chains), R, n_complex, sizes = made, 2 * slots, frequency.shape[1], sizes_of(layer)
     options = {"RANK": rank, "N": power_of_two(slots), "DIRECTIONS": directions, "num_warps": 1}
@@ -71,9 +69,7 @@ def low_rank_gradients(layer: Modes, made: list[Tensor], sums: Tensor, rate: flo
     resolve_gradient_kernel[(channels,)](
         log_dt, log_decay, frequency, B, P, system, parts, ddt, rows, dC, rate, *sizes, **options
     )
-    widths = (count, n_complex, R, R * rank)
-    ddecay, dfrequency, dB, dP = rows.view(copies, -1, rows.shape[1]).sum(1).split(widths, dim=1)
-    return ddt, ddecay, dfrequency, dB.view_as(B), dC, dP.reshape(P.shape), dK[0, :, 0]
+    return ddt, rows.view(copies, -1, rows.shape[1]).sum(1), dC, dK[0, :, 0].contiguous()
 
 
 @jit

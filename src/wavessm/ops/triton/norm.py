@@ -11,12 +11,12 @@ combines those: a sum of squares of uncentred values would cancel.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from wavessm.ops.derivatives import first_only
+from wavessm.ops.derivatives import first_only, operator
 from wavessm.ops.triton.language import cdiv, jit, power_of_two, tl
 
 MAX_FEATURES = 1024
@@ -27,10 +27,10 @@ SUM_ROWS, SUM_COLUMNS = 256, 16
 """Tile of `sum_rows`, whose programs share the columns."""
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Layer norm of x (…, d) in float32 or bfloat16; the result is float32 under autocast, as in PyTorch."""
+def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """`norm` of x (…, d) in float32 or bfloat16; the result is float32 under autocast, as in PyTorch."""
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
-    return _LayerNorm.apply(x.contiguous(), weight.contiguous(), bias.contiguous(), eps, dtype)
+    return normalize(x.contiguous(), norm.weight, norm.bias, norm.eps, dtype)[0]
 
 
 def _cut(x: Tensor) -> tuple[int, int, int, int, int, int]:
@@ -42,28 +42,46 @@ def _cut(x: Tensor) -> tuple[int, int, int, int, int, int]:
     return rows, width, R, W, loops, cdiv(rows, R * loops)
 
 
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        rows, width, R, W, _, _ = _cut(x)
-        y = torch.empty(x.shape, dtype=dtype, device=x.device)
-        mean, scale = (torch.empty(rows, device=x.device) for _ in range(2))
-        norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
-        ctx.save_for_backward(x, weight, mean, scale)
-        return y
+def _fake_normalize(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    mean, scale = (x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(x, dtype=dtype), mean, scale
 
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        x, weight, mean, scale = ctx.saved_tensors
-        rows, width, R, W, loops, programs = _cut(x)
-        dx = torch.empty_like(x)
-        sums = torch.empty(programs, 2, width, device=x.device)
-        norm_gradient_kernel[(programs,)](
-            dy.contiguous(), x, weight, mean, scale, dx, sums, rows, width, R, W, loops, num_warps=4
-        )
-        dweight, dbias = sum_rows(sums).to(weight.dtype)
-        return dx, dweight, dbias, None, None
+
+def _fake_backward(dy: Tensor, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(2, x.shape[-1], dtype=torch.float32)
+
+
+@operator(_fake_backward)
+def normalize_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x, and of weight and bias together (2, d)."""
+    rows, width, R, W, loops, programs = _cut(x)
+    dx, sums = torch.empty_like(x), torch.empty(programs, 2, width, device=x.device)
+    norm_gradient_kernel[(programs,)](
+        dy.contiguous(), x, weight, mean, scale, dx, sums, rows, width, R, W, loops, num_warps=4
+    )
+    return dx, sum_rows(sums)
+
+
+def _save_normalize(ctx: Any, inputs: tuple, outputs: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:2], *outputs[1:])
+    ctx.mark_non_differentiable(*outputs[1:])
+
+
+@first_only
+def _normalize_gradient(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    dx, sums = normalize_backward(dy, *ctx.saved_tensors)
+    return dx, *sums.to(ctx.saved_tensors[1].dtype), None, None
+
+
+@operator(_fake_normalize, _save_normalize, _normalize_gradient)
+def normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm of a contiguous x, and the mean and scale of its rows."""
+    rows, width, R, W, _, _ = _cut(x)
+    y, mean, scale = _fake_normalize(x, weight, bias, eps, dtype)
+    norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
+    return y, mean, scale
 
 
 @jit
@@ -132,43 +150,62 @@ def _store_sums(sums, to_weight, to_bias, width, W: tl.constexpr):
 
 def batch_norm(x: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d) -> Tensor:
     """Batch norm in training of x (batch, length, d), over the rows under the mask (batch, length, 1) if given."""
-    running = norm.running_mean, norm.running_var
     assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
+    running = [cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)]
     rows = None if mask is None else mask.contiguous().view(torch.uint8)
-    return _BatchNorm.apply(x.contiguous(), norm.weight, norm.bias, rows, *running, norm.eps, norm.momentum)
+    inputs = x.contiguous(), norm.weight, norm.bias, rows, *running
+    y, statistics = standardize(*inputs, norm.eps, norm.momentum)
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)
+        torch._foreach_copy_(running, list(statistics[3:]))
+    return y
 
 
-class _BatchNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor,
-        eps: float, momentum: float,
-    ) -> Tensor:  # fmt: skip
-        rows, width, R, W, loops, programs = _cut(x)
-        parts = torch.empty(programs, 3, width, device=x.device)
-        moments_kernel[(programs,)](x, mask, parts, rows, width, R=R, W=W, LOOPS=loops)
-        statistics = torch.empty(3, width, device=x.device)  # mean, scale, 1 / rows
-        merge_kernel[(cdiv(width, SUM_COLUMNS),)](
-            parts, mean, variance, statistics, programs, width, eps, momentum, P=SUM_ROWS, H=SUM_COLUMNS, num_warps=8
-        )
-        y = torch.empty_like(x)
-        apply_kernel[(cdiv(rows, R),)](x, mask, weight, bias, statistics, y, rows, width, R=R, W=W)
-        ctx.save_for_backward(x, weight, mask, statistics)
-        return y
+@operator(_fake_backward)
+def standardize_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mask: Tensor | None, statistics: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x, and of weight and bias together (2, d)."""
+    rows, width, R, W, loops, programs = _cut(x)
+    dy = dy.contiguous()
+    parts = torch.empty(programs, 2, width, device=x.device)
+    gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, rows, width, R=R, W=W, LOOPS=loops)
+    sums, dx = sum_rows(parts), torch.empty_like(x)
+    apply_gradient_kernel[(cdiv(rows, R),)](dy, x, mask, weight, statistics, sums, dx, rows, width, R=R, W=W)
+    return dx, sums
 
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mask, statistics = ctx.saved_tensors
-        rows, width, R, W, loops, programs = _cut(x)
-        dy = dy.contiguous()
-        parts = torch.empty(programs, 2, width, device=x.device)
-        gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, rows, width, R=R, W=W, LOOPS=loops)
-        sums, dx = sum_rows(parts), torch.empty_like(x)
-        apply_gradient_kernel[(cdiv(rows, R),)](dy, x, mask, weight, statistics, sums, dx, rows, width, R=R, W=W)
-        dweight, dbias = sums.to(weight.dtype)
-        return dx, dweight, dbias, None, None, None, None, None
+
+def _save_standardize(ctx: Any, inputs: tuple, outputs: tuple[Tensor, ...]) -> None:
+    x, weight, _, mask, *_ = inputs
+    ctx.save_for_backward(x, weight, mask, outputs[1])
+    ctx.mark_non_differentiable(outputs[1])
+
+
+@first_only
+def _standardize_gradient(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    dx, sums = standardize_backward(dy, *ctx.saved_tensors)
+    return dx, *sums.to(ctx.saved_tensors[1].dtype), None, None, None, None, None
+
+
+def _fake_standardize(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(5, x.shape[-1], dtype=torch.float32)
+
+
+@operator(_fake_standardize, _save_standardize, _standardize_gradient)
+def standardize(
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor, eps: float,
+    momentum: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Batch norm of a contiguous x, and statistics (5, d): mean, scale, 1 / rows, next running mean and variance."""
+    rows, width, R, W, loops, programs = _cut(x)
+    y, statistics = _fake_standardize(x)
+    parts = torch.empty(programs, 3, width, device=x.device)
+    moments_kernel[(programs,)](x, mask, parts, rows, width, R=R, W=W, LOOPS=loops)
+    merge_kernel[(cdiv(width, SUM_COLUMNS),)](
+        parts, mean, variance, statistics, programs, width, eps, momentum, P=SUM_ROWS, H=SUM_COLUMNS, num_warps=8
+    )
+    apply_kernel[(cdiv(rows, R),)](x, mask, weight, bias, statistics, y, rows, width, R=R, W=W)
+    return y, statistics
 
 
 @jit
@@ -194,7 +231,7 @@ def moments_kernel(x, mask, parts, rows, width, R: tl.constexpr, W: tl.constexpr
 
 @jit
 def merge_kernel(parts, mean, variance, statistics, programs, width, eps, momentum, P: tl.constexpr, H: tl.constexpr):
-    """The parts of all programs combined, and the running statistics updated."""
+    """The parts of all programs combined, and the next running statistics."""
     h = tl.program_id(0) * H + tl.arange(0, H)[None, :]
     ok = h < width
     count, middle, squares = tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32), tl.zeros((1, H), tl.float32)
@@ -217,9 +254,9 @@ def merge_kernel(parts, mean, variance, statistics, programs, width, eps, moment
     tl.store(statistics + width + h, 1.0 / tl.sqrt(squares / count + eps), mask=ok)
     tl.store(statistics + 2 * width + h, 1.0 / count, mask=ok)
     old = tl.load(mean + h, mask=ok, other=0.0).to(tl.float32)
-    tl.store(mean + h, old + momentum * (middle - old), mask=ok)
+    tl.store(statistics + 3 * width + h, old + momentum * (middle - old), mask=ok)
     old = tl.load(variance + h, mask=ok, other=0.0).to(tl.float32)
-    tl.store(variance + h, old + momentum * (squares / tl.maximum(count - 1.0, 1.0) - old), mask=ok)
+    tl.store(statistics + 4 * width + h, old + momentum * (squares / tl.maximum(count - 1.0, 1.0) - old), mask=ok)
 
 
 @jit

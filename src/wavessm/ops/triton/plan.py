@@ -10,10 +10,9 @@ same tables and nothing is flipped.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ from wavessm.ops.triton.tables import KernelTables
 from wavessm.ops.triton.walk import bridge_kernel, sum_kernel, walk_kernel
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """How the work is cut: powers of two, chunk and tile at least 16, the smallest side of a tensor-core product."""
 
     chunk: int = 64  # M, samples in a chunk
@@ -39,12 +37,19 @@ class Settings:
     programs: int = 256  # their number, if the channels alone are fewer
 
 
-@lru_cache(maxsize=256)
-def default_settings(batch: int, channels: int, width: int, length: int, precision: str, dense: bool) -> Settings:
-    """The fastest settings on an H200 at the sizes of the benchmarks; width counts slots, or reals of a dense state."""
-    wide = width > (64 if dense else 32)
+def default_chunk(width: int, precision: str, dense: bool, length: int | None) -> int:
+    """Samples in a chunk; width counts slots, or reals of a dense state, and a length of None stands for any."""
     huge = width > 64 and not (dense and precision != "fp32")  # tables of 64 samples would not fit a multiprocessor
-    chunk = min(32 if huge else 64, power_of_two(length))
+    most = 32 if huge else 64
+    return most if length is None else min(most, power_of_two(length))
+
+
+@lru_cache(maxsize=256)
+def default_settings(
+    batch: int, channels: int, width: int, length: int, precision: str, dense: bool, chunk: int
+) -> Settings:
+    """The fastest settings on an H200 at the sizes of the benchmarks."""
+    wide = width > (64 if dense else 32)
     light = not wide and precision != "fp32"
     filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
     tile = 64 if light and filled > 0.7 else 32 if wide and batch >= 32 else 16
@@ -76,55 +81,54 @@ class ScanPlan:
         self, batch: int, channels: int, length: int, width: int, planes: int, cut: Settings, arithmetic: str
     ) -> None:
         self.batch, self.channels, self.length, self.width, self.planes = batch, channels, length, width, planes
-        self.cut, self.arithmetic = cut, arithmetic
-        M, chunks = cut.chunk, cdiv(length, cut.chunk)  # the last one possibly incomplete
+        self.cut, M, chunks = cut, cut.chunk, cdiv(length, cut.chunk)  # the last chunk possibly incomplete
         self.steps = cdiv(chunks, cut.segments)  # chunks in a row
         self.segments = cdiv(chunks, self.steps)  # rows of a signal with at least one chunk; all but the last are full
         self.rows = batch * self.segments
         self.edge_shape = batch, self.segments, channels, planes, width  # of the states at one end of all rows
-        blocks = cdiv(self.rows * self.steps, cut.block)
+        blocks = cdiv(batch * chunks, cut.block)
         self.per_split = cdiv(blocks, max(1, min(blocks, cut.programs // channels)))  # blocks of chunks in a part
         table = M * M + 2 * planes * M * width + width * (width if planes == 1 else 3)  # dT, dE, dCᵀ and the decay's
         self.sums_shape = cdiv(blocks, self.per_split), channels, table
         self._sizes: dict[str, Any] = {
-            "channels": channels, "modes": width, "rows": self.rows, "segments": self.segments, "steps": self.steps,
+            "channels": channels, "modes": width, "chunks": chunks,
             "M": M, "N": power_of_two(width), "PRECISION": arithmetic, "DENSE": planes == 1,
         }  # fmt: skip
 
     def forward(
-        self, u: Tensor, tables: KernelTables, first: Tensor | None, save: bool
-    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        self, u: Tensor, tables: KernelTables, first: Tensor | None, states: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Run the walks of all directions, from the state `first` (batch, channels, planes, width) or zero.
 
-        Returns y, the state after the last chunk, and for each direction the states before each chunk, None without
-        `save`.
+        Fills the states before each chunk, if given; returns y and the state after the last chunk.
         """
-        y, ends, saved = torch.empty(u.shape, dtype=u.dtype, device=u.device), [], []
-        for direction in range(len(tables.K)):
-            saved.append(self._states(u) if save else None)
-            ends.append(self._run(u, tables, direction, direction == 1, None if direction else first, y, saved[-1]))
-        return y, ends[0][:, -1], saved
+        y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+        ends = [
+            self._run(u, tables, direction, direction == 1, None if direction else first, y, states)
+            for direction in range(len(tables.K))
+        ]
+        return y, ends[0][:, -1].contiguous()
 
     def backward(
-        self, u: Tensor, dy: Tensor, tables: KernelTables, saved: list[Tensor], dlast: Tensor | None
+        self, u: Tensor, dy: Tensor, tables: KernelTables, states: Tensor, dlast: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
 
         The sums are (directions, *`sums_shape`).
         """
-        du, ends, adjoints = torch.empty(u.shape, dtype=u.dtype, device=u.device), [], []
-        for direction in range(len(saved)):
-            adjoints.append(self._states(u))
-            edge = None if direction else dlast
-            ends.append(self._run(dy, tables, direction, direction == 0, edge, du, adjoints[-1]))
-        sums = torch.empty(len(saved), *self.sums_shape, device=u.device)
-        if len(saved) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
-            self._sum(u, dy, (saved[0], adjoints[0], adjoints[1], saved[1]), sums)
+        du, adjoints = torch.empty(u.shape, dtype=u.dtype, device=u.device), torch.empty_like(states)
+        ends = [
+            self._run(dy, tables, direction, direction == 0, None if direction else dlast, du, adjoints)
+            for direction in range(len(states))
+        ]
+        sums = torch.empty(len(states), *self.sums_shape, device=u.device)
+        if len(states) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
+            self._sum(u, dy, (states[0], adjoints[0], adjoints[1], states[1]), sums)
         else:
-            self._sum(u, dy, (saved[0], adjoints[0], None, None), sums[0])
-            if len(saved) == 2:
-                self._sum(dy, u, (adjoints[1], saved[1], None, None), sums[1])
-        return du, ends[0][:, 0], sums
+            self._sum(u, dy, (states[0], adjoints[0], None, None), sums[0])
+            if len(states) == 2:
+                self._sum(dy, u, (adjoints[1], states[1], None, None), sums[1])
+        return du, ends[0][:, 0].contiguous(), sums
 
     def _run(
         self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, edge: Tensor | None, y: Tensor,
@@ -148,7 +152,7 @@ class ScanPlan:
                     begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
                     N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip
-        return self._walk(x, tables, direction, reverse, begin, y, states)
+        return self._walk(x, tables, direction, reverse, begin, y, None if states is None else states[direction])
 
     def _walk(
         self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, begin: Tensor | None, y: Tensor | None,
@@ -159,7 +163,8 @@ class ScanPlan:
         K = (None, None) if direction else (tables.K[0], tables.K[1] if len(tables.K) == 2 else None)
         strides, sizes = self._sizes_of(x)
         walk_kernel[(self.channels, cdiv(self.rows, self.cut.tile))](
-            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, ends, *strides, **sizes,
+            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, ends, *strides,
+            self.rows, self.segments, self.steps, **sizes,
             R=self.cut.tile, REVERSE=reverse, ADD=y is not None and direction == 1,
             num_warps=self.cut.warps, num_stages=self.cut.stages,
         )  # fmt: skip
@@ -180,7 +185,7 @@ class ScanPlan:
         cut = self.cut
         strides, sizes = self._sizes_of(u, g)
         sum_kernel[(self.channels * (cut.chunk // cut.part), self.sums_shape[0])](
-            u, g, *states, sums, *strides, self.per_split, **sizes, P=cut.part, Q=cut.block,
+            u, g, *states, sums, *strides, self.per_split, self.batch, **sizes, P=cut.part, Q=cut.block,
             num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
 
@@ -189,12 +194,6 @@ class ScanPlan:
         strides = [stride for x in signals for stride in x.stride()[:2]]
         even = math.gcd(16, self.length, *strides)
         return [stride // even for stride in strides], {**self._sizes, "length": self.length // even, "EVEN": even}
-
-    def _states(self, like: Tensor) -> Tensor:
-        """Memory for the states before each chunk."""
-        dtype = torch.bfloat16 if self.arithmetic in ("bf16", "rounded") else torch.float32
-        shape = self.channels, self.rows, self.steps, self.planes, self.width
-        return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 make_plan = lru_cache(maxsize=256)(ScanPlan)  # derived sizes are computed once

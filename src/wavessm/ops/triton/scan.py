@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavessm.ops.derivatives import first_only
+from wavessm.ops.derivatives import first_only, operator
 from wavessm.ops.modes import Modes, sample
-from wavessm.ops.scan import scan
+from wavessm.ops.scan import is_symbolic, scan
 from wavessm.ops.triton.language import cdiv, jit, missing, tl
-from wavessm.ops.triton.low_rank import low_rank_gradients, low_rank_tables
-from wavessm.ops.triton.plan import Settings, default_settings, make_plan
-from wavessm.ops.triton.tables import KernelTables, diagonal_gradients, diagonal_tables
+from wavessm.ops.triton.low_rank import fill_low_rank, low_rank_gradients
+from wavessm.ops.triton.plan import ScanPlan, Settings, default_chunk, default_settings, make_plan
+from wavessm.ops.triton.tables import KernelTables, diagonal_gradients, empty_tables, fill_diagonal
 
 # The precision of tl.dot. Three TF32 products have float32's accuracy; "bf16" rounds the factors, never the sums.
 _ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
@@ -57,20 +57,22 @@ def run_layer(
 
     If the state is wanted, the samples after the last whole chunk need tables of their own and take the torch scan.
     """
-    batch, channels, length = u.shape
-    slots, dense = layer.B.shape[1], layer.P is not None
-    cut = settings or default_settings(batch, channels, 2 * slots if dense else slots, length, precision, dense)
-    whole = length - length % cut.chunk if want_state else length
+    length, slots, dense = u.shape[-1], layer.B.shape[1], layer.P is not None
+    fixed = None if is_symbolic(length) else length
+    cut = list(settings or [default_chunk(2 * slots if dense else slots, precision, dense, fixed)])
+    whole = length - length % cut[0] if want_state else length
     pieces = []
-    if whole:
-        arithmetic = _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
+    if not want_state or whole:
         # (batch, channels, planes, width): halves of slots in two planes, or all reals in one
         first = None if state is None else state.float().flatten(2)[:, :, None] if dense else state.float().mT
-        y, last = _Scan.apply(u[..., :whole], first, D, rate, arithmetic, cut, *layer)
+        leaves = u, first, D, *layer
+        save = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
+        copy = len(layer.C) == 1 or u.stride(-1) != 1
+        y, last, *_ = chunked_scan(u[..., :whole] if want_state else u, *leaves[1:], rate, precision, cut, save, copy)
         last = last[:, :, 0].unflatten(-1, (-1, 2)) if dense else last.mT
         state = last if want_state else None
         pieces.append(y)
-    if whole < length:
+    if want_state and whole < length:
         tail = u[..., whole:].float()
         y, flat = scan(tail, sample(layer, rate), None if state is None else state.flatten(2), want_state=True)
         pieces.append((y + D[:, None] * tail).to(u.dtype))
@@ -113,7 +115,7 @@ def rows_kernel(x, out, broken, channels, length, x_batch, x_channel, x_sample, 
 
 
 @jit
-def propagate_nan_kernel(y, last, broken, channels, length, last_batch, last_channel, width, BLOCK: tl.constexpr):
+def propagate_nan_kernel(y, last, broken, channels, length, width, BLOCK: tl.constexpr):
     """NaN into one signal y from the sample in `broken` on, and into its last state."""
     h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     stop = tl.load(broken + b * channels + h)
@@ -122,45 +124,97 @@ def propagate_nan_kernel(y, last, broken, channels, length, last_batch, last_cha
             l = start + tl.arange(0, BLOCK)
             tl.store(y + (b * channels + h) * length + l, float("nan"), mask=(l >= stop) & (l < length))
         n = tl.arange(0, BLOCK)
-        tl.store(last + b * last_batch + h * last_channel + n, float("nan"), mask=n < width)
+        tl.store(last + (b * channels + h) * width + n, float("nan"), mask=n < width)
 
 
-class _Scan(torch.autograd.Function):
-    """y and the last state from u, the first state and a layer's parameters: tables and walks in one node."""
+def _make_plan(u: Tensor, layer: Modes, precision: str, cut: list[int]) -> ScanPlan:
+    """The launches for signals u by the settings `cut`, whose first is the chunk and alone stands for the default."""
+    (batch, channels, length), slots, dense = u.shape, layer.B.shape[1], layer.P is not None
+    width, planes = (2 * slots, 1) if dense else (slots, 2)
+    default = default_settings(batch, channels, width, length, precision, dense, cut[0])
+    arithmetic = _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
+    return make_plan(batch, channels, length, width, planes, Settings(*cut) if len(cut) > 1 else default, arithmetic)
 
-    @staticmethod
-    def forward(
-        ctx: Any, u: Tensor, first: Tensor | None, D: Tensor, rate: float, arithmetic: str, cut: Settings,
-        *layer: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        make = diagonal_tables if layer[-1] is None else low_rank_tables
-        tables, made = make(Modes(*layer), D, rate, cut.chunk)
-        ctx.channels_last, ctx.has_first, ctx.rate = u.mT.is_contiguous(), first is not None, rate
-        (batch, channels, length), broken = u.shape, None
-        if len(tables.K) == 1:
-            broken = torch.full((batch, channels), length, dtype=torch.int32, device=u.device)
-        u = rows(u, broken)
-        _, planes, _, width = tables.E.shape
-        ctx.plan = make_plan(*u.shape, width, planes, cut, arithmetic)
-        y, last, states = ctx.plan.forward(u, tables, first, any(ctx.needs_input_grad))
-        if broken is not None:
-            propagate_nan_kernel[(channels, batch)](
-                y, last, broken, channels, length, *last.stride()[:2], last[0, 0].numel(), BLOCK=1024
-            )
-        ctx.directions = len(states)
-        ctx.save_for_backward(u, *tables, *layer, *made, *states)
-        ctx.set_materialize_grads(False)
-        return y, last
 
-    @staticmethod
-    @first_only
-    def backward(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
-        u, *saved = ctx.saved_tensors
-        tables, layer = KernelTables(*saved[:4]), Modes(*saved[4:10])
-        made, states = saved[10 : -ctx.directions], saved[-ctx.directions :]
-        dy = torch.zeros_like(u) if dy is None else rows(dy)
-        du, dfirst, sums = ctx.plan.backward(u, dy, tables, states, dlast)
-        du = rows(du.mT).mT if ctx.channels_last else du
-        differentiate = diagonal_gradients if layer.P is None else low_rank_gradients
-        *dlayer, dD = differentiate(layer, made, sums, ctx.rate, ctx.plan.cut.chunk)
-        return du, dfirst if ctx.has_first else None, dD, None, None, None, *dlayer
+def _empty(u: Tensor, layer: Modes, precision: str, M: int, save: bool) -> list[Tensor]:
+    """Memory for the tables, what they are made of and, with `save`, the states before each chunk of M samples."""
+    tables, made = empty_tables(layer, M)
+    if not save:
+        return [*tables, *made]
+    batch, channels, length = u.shape
+    shape = len(layer.C), channels, batch, (length + M - 1) // M, *tables.C.shape[2:4]
+    return [*tables, *made, u.new_empty(shape, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)]
+
+
+def _fake_scan(u: Tensor, first: Tensor | None, D: Tensor, *others: Any) -> list[Tensor]:
+    *layer, _, precision, cut, save, copy = others
+    saved = _empty(u, Modes(*layer), precision, cut[0], save)
+    last = u.new_empty(*u.shape[:2], *saved[2].shape[2:4], dtype=torch.float32)
+    return [u.new_empty(u.shape), last, *(saved if save else []), *([u.new_empty(u.shape)] if save and copy else [])]
+
+
+def _fake_scan_backward(dy: Tensor | None, dlast: Tensor | None, saved: list[Tensor], *others: Any) -> list[Tensor]:
+    *parameters, _, _, _, channels_last = others
+    layer, u, states = Modes(*parameters), saved[-1], saved[-2]
+    batch, channels, length = u.shape
+    du = u.new_empty(batch, length, channels).mT if channels_last else u.new_empty(u.shape)
+    width = sum(p[0].numel() for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None)
+    shapes = (batch, channels, *states.shape[-2:]), (channels,), (len(layer.B), width), layer.C.shape, (channels,)
+    return [du, *(u.new_empty(shape, dtype=torch.float32) for shape in shapes)]
+
+
+@operator(_fake_scan_backward)
+def chunked_scan_backward(
+    dy: Tensor | None, dlast: Tensor | None, saved: list[Tensor], log_dt: Tensor, log_decay: Tensor, frequency: Tensor,
+    B: Tensor, C: Tensor, P: Tensor | None, rate: float, precision: str, cut: list[int], channels_last: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of u, the first state, log Δ, (decays, frequencies, B, P) side by side, C and D."""
+    layer, u, states = Modes(log_dt, log_decay, frequency, B, C, P), rows(saved[-1]), saved[-2]
+    dy = torch.zeros_like(u) if dy is None else rows(dy)
+    plan = _make_plan(u, layer, precision, cut)
+    du, dfirst, sums = plan.backward(u, dy, KernelTables(*saved[:4]), states, dlast)
+    differentiate = diagonal_gradients if P is None else low_rank_gradients
+    return [rows(du.mT).mT if channels_last else du, dfirst, *differentiate(layer, saved[4:-2], sums, rate, cut[0])]
+
+
+def _save_scan(ctx: Any, inputs: tuple, outputs: list[Tensor]) -> None:
+    u, first, _, *layer, ctx.rate, ctx.precision, ctx.cut, _, copy = inputs
+    ctx.channels_last, ctx.has_first = u.mT.is_contiguous(), first is not None
+    ctx.save_for_backward(*layer, *outputs[2:], *([] if copy else [u]))
+    ctx.mark_non_differentiable(*outputs[2:])
+
+
+@first_only
+def _scan_gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    layer, saved = Modes(*ctx.saved_tensors[:6]), list(ctx.saved_tensors[6:])
+    du, dfirst, ddt, packed, dC, dD = chunked_scan_backward(
+        dy, dlast, saved, *layer, ctx.rate, ctx.precision, ctx.cut, ctx.channels_last
+    )
+    shared = [p for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None]
+    parts = packed.split([p[0].numel() for p in shared], dim=1)
+    ddecay, dfrequency, dB, *dP = (part.reshape(p.shape) for part, p in zip(parts, shared, strict=True))
+    first = dfirst if ctx.has_first else None
+    return du, first, dD, ddt, ddecay, dfrequency, dB, dC, *(dP or [None]), *[None] * 5
+
+
+@operator(_fake_scan, _save_scan, _scan_gradient)
+def chunked_scan(
+    u: Tensor, first: Tensor | None, D: Tensor, log_dt: Tensor, log_decay: Tensor, frequency: Tensor, B: Tensor,
+    C: Tensor, P: Tensor | None, rate: float, precision: str, cut: list[int], save: bool, copy: bool,
+) -> list[Tensor]:  # fmt: skip
+    """y and the last state (batch, channels, planes, width) from u, the first state and a layer's parameters; with
+    `save` also what the backward needs, a copy of u included. `cut` is the chunk, or all `Settings`."""
+    layer = Modes(log_dt, log_decay, frequency, B, C, P)
+    saved = _empty(u, layer, precision, cut[0], save)
+    tables, made, states = KernelTables(*saved[:4]), saved[4:-1] if save else saved[4:], saved[-1] if save else None
+    (fill_diagonal if P is None else fill_low_rank)(layer, D, rate, tables, made)
+    (batch, channels, length), broken = u.shape, None
+    if len(C) == 1:
+        broken = torch.full((batch, channels), length, dtype=torch.int32, device=u.device)
+    x = rows(u, broken)
+    y, last = _make_plan(u, layer, precision, cut).forward(x, tables, first, states)
+    if broken is not None:
+        propagate_nan_kernel[(channels, batch)](y, last, broken, channels, length, last[0, 0].numel(), BLOCK=1024)
+    if not save:
+        return [y, last]
+    return [y, last, *saved, *([x.clone() if x is u else x] if copy else [])]

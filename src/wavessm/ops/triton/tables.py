@@ -31,36 +31,44 @@ class KernelTables(NamedTuple):
     decay: Tensor  # (channels, 3, N) or (channels, N, N)
 
 
-def diagonal_tables(layer: Modes, D: Tensor, rate: float, M: int) -> tuple[KernelTables, list[Tensor]]:
-    """The tables of a diagonal layer for chunks of M samples (a power of two), in float32, with the direct path D
-    (channels,) in K; and in float64 what `diagonal_gradients` needs again."""
-    log_dt, log_decay, frequency, B, C = (parameter.contiguous() for parameter in layer[:5])
+def empty_tables(layer: Modes, M: int) -> tuple[KernelTables, list[Tensor]]:
+    """Memory for the tables of chunks of M samples (a power of two), float32, and in float64 for what their gradients
+    need again: numbers of each slot, or the system and its chains (see `low_rank`)."""
+    directions, channels, slots, _ = layer.C.shape
+    planes, width = (2, slots) if layer.P is None else (1, 2 * slots)
+    decay = (channels, 3, slots) if layer.P is None else (channels, width, width)
+    shapes = (directions, channels, M), (channels, planes, M, width), (directions, channels, planes, width, M), decay
+    made: list[tuple[int, ...]] = [(SAMPLED, channels, slots)]
+    if layer.P is not None:
+        rank = layer.P.shape[1]
+        made = [(channels, 2 + 2 * rank, width), (channels, 1 + directions + 2 * rank, M, width)]
+    tables = KernelTables(*(torch.empty(shape, device=layer.C.device) for shape in shapes))
+    return tables, [torch.empty(shape, dtype=torch.float64, device=layer.C.device) for shape in made]
+
+
+def fill_diagonal(layer: Modes, D: Tensor, rate: float, tables: KernelTables, made: list[Tensor]) -> None:
+    """The tables of a diagonal layer, with the direct path D (channels,) in K."""
+    log_dt, log_decay, frequency, B, C = layer[:5]
     directions, channels, slots, _ = C.shape
-    shapes = (directions, channels, M), (channels, 2, M, slots), (directions, channels, 2, slots, M)
-    tables = KernelTables(*(torch.empty(shape, device=D.device) for shape in (*shapes, (channels, 3, slots))))
-    sampled = torch.empty(SAMPLED, channels, slots, dtype=torch.float64, device=D.device)
-    sizes = sizes_of(layer)
+    M, sizes, sampled = tables.K.shape[2], sizes_of(layer), made[0]
     sample_kernel[(cdiv(channels * slots, 64),)](log_dt, log_decay, frequency, sampled, rate, *sizes, N=64, num_warps=2)
     table_kernel[(channels, directions)](
         B, C, D, sampled, *tables, *sizes, M=M, N=SLOTS, BITS=M.bit_length() - 1, num_warps=8
     )
-    return tables, [sampled]
 
 
-def diagonal_gradients(
-    layer: Modes, made: list[Tensor], sums: Tensor, rate: float, M: int
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the layer's parameters and D from partial sums of the tables' gradients, see `ScanPlan.backward`."""
+def diagonal_gradients(layer: Modes, made: list[Tensor], sums: Tensor, rate: float, M: int) -> tuple[Tensor, ...]:
+    """Gradients from partial sums of the tables' gradients, see `ScanPlan.backward`: of log Δ (channels,), of decays,
+    frequencies and B side by side (copies, …), of C and of D."""
     (directions, channels, slots, _), (copies, count) = layer.C.shape, layer.log_decay.shape
     n_complex, blocks, empty = layer.frequency.shape[1], cdiv(slots, SLOTS), partial(torch.empty, device=sums.device)
-    rows, ddt = empty(channels, count + n_complex + 2 * slots), empty(channels, blocks)  # decays, frequencies, B
+    rows, ddt = empty(channels, count + n_complex + 2 * slots), empty(channels, blocks)
     dC, dD = empty(layer.C.shape), empty(channels)
     table_gradient_kernel[(channels, blocks)](
-        layer.B.contiguous(), layer.C.contiguous(), *made, sums, ddt, rows, dC, dD, *sizes_of(layer), sums.shape[1],
+        layer.B, layer.C, *made, sums, ddt, rows, dC, dD, *sizes_of(layer), sums.shape[1],
         DIRECTIONS=directions, M=M, N=SLOTS, BITS=M.bit_length() - 1, num_warps=8,
     )  # fmt: skip
-    ddecay, dfrequency, dB = rows.view(copies, -1, rows.shape[1]).sum(1).split((count, n_complex, 2 * slots), dim=1)
-    return ddt.sum(1), ddecay, dfrequency, dB.unflatten(1, (slots, 2)), dC, None, dD
+    return ddt.sum(1), rows.view(copies, -1, rows.shape[1]).sum(1), dC, dD
 
 
 def sizes_of(layer: Modes) -> tuple[int, int, int, int, int]:

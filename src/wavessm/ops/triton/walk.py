@@ -92,8 +92,8 @@ def _next_state(state, decayed, chunk, into, whole, REVERSE: tl.constexpr, PRECI
 
 @jit
 def walk_kernel(
-    x, K, across, E, C, decay, begin, y, states, ends, x_batch, x_channel, channels, modes, rows, segments, steps,
-    length,
+    x, K, across, E, C, decay, begin, y, states, ends, x_batch, x_channel, rows, segments, steps, channels, modes,
+    chunks, length,
     M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
     REVERSE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
@@ -123,7 +123,7 @@ def walk_kernel(
     start = segment * (steps * M)
     at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
     at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
-    at_states = ((h * rows + row) * steps * planes * modes)[:, None] + n[None, :]
+    at_states = (((h * (rows // segments) + signal) * chunks + segment * steps) * planes * modes)[:, None] + n[None, :]
     for k in range(steps):
         step = steps - 1 - k if REVERSE else k
         ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
@@ -142,10 +142,10 @@ def walk_kernel(
                 out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
             tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
         if states is not None:
-            to = states + at_states + step * planes * modes
-            tl.store(to, seen_0.to(states.dtype.element_ty), mask=row_ok & n_ok)
+            to, there = states + at_states + step * planes * modes, row_ok & (start + step * M < length)[:, None] & n_ok
+            tl.store(to, seen_0.to(states.dtype.element_ty), mask=there)
             if not DENSE:
-                tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=row_ok & n_ok)
+                tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=there)
         if DENSE:
             decayed = dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
         else:
@@ -199,13 +199,13 @@ def bridge_kernel(begin, ends, decay, channels, modes, segments, steps, N: tl.co
 
 @jit
 def sum_kernel(
-    u, g, states, adjoints, other, others, sums, u_batch, u_channel, g_batch, g_channel, blocks, channels, modes, rows,
-    segments, steps, length,
+    u, g, states, adjoints, other, others, sums, u_batch, u_channel, g_batch, g_channel, blocks, batch, channels, modes,
+    chunks, length,
     M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     DENSE: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of the tables' gradients: P of their M rows for one channel, over `blocks` blocks of Q chunks from
-    all rows. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
+    """Partial sums of the tables' gradients: P of their M rows for one channel, over `blocks` blocks of Q chunks of all
+    signals. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
 
         dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a
 
@@ -226,10 +226,8 @@ def sum_kernel(
     total_back = total
     for block in range(blocks):
         chunk = (tl.program_id(1) * blocks + block) * Q + tl.arange(0, Q)
-        row = chunk // steps
-        signal = (row // segments).to(tl.int64)
-        start = (row % segments) * (steps * M) + (chunk % steps) * M
-        here = ((row < rows) & (start < length))[:, None]
+        signal, start = (chunk // chunks).to(tl.int64), (chunk % chunks) * M
+        here = (signal < batch)[:, None]
         at_u = u + (signal * u_batch * EVEN + h * u_channel * EVEN + start)[:, None]
         at_g = g + (signal * g_batch * EVEN + h * g_channel * EVEN + start)[:, None]
         g_all = tl.load(at_g + i[None, :], mask=here & (start[:, None] + i[None, :] < length), other=0.0)
@@ -237,7 +235,7 @@ def sum_kernel(
         u_t = tl.trans(tl.load(at_u + p[None, :], mask=part_ok, other=0.0))
         g_t = tl.trans(g_all if P == M else tl.load(at_g + p[None, :], mask=part_ok, other=0.0))
         dT = dot(u_t, g_all, dT, PRECISION)
-        at = ((h * rows * steps + chunk) * planes * modes)[:, None]
+        at = ((h * batch * chunks + chunk) * planes * modes)[:, None]
         total = _add(total, states + at, adjoints + at, u_t, g_t, here, m, modes, N, PRECISION, DENSE)
         if other is not None:
             total_back = _add(total_back, other + at, others + at, g_t, u_t, here, m, modes, N, PRECISION, DENSE)
