@@ -310,6 +310,14 @@ def test_other_separators_are_refused_with_the_expected_one(tmp_path):
             load_csv(tmp_path / "b.csv", horizon=2, context=5)
 
 
+def test_columns_of_a_long_table_that_are_not_read_are_named(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("unique_id,ds,y,price,shop\na,2024-01-01,1,2,x\na,2024-01-02,2,2,x\n")
+    frame, left_out = read_csv(path)
+    assert list(frame.columns) == ["unique_id", "ds", "y"]
+    assert left_out.endswith("left out: price, shop")
+
+
 def dated(path, *dates):
     path.write_text("date,load\n" + "".join(f"{date},{k}\n" for k, date in enumerate(dates)))
     (series,), _ = read(read_csv(path, None, "date")[0], str(path), DataOptions())

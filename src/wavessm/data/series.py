@@ -156,8 +156,7 @@ def read_series(given: Any, what: str, options: Any, names: list | None = None) 
 def read_csv(
     path: Path, columns: list[str] | None = None, date_column: str | None = None, missing: str = "error"
 ) -> tuple[Any, str]:
-    """A CSV file as a DataFrame whose index are its dates, and a column of numbers that was taken for none; or as a
-    long table.
+    """A CSV file as a DataFrame whose index are its dates, or as a long table; and in words what of it was left out.
 
     Args:
         path: The file; its dates must rise from row to row, those of a long table are sorted.
@@ -170,11 +169,14 @@ def read_csv(
     if set(LONG) <= set(table.columns):
         y, ds = numbers(table, ["y"], path, missing != "error", REPAIR)[:, 0], table["ds"]
         ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*parse_dates(ds, str(path), rising=False))
-        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), ""
+        others = ", ".join(str(name) for name in table.columns if name not in LONG)
+        left_out = f"of a long table unique_id, ds and y are read; left out: {others}" if others else ""
+        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), left_out
     if date_column is None:
         date_column, dated = guess_dates(table)
         if date_column is not None and not dated and len(table.columns) > 1:
-            table, left_out, date_column = table.drop(columns=date_column), date_column, None
+            left_out = f"column {date_column!r} holds numbers, not dates; it is left out"
+            table, date_column = table.drop(columns=date_column), None
     names = columns or [name for name in table.columns if name != date_column]
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")

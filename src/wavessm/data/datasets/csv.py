@@ -63,7 +63,7 @@ class CsvOptions(OwnOptions):
         columns = None if self.target is None else [self.target]
         frame, left_out = read_csv(path, columns, self.date_column, self.missing)
         if left_out:
-            log.warning("%s: column %r holds numbers, not dates; it is left out", path, left_out)
+            log.warning("%s: %s", path, left_out)
         return frame
 
     def line_options(self, frame: pd.DataFrame) -> dict[str, Any]:
