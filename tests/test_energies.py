@@ -119,7 +119,7 @@ def sounds(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", [["--no-stretches"], ["--epochs", "6", "--d-model", "16", "--d-state", "8"]])
-def test_wav_runs_read_energies_in_files_other_rates_streams_and_onnx(sounds, tmp_path, method, capsys):
+def test_wav_runs_read_energies_in_files_other_rates_streams_and_onnx(sounds, tmp_path, method, capsys, monkeypatch):
     run = tmp_path / "run"
     assert main(["train", "wav", str(sounds), "--out", str(run), "--scaling", "global", "--quiet", *method]) == 0
     assert Run.read(run).info.front_end == "energies"
@@ -129,8 +129,10 @@ def test_wav_runs_read_energies_in_files_other_rates_streams_and_onnx(sounds, tm
     capsys.readouterr()
     found = []
     for line in (["predict", run, source], ["predict", run, tmp_path / "double.wav"],
-                 ["predict", run, "--follow", source, "--idle", "0", "--chunk", "130"]):  # fmt: skip
-        assert main([*map(str, line)]) == 0
+                 ["predict", run, "-", "--chunk", "130"]):  # fmt: skip
+        with open(source, encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert main([*map(str, line)]) == 0
         found.append(pd.read_csv(io.StringIO(capsys.readouterr().out)).iloc[-1])
     assert {row["prediction"] for row in found} == {source.parent.name}
     assert abs(found[0]["up"] - found[1]["up"]) < 0.05

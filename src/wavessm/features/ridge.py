@@ -359,7 +359,7 @@ def calibrate(ridge: Ridge, kind: str, targets: Tensor, weights: Tensor | None =
             each = F.cross_entropy(logits, ones.argmax(1), reduction="none")
         else:
             each = F.binary_cross_entropy_with_logits(logits, ones, reduction="none").mean(1)
-        value = (w * each).sum() / w.sum()
+        value = (w * each).sum() / w.sum().clamp(min=1e-12)  # zero where every class has one case: the prior decides
         value = value + PRIOR * ((slope - 1.0).square().mean() + offset.square().mean())
         value.backward()
         return value
