@@ -90,7 +90,7 @@ def ecg_rows(given: argparse.Namespace) -> Iterator[Row]:
             count = round(share * len(data.train))
             rows = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))[:count]
             few = Arrays(data.train.x[rows], data.train.y[rows], affine=data.train.affine)
-            crops, steps = Crops(few, 250, seed), 400 if share < 0.05 else 1000
+            crops, steps = Crops(few, 250, seed), 400 if share < 0.05 else 1000 if share < 0.5 else 3000
             options = TrainConfig(lr=3e-3, weight_decay=0.05, batch_size=32, steps=steps, schedule="one-cycle",
                                   warmup=0.3, grad_clip=1.0, seed=seed, precision="bf16", device="cpu")  # fmt: skip
             tuned = dataclasses.replace(options, pretrained="cpc", layer_decay=0.8)
