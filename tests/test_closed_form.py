@@ -186,8 +186,8 @@ def test_resume_fits_again_and_damage_is_one_line(folder, tmp_path):
     for change, expected in (
         (lambda c: c["model"].pop("ridge.coef"), "do not fit the model"),
         (lambda c: c["model"].update({"ridge.coef": torch.zeros(3)}), "do not fit the model"),
-        (lambda c: c.pop("closed"), "does not hold a model of method features"),
-        (lambda c: c["closed"]["bank"].update(readouts="many"), "does not hold a model of method features"),
+        (lambda c: c.pop("closed"), "holds no features model that this version reads"),
+        (lambda c: c["closed"]["bank"].update(readouts="many"), "holds no features model that this version reads"),
     ):
         damaged = {**content, "model": {k: v.clone() for k, v in content["model"].items()}}
         damaged["closed"] = {**content["closed"], "bank": dict(content["closed"]["bank"])}

@@ -22,7 +22,7 @@ import miniatures
 import wavessm as ws
 from wavessm.cli import main
 
-pytest.importorskip("dash", reason="needs the extra explore")
+pytest.importorskip("dash", reason="needs wavessm-lab and its dash")
 
 from wavessm.errors import DataError, OptionError
 from wavessm_lab.cli.explore import ExploreOptions, make_server

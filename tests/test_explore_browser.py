@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("dash", reason="needs the extra explore")
+pytest.importorskip("dash", reason="needs wavessm-lab and its dash")
 pytest.importorskip("selenium", reason="needs Selenium, of the extra dev")
 
 from selenium import webdriver

@@ -186,7 +186,7 @@ class Run:
             closed = self.method in CLOSED
             model = restore(self.method, content["closed"], self.info) if closed else SequenceModel(self.model)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
-            raise RunError(f"{path}: does not hold a model of method {self.method}; bring it back.") from reason
+            raise RunError(f"{path}: holds no {self.method} model that this version reads; fit it again.") from reason
         wrapped = self.unlabelled and isinstance(model, SequenceModel)
         fill(Pretrainer(model, self.config) if wrapped else model, content, path)
         return model.eval()
