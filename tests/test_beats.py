@@ -119,7 +119,7 @@ def test_other_records_are_split_as_a_whole_and_every_class_is_in_training(tmp_p
 def test_two_leads_another_rate_and_the_distance_of_beats(tmp_path):
     beats = {name: write(tmp_path, name, fmt="16", rate=rate) for name, rate in
              (("a", 360), ("b", 360), ("c", 180), ("d", 360))}  # fmt: skip
-    with pytest.raises(DataError, match=r"c: 180 Hz, the records before it have 360 Hz; .* --sampling-rate"):
+    with pytest.raises(DataError, match=r"c: 180 Hz, .*; the others have 360 Hz, .* --sampling-rate"):
         load("beats", tmp_path)
     data = load("beats", tmp_path, leads="v1,0", sampling_rate=180.0, before=0.1, after=0.2, rr=True)
     assert data.info.channels == ("V1", "MLII", "pre-RR", "post-RR")

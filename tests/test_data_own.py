@@ -538,18 +538,19 @@ def test_a_record_with_its_leads_in_another_order_is_named(tmp_path):
     folder = miniatures.wfdb_folder(tmp_path)
     header = (folder / "rec003.hea").read_text()
     (folder / "rec003.hea").write_text(header.replace("MLII", "x").replace("V1", "MLII").replace("x", "V1"))
-    with pytest.raises(DataError, match=r"rec003: .*\(V1, MLII\) in mV, mV; the others have .*\(MLII, V1\)"):
+    with pytest.raises(DataError, match=r"rec003: .*\(V1, MLII\); the others have .*\(MLII, V1\)"):
         load_wfdb(folder)
 
 
-def test_a_record_in_other_units_is_named(tmp_path):
+def test_a_record_in_other_volts_is_converted_and_one_in_other_units_is_named(tmp_path):
     folder = miniatures.wfdb_folder(tmp_path)
-    (folder / "rec002.hea").write_text((folder / "rec002.hea").read_text().replace("/mV", "/mv"))
-    assert not load_wfdb(folder).info.skipped
-    (folder / "rec003.hea").write_text((folder / "rec003.hea").read_text().replace("/mV", "/uV"))
-    with pytest.raises(
-        DataError, match=r"rec003: 100 Hz, 2 channels \(MLII, V1\) in uV, uV; the others have .* in mV, mV\."
-    ):
+    scale = np.array(load_wfdb(folder).info.scale)
+    head = folder / "rec003.hea"
+    text = head.read_text()
+    head.write_text(text.replace("1000.0(0)/mV", "1.0(0)/uV"))
+    np.testing.assert_allclose(np.array(load_wfdb(folder).info.scale), scale, rtol=1e-6)
+    head.write_text(text.replace("/mV", "/mmHg"))
+    with pytest.raises(DataError, match=r"rec003: in mmhg, mmhg, expected mv, mv as in training\."):
         load_wfdb(folder)
 
 
@@ -604,7 +605,7 @@ def test_the_same_signal_in_other_units_is_the_same_input(tmp_path):
         header = tmp_path / f"{name}.hea"
         header.write_text(header.read_text().replace("1000.0(0)/mV", gain), encoding="latin-1")
         if name == "other":
-            with pytest.raises(DataError, match="in mmhg, mmhg, but the model was trained on mv, mv"):
+            with pytest.raises(DataError, match="in mmhg, mmhg, expected mv, mv as in training"):
                 align(read_signal(header), info.channels, info.units, header)
             continue
         inputs[name] = align(read_signal(header), info.channels, info.units, header)

@@ -13,17 +13,17 @@ import logging
 import os
 import secrets
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from wavessm.errors import DataError
 
 log = logging.getLogger("wavessm.data")
+T = TypeVar("T")
 
 
 class Prepared(NamedTuple):
@@ -45,31 +45,18 @@ class Prepared(NamedTuple):
         return tuple(bad)
 
 
-def read_each(
-    names: list[str], read: Callable[[str], np.ndarray], where: Any
-) -> tuple[np.ndarray, list[str], dict[str, str]]:
-    """Return what `read` makes of every name, stacked, the names, and the bad ones with the reason.
-
-    A file is bad where `read` raises `DataError`, or returns another shape than that of the first.
-    """
-    values = np.empty(0)
-    good: list[str] = []
+def read_each(names: Iterable[str], read: Callable[[str], T], where: Any) -> tuple[dict[str, T], dict[str, str]]:
+    """Return what `read` makes of every name, and the reason for each bad one: where `read` raises `DataError`."""
+    good: dict[str, T] = {}
     bad: dict[str, str] = {}
     for name in names:
         try:
-            array = read(name)
-            if good and array.shape != values.shape[1:]:
-                raise DataError(f"{name}: shape {array.shape}, the files before it have {values.shape[1:]}.")
+            good[name] = read(name)
         except DataError as reason:
             bad[name] = str(reason)
-            continue
-        if not good:
-            values = np.empty((len(names), *array.shape), array.dtype)
-        values[len(good)] = array
-        good.append(name)
     if not good:
         raise DataError(f"{where}: none of {len(bad)} files could be read; the first: {next(iter(bad.values()), '')}")
-    return values[: len(good)], good, bad
+    return good, bad
 
 
 def sums_of(cases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,8 +85,6 @@ def cached(
         try:
             about = json.loads((place / "notes.json").read_text())
             arrays = {each: np.load(place / f"{each}.npy", mmap_mode="c").view(np.ndarray) for each in about["arrays"]}
-            if wrong := [each for each, sum_ in about.get("sums", {}).items() if _sum(arrays[each]) != sum_]:
-                raise ValueError(f"the checksum of {wrong[0]}.npy is not that of its notes")
             return Prepared(arrays, about["notes"])
         except (OSError, ValueError, KeyError, TypeError, EOFError) as reason:
             log.warning("cache %s is damaged (%s): building it again", place, reason)
@@ -110,9 +95,8 @@ def cached(
         partial.mkdir(parents=True)
         for each, array in prepared.arrays.items():
             np.save(partial / f"{each}.npy", array)
-        sums = {each: _sum(array) for each, array in prepared.arrays.items()}
-        notes = {"arrays": list(sums), "sums": sums, "notes": prepared.notes}
-        (partial / "notes.json").write_text(json.dumps(notes))
+        about = {"arrays": list(prepared.arrays), "notes": prepared.notes}
+        (partial / "notes.json").write_text(json.dumps(about))
         with suppress(FileExistsError):  # another process was faster
             os.replace(partial, place)
     except OSError as reason:
@@ -120,11 +104,6 @@ def cached(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return prepared
-
-
-def _sum(array: np.ndarray) -> int:
-    """A checksum of the numbers of an array."""
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

@@ -11,13 +11,14 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavessm.data.cache import Prepared, cached
-from wavessm.data.files import Signal, unit_name
+from wavessm.data.cache import Prepared, cached, read_each
+from wavessm.data.files import Signal, align, resample
 from wavessm.data.info import DataInfo, DataSet, Scale, tuples
+from wavessm.data.task import OwnOptions
 from wavessm.errors import DataError
 
 log = logging.getLogger("wavessm.data")
@@ -347,68 +348,91 @@ def _channel_scale(cases: Cases, train: np.ndarray) -> Scale:
     return tuple(mean.astype(np.float32).tolist()), tuple(std.astype(np.float32).tolist())
 
 
-def load_recordings(
-    name: str,
-    folder: Path,
-    files: list[str],
-    cases: Cases,
-    read: Callable[[Path], Signal],
-    opened: list[Path],
-    skip_bad: bool,
-    options: Mapping[str, Any] | None = None,
-) -> DataSet:
-    """Read the recordings of `cases`, files below a folder, once, cache them and make a set of them.
+# -- recordings -------------------------------------------------------------------------------------------------------
 
-    `opened` are all paths that `read` opens, `options` what it depends on besides. What cannot be read raises
-    `DataError`; with `skip_bad` it is left out and listed in `info.skipped`.
+
+class Recordings(NamedTuple):
+    """Recordings of one format, and what their files tell about them."""
+
+    files: list[str]
+    values: np.ndarray  # (samples, channels) float32, one recording after another
+    lengths: np.ndarray  # (recordings,) int64
+    about: dict[str, Any]  # fields of `DataInfo`
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordingOptions(OwnOptions):
+    """Options of a user's own recordings."""
+
+    folder: str = ""
+    """Folder with the recordings."""
+    sampling_rate: float | None = None
+    """Resample all recordings to this rate in hertz; None refuses those of another rate than most have."""
+    skip_bad: bool = False
+    """Leave out recordings that cannot be read, and list them."""
+
+    def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
+        return resample(signal, self.sampling_rate) if self.sampling_rate else signal
+
+    def read_all(
+        self, name: str, files: list[str], read: Callable[[Path], Signal], key: Mapping[str, Any], named: bool = True
+    ) -> Recordings:
+        """Read the recordings `files` below the folder once, and cache them.
+
+        What cannot be read raises `DataError`; with `skip_bad` it is left out and listed.
+
+        Args:
+            name: of the cache.
+            files: paths below the folder.
+            read: reads a file.
+            key: what it depends on besides.
+            named: channels have the same names in all recordings.
+        """
+        folder = self.place()
+        parents = {(folder / file).parent for file in files}
+        opened = [path for parent in parents for path in parent.glob("*") if path.is_file()]
+        key = {"names": files, "sampling_rate": self.sampling_rate, **key}
+        prepared = cached(name, folder, opened, key, lambda: _read_all(folder, files, read, named))
+        about = {**tuples(prepared.notes["about"]), "skipped": prepared.bad_files(self.skip_bad, str(folder))}
+        values, lengths = (np.array(prepared.arrays[each]) for each in ("values", "lengths"))
+        return Recordings(prepared.notes["files"], values, lengths, about)
+
+
+def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal], named: bool) -> Prepared:
+    """Every sound file. The most common format is that of the set, files that differ count as bad; volts are converted
+    to those of the first file.
     """
-    key = {"names": files, "gaps": True, **(options or {})}
-    prepared = cached(name, folder, opened, key, lambda: _read_all(folder, files, read))
-    skipped = prepared.bad_files(skip_bad, str(folder))
-    good = np.flatnonzero([file not in skipped for file in files])
-    cases = dataclasses.replace(
-        cases,
-        names=[cases.names[row] for row in good],
-        targets=cases.targets[good],
-        part=cases.part[good],
-        values=np.array(prepared.arrays["values"]),
-        lengths=np.array(prepared.arrays["lengths"]),
-        about={**cases.about, "skipped": skipped, **tuples(prepared.notes["about"])},
-        groups=None if cases.groups is None else cases.groups[good],
-    )
-    return make_set(name, cases)
-
-
-def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal]) -> Prepared:
-    """Every sound file: values (samples, channels) one after another, lengths (cases,). The most common format is that
-    of the set; files that differ count as bad.
-    """
-    signals: dict[str, Signal] = {}
-    bad: dict[str, str] = {}
-    for file in files:
+    signals, bad = read_each(files, lambda file: read(folder / file), folder)
+    formats = {file: _format(signal, named) for file, signal in signals.items()}
+    common = collections.Counter(formats.values()).most_common(1)[0][0]
+    one = next(signal for file, signal in signals.items() if formats[file] == common)
+    for file, found in formats.items():
         try:
-            signals[file] = read(folder / file)
+            if found.lower() != common.lower():
+                rate, leads = found.split()[0] != common.split()[0], "(" in found
+                hint = " --sampling-rate makes them one." if rate else " --leads chooses." if leads else ""
+                raise DataError(f"{folder / file}: {found}; the others have {common}.{hint}")
+            signals[file] = signals[file]._replace(values=align(signals[file], (), one.units, folder / file))
         except DataError as reason:
             bad[file] = str(reason)
-    if not signals:
-        first = next(iter(bad.values()))
-        raise DataError(f"{folder}: none of {len(bad)} files could be read; the first: {first}")
-    formats = {file: _format(signal) for file, signal in signals.items()}
-    common = collections.Counter(formats.values()).most_common(1)[0][0]
-    for file, found in formats.items():
-        if unit_name(found) != unit_name(common):
-            rate, leads = found.split()[0] != common.split()[0], "(" in found
-            hint = " --sampling-rate makes them one." if rate else " --leads chooses." if leads else ""
-            bad[file] = f"{folder / file}: {found}; the others have {common}.{hint}"
             del signals[file]
-    one = next(iter(signals.values()))
     lengths = np.array([len(signal.values) for signal in signals.values()], np.int64)
     values = np.concatenate([signal.values for signal in signals.values()])
-    about = {"sampling_rate": one.sampling_rate, "channels": one.channels, "units": one.units}
-    return Prepared({"values": values, "lengths": lengths}, {"bad": bad, "about": about})
+    alike = named or len({signal.channels for signal in signals.values()}) == 1
+    about = {"sampling_rate": one.sampling_rate, "channels": one.channels if alike else (), "units": one.units}
+    return Prepared({"values": values, "lengths": lengths}, {"bad": bad, "files": list(signals), "about": about})
 
 
-def _format(signal: Signal) -> str:
-    named = f" ({', '.join(signal.channels)})" if signal.channels else ""
-    measured = f" in {', '.join(signal.units)}" if signal.units else ""
-    return f"{signal.sampling_rate:g} Hz, {signal.values.shape[1]} channels{named}{measured}"
+def _format(signal: Signal, named: bool) -> str:
+    names = f" ({', '.join(signal.channels)})" if signal.channels and named else ""
+    return f"{signal.sampling_rate:g} Hz, {signal.values.shape[1]} channels{names}"
+
+
+def recorded(cases: Cases, files: list[str], found: Recordings) -> Cases:
+    """Return the cases, one for each of `files`, whose recordings were found, with their samples."""
+    rows = np.flatnonzero(np.isin(files, found.files))
+    return dataclasses.replace(
+        cases, names=[cases.names[row] for row in rows], targets=cases.targets[rows], part=cases.part[rows],
+        values=found.values, lengths=found.lengths, about={**cases.about, **found.about},
+        groups=None if cases.groups is None else cases.groups[rows],
+    )  # fmt: skip

@@ -13,8 +13,7 @@ import os
 import re
 import struct
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -131,7 +130,7 @@ def align(signal: Signal, channels: Sequence[str], units: Sequence[str], where: 
         return signal.values
     pairs = list(zip(found, expected, strict=True))
     if any(own != other and not {own, other} <= VOLTS.keys() for own, other in pairs):
-        raise DataError(f"{where}: in {', '.join(found)}, but the model was trained on {', '.join(expected)}.")
+        raise DataError(f"{where}: in {', '.join(found)}, expected {', '.join(expected)} as in training.")
     factors = [VOLTS.get(own, 1.0) / VOLTS.get(other, 1.0) for own, other in pairs]
     return to_float32(signal.values * np.array(factors), where)
 
@@ -328,15 +327,6 @@ def read_header(path: str | Path) -> tuple[Header, list[Path]]:
     header = parse_header(_read_bytes(file, "header").decode("latin-1"), file)
     names = dict.fromkeys(lead.file for lead in header.leads)
     return header, [file, *(inside(file.parent / name, [file.parent]) for name in names)]
-
-
-def record_files(folder: Path, records: Iterable[str]) -> list[Path]:
-    """Return the files of records below a folder; those that cannot be read are left to the reader."""
-    found = []
-    for name in records:
-        with suppress(DataError):
-            found += read_header(inside(folder / name, [folder]))[1]
-    return found
 
 
 def _read_bytes(file: Path, what: str) -> bytes:

@@ -50,7 +50,7 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
     rate, record = signal.sampling_rate or 1.0, path.with_suffix("")
     annotated = beats and stride is None and Path(f"{record}.{beats.annotations}").exists()
     if beats and annotated:
-        events, _ = read_beats(record, beats.annotations, rate)
+        events, _ = read_beats(record, beats.annotations)
         target = info.sampling_rate or rate
         windows, events = cut_windows(signal, events, beats.before, beats.after, target, beats.rr, path)
         if not windows:

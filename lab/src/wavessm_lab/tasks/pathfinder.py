@@ -100,8 +100,8 @@ def _read_all(folder: Path, size: int) -> Prepared:
             raise DataError(f"{folder / name}: not a readable picture ({' '.join(str(reason).split())}).") from reason
         return values.reshape(-1, 1)
 
-    pixels, names, bad = read_each(list(labels), read, folder)
-    y = np.array([labels[name] for name in names], np.int64)
+    images, bad = read_each(labels, read, folder)
+    pixels, y = np.stack(list(images.values())), np.array([labels[name] for name in images], np.int64)
     tenth, order = len(y) // 10, randperm(len(y), generator=Generator().manual_seed(42)).numpy()
     parts = np.split(order, [len(y) - 2 * tenth, len(y) - tenth])
     arrays: dict[str, np.ndarray] = {}

@@ -6,7 +6,6 @@ and Reilly (2004). No patient is on both sides of it but the one of records 201 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import warnings
 from collections import Counter
@@ -16,12 +15,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from wavessm.data.cache import Prepared, cached
-from wavessm.data.cases import Cases, make_set
-from wavessm.data.files import Signal, align, inside, pick_leads, read_record, record_files, resample
-from wavessm.data.info import DataSet, tuples
+from wavessm.data.cases import Cases, RecordingOptions, make_set
+from wavessm.data.datasets.wfdb import read_leads, words
+from wavessm.data.files import Signal, inside, read_header, resample
+from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, numbers, read_table
-from wavessm.data.task import OwnOptions, Recipe, Task
+from wavessm.data.task import Recipe, Task
 from wavessm.errors import DataError, import_extra
 
 log = logging.getLogger("wavessm.data")
@@ -45,15 +44,13 @@ _PART_OF = {record: part for part, records in PAPER_SPLIT.items() for record in 
 
 
 @dataclass(frozen=True)
-class BeatsOptions(OwnOptions):
+class BeatsOptions(RecordingOptions):
     """RECORD.hea, RECORD.dat and RECORD.atr; symbols of the annotations become the classes N, S, V, F and Q of AAMI.
 
     Where all records are those of MIT-BIH, its split is used; otherwise records with 15 % of the events are drawn for
     validation and for test each, with the classes in their proportions. No record is in two parts.
     """
 
-    folder: str = ""
-    """Folder with WFDB records and their annotation files."""
     annotations: str = "atr"
     """Extension of the annotation files."""
     events: str | None = None
@@ -64,112 +61,70 @@ class BeatsOptions(OwnOptions):
     """Seconds of a window before the start of an event."""
     after: float = 0.5
     """Seconds of a window after the end of an event."""
-    sampling_rate: float | None = None
-    """Resample all records to this rate in hertz; None takes that of the first, and refuses others."""
     rr: bool = False
     """Add two constant channels: the time to the beat before and to the next, over the mean of the record."""
     classes: str = ""
     """Classes to keep, with commas: N,S,V; default all."""
     leave_out: str = "102,104,107,217"
     """Records to leave out, with commas; the default are MIT-BIH's paced ones."""
-    skip_bad: bool = False
-    """Leave out records that cannot be read or lack a lead, and list them."""
 
     checks: ClassVar[dict[str, Any]] = {"before": (lambda value: 0 <= value < np.inf, "0 or more seconds")}
 
     def load(self, seed: int) -> DataSet:
-        folder, records = self.place(), self._records()
-        options = dataclasses.asdict(dataclasses.replace(self, folder="", skip_bad=False))
-        prepared = cached("beats", folder, self._all_files(records), options, lambda: self._read_all(records))
-        skipped = prepared.bad_files(self.skip_bad, str(folder))
-        values, lengths, labels, record, start = (np.array(values) for values in prepared.arrays.values())
-        if prepared.notes["left_out"]:
-            log.warning("%s: left out %s", folder, prepared.notes["left_out"])
-        part = np.array([_PART_OF.get(Path(name).name, "") for name in record.tolist()])
+        folder, table = self.place(), self._table()
+        records = self._records(table)
+        leads = words(self.leads) or [read_header(inside(folder / records[0], [folder]))[0].leads[0].name]
+        found = self.read_all("beats", records, lambda path: self.shorten(read_leads(path, folder, leads)),
+                              {"leads": leads}, named=not self.leads)  # fmt: skip
+        rate, ignored = found.about["sampling_rate"], Counter[str]()
+        windows, names, labels, record = [], [], [], []
+        for name, values in zip(found.files, np.split(found.values, found.lengths.cumsum()[:-1]), strict=True):
+            path, other = folder / name, Counter[str]()
+            events = table.get(name)
+            if events is None:
+                events, other = read_beats(path, self.annotations)
+            cut, kept = cut_windows(Signal(values, rate), events, self.before, self.after, rate, self.rr, path)
+            ignored.update(other, **{"at the ends, without a whole window": len(events.start) - len(cut)})
+            for window, start, label in zip(cut, kept.start, kept.labels.tolist(), strict=True):
+                if label in (words(self.classes) or [label]):
+                    windows.append(window)
+                    names.append(f"{path}, {label} at {start:g} s")
+                    labels.append(label)
+                    record.append(name)
+        left_out = ", ".join(f"{count} {what}" for what, count in ignored.most_common() if count)
+        if not windows:
+            raise DataError(f"{folder}: no event is left in {len(records)} records; found only "
+                            f"{left_out or 'empty annotation files'}.")  # fmt: skip
+        if left_out:
+            log.warning("%s: left out %s", folder, left_out)
+        part = np.array([_PART_OF.get(Path(name).name, "") for name in record])
         if set(part.tolist()) != set(PAPER_SPLIT):  # not MIT-BIH: records are groups that are drawn
             part = np.full(len(record), "")
-        names = [f"{folder / name}, {label} at {at:g} s" for name, label, at in zip(record, labels, start, strict=True)]
-        about = {"skipped": skipped, **tuples(prepared.notes["about"])}
-        cases = Cases(names, labels, part, str(folder), "multiclass", values, lengths, about=about, groups=record)
-        return make_set("beats", cases)
+        about, added = found.about, RR if self.rr else ()
+        channels, units = about["channels"], (*about["units"], *("" for _ in added))
+        about = {**about, "channels": (*channels, *added) if channels else (), "units": units}
+        return make_set("beats", Cases(names, np.array(labels), part, str(folder), "multiclass",
+                        np.concatenate(windows), np.array([len(window) for window in windows]), about=about,
+                        groups=np.array(record)))  # fmt: skip
 
     def files(self) -> list[Path]:
-        return [path for path in self._all_files(self._records()) if path.suffix != ".dat"]  # headers hold their sums
+        folder, records = self.place(), self._records(self._table())
+        beside = [Path(self.events)] if self.events else [folder / f"{name}.{self.annotations}" for name in records]
+        return [*(folder / f"{name}.hea" for name in records), *beside]  # headers hold the sums of the signals
 
-    def _records(self) -> list[str]:
+    def _table(self) -> dict[str, Events]:
+        return read_events(Path(self.events)) if self.events else {}
+
+    def _records(self, table: dict[str, Events]) -> list[str]:
         """Names of the records: those of the table of events, or all headers of the folder."""
-        folder, table = self.place(), read_events(Path(self.events)) if self.events else {}
+        folder = self.place()
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; expected one with WFDB records.")
         names = table or sorted(path.stem for path in folder.glob("*.hea"))
-        found = [name for name in names if Path(name).name not in _words(self.leave_out)]
+        found = [name for name in names if Path(name).name not in words(self.leave_out)]
         if not found:
             raise DataError(f"{folder}: no WFDB record (*.hea) in it, beside those that are left out.")
         return found
-
-    def _all_files(self, records: list[str]) -> list[Path]:
-        folder = self.place()
-        beside = [Path(self.events)] if self.events else [folder / f"{name}.{self.annotations}" for name in records]
-        return [*record_files(folder, records), *beside]
-
-    def _read_all(self, records: list[str]) -> Prepared:
-        """Windows of all records one after another, their lengths, labels, records and times."""
-        table = read_events(Path(self.events)) if self.events else {}
-        bad: dict[str, str] = {}
-        ignored: Counter[str] = Counter()
-        signals: list[Signal] = []  # without their samples
-        windows, labels, record, start = [], [], [], []
-        for name in records:
-            try:
-                signal, own, events = self._read(name, table.get(name), signals[0] if signals else None, ignored)
-            except DataError as reason:
-                bad[name] = str(reason)
-                continue
-            signals.append(signal._replace(values=signal.values[:0]))
-            windows += own
-            labels += events.labels.tolist()
-            start += events.start.tolist()
-            record += [name] * len(own)
-        left_out = ", ".join(f"{count} {what}" for what, count in ignored.most_common() if count)
-        if not windows:
-            why = next(iter(bad.values()), f"found only {left_out or 'empty annotation files'}.")
-            raise DataError(f"{self.place()}: no event is left in {len(records)} records; {why}")
-        named = len({signal.channels for signal in signals}) == 1  # leads by position may have several names
-        about = {
-            "sampling_rate": self.sampling_rate or signals[0].sampling_rate,
-            "channels": [*signals[0].channels, *(RR if self.rr else ())] if named else [],
-            "units": [*signals[0].units, *("" for _ in RR if self.rr)],
-        }
-        lengths = np.array([len(window) for window in windows], np.int64)
-        arrays = {"labels": np.array(labels), "record": np.array(record), "start": np.array(start)}
-        notes = {"bad": bad, "left_out": left_out, "about": about}
-        return Prepared({"values": np.concatenate(windows), "lengths": lengths, **arrays}, notes)
-
-    def _read(
-        self, name: str, events: Events | None, first: Signal | None, ignored: Counter[str]
-    ) -> tuple[Signal, list[np.ndarray], Events]:
-        """Leads, windows and events of a record; what is left out is counted. Leads, units and rate are of `first`."""
-        path = inside(self.place() / name, [self.place()])
-        whole = read_record(path)
-        own, first = whole.sampling_rate or 1.0, first or pick_leads(whole, _words(self.leads) or ["0"], path)
-        rate = self.sampling_rate or first.sampling_rate or own
-        if self.sampling_rate is None and own != rate:
-            raise DataError(f"{path}: {own:g} Hz, the records before it have {rate:g} Hz; resample all to one rate "
-                            "with --sampling-rate.")  # fmt: skip
-        signal = pick_leads(whole, _words(self.leads) or first.channels, path)
-        signal = signal._replace(values=align(signal, (), first.units, path), units=first.units)
-        other = Counter[str]()
-        if events is None:
-            events, other = read_beats(path, self.annotations, own)
-        windows, kept = cut_windows(signal, events, self.before, self.after, rate, self.rr, path)
-        ignored.update(other)
-        ignored.update({"at the ends, without a whole window": len(events.start) - len(windows)})
-        wanted = np.isin(kept.labels, _words(self.classes) or kept.labels)
-        return signal, [windows[i] for i in np.flatnonzero(wanted)], kept.keep(wanted)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -187,7 +142,7 @@ class Events(NamedTuple):
         return Events(*(column[which] for column in self))
 
 
-def read_beats(record: Path, extension: str, sampling_rate: float) -> tuple[Events, Counter[str]]:
+def read_beats(record: Path, extension: str) -> tuple[Events, Counter[str]]:
     """Read the beats of a WFDB annotation file (usually .atr) in the five classes of `AAMI`.
 
     Returns:
@@ -204,7 +159,7 @@ def read_beats(record: Path, extension: str, sampling_rate: float) -> tuple[Even
     except Exception as reason:  # wfdb raises whatever its parsing meets
         what = " ".join(str(reason).split()) or type(reason).__name__
         raise DataError(f"{record}.{extension}: wfdb cannot read it ({what}).") from reason
-    seconds = np.asarray(found.sample, np.float64) / (found.fs or sampling_rate)
+    seconds = np.asarray(found.sample, np.float64) / found.fs  # of the annotations, else of the header
     known = np.array([symbol in AAMI for symbol in found.symbol], bool)
     labels = np.array([AAMI.get(symbol, "") for symbol in found.symbol], str)
     other = Counter(symbol for symbol in found.symbol if symbol not in AAMI)

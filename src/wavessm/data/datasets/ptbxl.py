@@ -160,7 +160,11 @@ def _read(folder: Path, name: str, rate: int) -> np.ndarray:
 
 def _read_all(folder: Path, names: list[str], rate: int) -> Prepared:
     """All sound records as one array: signals, sums and squares of each record."""
-    signals, _, bad = read_each(names, lambda name: _read(folder, name, rate), "PTB-XL")
+    records, bad = read_each(names, lambda name: _read(folder, name, rate), "PTB-XL")
+    shape = next(iter(records.values())).shape
+    for name in [name for name, values in records.items() if values.shape != shape]:
+        bad[name] = f"{name}: shape {records.pop(name).shape}, the files before it have {shape}."
+    signals = np.stack(list(records.values()))
     sums, squares = sums_of(signals)
     return Prepared({"signals": signals, "sums": sums, "squares": squares}, {"bad": bad})
 

@@ -89,9 +89,9 @@ def _read_all(folder: Path, words: tuple[str, ...]) -> Prepared:
     arrays: dict[str, np.ndarray] = {}
     bad: dict[str, str] = {}
     for part, names in _clips(folder, words).items():
-        values, good, unreadable = read_each(names, lambda name: _read_clip(folder / name), folder)
-        labels = [words.index(name.partition("/")[0]) for name in good]
-        arrays |= {f"x_{part}": values, f"y_{part}": np.array(labels, np.int64)}
+        clips, unreadable = read_each(names, lambda name: _read_clip(folder / name), folder)
+        labels = [words.index(name.partition("/")[0]) for name in clips]
+        arrays |= {f"x_{part}": np.stack(list(clips.values())), f"y_{part}": np.array(labels, np.int64)}
         bad |= unreadable
     sums, squares = sums_of(arrays["x_train"])
     return Prepared({**arrays, "sums": sums, "squares": squares}, {"bad": bad})

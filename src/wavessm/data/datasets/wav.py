@@ -9,19 +9,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from wavessm.data.cases import PARTS, Cases, load_recordings
+from wavessm.data.cases import PARTS, Cases, RecordingOptions, make_set, recorded
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import Signal, read_wav, resample
+from wavessm.data.files import Signal, read_wav
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, read_table
-from wavessm.data.task import OwnOptions, Task
+from wavessm.data.task import Task
 from wavessm.errors import DataError
 
 log = logging.getLogger("wavessm.data")
 
 
 @dataclass(frozen=True)
-class WavOptions(OwnOptions):
+class WavOptions(RecordingOptions):
     """folder/<class>/*.wav, or folder/{train,val,test}/<class>/*.wav; missing parts are drawn from the training files.
 
     Files may differ in length (batches carry the true ones), in sampling rate if they are resampled, not in channels.
@@ -29,18 +29,12 @@ class WavOptions(OwnOptions):
     part. Prediction scales and shortens files as training does.
     """
 
-    folder: str = ""
-    """Folder with one folder of WAV files for each class."""
-    skip_bad: bool = False
-    """Leave out files that cannot be read, and list them."""
     scaling: Literal["recording", "global"] = "recording"
     """Take the mean from each recording and divide it by its own RMS, so that loudness does not matter; or scale all by
     the mean and deviation of the training files. Streams are always scaled by those."""
     front_end: Literal["auto", "energies", "none"] = "auto"
     """What a model reads: log energies in bands of frequency, a frame every 10 ms; or the samples themselves. auto:
     energies from 4,000 Hz on."""
-    sampling_rate: float | None = None
-    """Resample all files to this rate in hertz; None refuses files of another rate than most have."""
     max_length: float = 0.0
     """Seconds after which recordings are cut; 0 keeps them whole."""
     trim_silence: float = 0.0
@@ -64,22 +58,18 @@ class WavOptions(OwnOptions):
             parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
         if not files:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
-        paths = [folder / file for file in files]
         about = {"scaling": self.scaling, "front_end": self.front_end}
-        cases = Cases(list(map(str, paths)), np.array(labels), np.array(parts), str(folder), "multiclass",
-                      about=about, groups=self._groups(files))  # fmt: skip
-        cut = {name: getattr(self, name) for name in ("max_length", "trim_silence")}
-        cut |= {"sampling_rate": self.sampling_rate} if self.sampling_rate else {}
-        data = load_recordings(
-            "wav", folder, files, cases, lambda path: self.shorten(read_wav(path)), paths, self.skip_bad,
-            cut if any(cut.values()) else None,
-        )  # fmt: skip
+        cases = Cases([str(folder / file) for file in files], np.array(labels), np.array(parts), str(folder),
+                      "multiclass", about=about, groups=self._groups(files))  # fmt: skip
+        key = {name: getattr(self, name) for name in ("max_length", "trim_silence")}
+        found = self.read_all("wav", files, lambda path: self.shorten(read_wav(path)), key)
+        data = make_set("wav", recorded(cases, files, found))
         if self.max_length and data.info.length == round(self.max_length * (data.info.sampling_rate or 0)):
             log.warning("%s: recordings longer than %g s are cut there (max_length).", folder, self.max_length)
         return data
 
     def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
-        signal = resample(signal, self.sampling_rate) if self.sampling_rate else signal
+        signal = super().shorten(signal)
         values = signal.values
         if self.trim_silence:
             loud = np.abs(values).max(axis=1)

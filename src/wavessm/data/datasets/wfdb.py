@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from wavessm.data.cases import PARTS, Cases, load_recordings
+from wavessm.data.cases import PARTS, Cases, RecordingOptions, make_set, recorded
 from wavessm.data.datasets.arrays import RECIPES
-from wavessm.data.files import Signal, inside, pick_leads, read_record, record_files, resample
+from wavessm.data.files import Signal, inside, pick_leads, read_record
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, numbers, read_table
-from wavessm.data.task import OwnOptions, Task
+from wavessm.data.task import Task
 from wavessm.errors import DataError
 
 
+def read_leads(path: Path, folder: Path, leads: Sequence[str]) -> Signal:
+    """Read a record that lies in a folder: these leads, or all."""
+    signal = read_record(inside(path, [folder]))
+    return pick_leads(signal, leads, path) if leads else signal
+
+
+def words(text: str) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 @dataclass(frozen=True)
-class WfdbOptions(OwnOptions):
+class WfdbOptions(RecordingOptions):
     """A table with a column `record` (path below the folder, without suffix), and either one column of classes or
     several of 0 and 1 (labels). Optional columns: `split` holds train, val or test; `group` names whose record it is,
     and keeps all of one group in one part. Records and classes are text as it is written (04015, NA).
     """
 
-    folder: str = ""
-    """Folder with WFDB records."""
     labels: str | None = None
     """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
     leads: str = ""
     """Leads by name or by position from 0, with commas: II,V5; default all, which must be the same in all records."""
-    sampling_rate: float | None = None
-    """Resample all records to this rate in hertz; None refuses records of another rate than most have."""
-    skip_bad: bool = False
-    """Leave out records that cannot be read, and list them."""
 
     def _labels(self) -> Path:
         return Path(self.labels or self.place() / "labels.csv")
@@ -64,19 +70,15 @@ class WfdbOptions(OwnOptions):
             groups=table["group"].to_numpy(str) if "group" in table.columns else None,
         )  # fmt: skip
 
-        def read(record: Path) -> Signal:
-            signal, leads = read_record(inside(record, [folder])), [name for name in self.leads.split(",") if name]
-            return self.shorten(pick_leads(signal, leads, record) if leads else signal)
-
-        cut = {"leads": self.leads, "sampling_rate": self.sampling_rate} if self.leads or self.sampling_rate else None
-        return load_recordings("wfdb", folder, files, cases, read, record_files(folder, files), self.skip_bad, cut)
-
-    def shorten(self, signal: Signal, sampling_rate: float | None = None) -> Signal:
-        return resample(signal, self.sampling_rate) if self.sampling_rate else signal
+        leads = words(self.leads)
+        found = self.read_all(
+            "wfdb", files, lambda path: self.shorten(read_leads(path, folder, leads)), {"leads": leads}
+        )
+        return make_set("wfdb", recorded(cases, files, found))
 
     def files(self) -> list[Path]:
-        found = record_files(self.place(), read_table(self._labels(), text=True)["record"].dropna())
-        return [self._labels(), *(path for path in found if path.suffix == ".hea")]  # they hold the signals' checksums
+        records = read_table(self._labels(), text=True)["record"].dropna()
+        return [self._labels(), *(self.place() / f"{name}.hea" for name in records)]  # they hold the signals' checksums
 
 
 TASKS = (Task("wfdb", WfdbOptions(), RECIPES, "folder", closed_form="features"),)
