@@ -220,10 +220,6 @@ def broken_csv(path, kind):
         table.loc[[5, 90], "load"] = np.nan
     elif kind == "infinite":
         table.loc[7, "load"] = np.inf
-    elif kind == "constant":
-        table["wind"] = 3.25
-    elif kind == "constant in training":
-        table.loc[:139, "wind"] = 0.1
     elif kind == "dates":
         table.loc[3, "date"] = "yesterday"
     elif kind == "no date":
@@ -244,8 +240,6 @@ def broken_csv(path, kind):
         ("text", r"'calm' in column 'wind', line 19 \(1 in all\)"),
         ("nan", r"NaN in column 'load', line 7 \(2 in all\)"),
         ("infinite", r"inf in column 'load', line 9"),
-        ("constant", r"column 'wind' is constant \(3.25\) over the 140 training rows"),
-        ("constant in training", r"column 'wind' is constant \(0.1\) over the 140"),
         ("dates", r"column 'date', line 5: 'yesterday' is not a date; expected one like 2024-05-01 13:00:00\.$"),
         ("no date", r"column 'date', line 5: no date"),
         ("backwards", r"column 'date', line 11: dates do not rise, '2024-01-01 08:00:00' comes after"),
@@ -259,6 +253,14 @@ def test_bad_rows_are_refused_in_one_line_that_says_where(tmp_path, kind, messag
         load_csv(path, horizon=4, context=8)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_is_constant_in_training_keeps_its_unit(tmp_path):
+    path = miniatures.csv(tmp_path / "own.csv", rows=200)
+    pd.read_csv(path).assign(wind=[0.1] * 140 + [0.6] * 60).to_csv(path, index=False)
+    data = load_csv(path, horizon=4, context=8)
+    assert data.info.scale[1][1] == 1.0
+    np.testing.assert_allclose(data.test.take(torch.arange(3)).y[..., 1], 0.5, atol=1e-6)
 
 
 def test_bad_csv_options_and_files_say_what_is_wrong(tmp_path):

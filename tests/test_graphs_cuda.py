@@ -77,7 +77,7 @@ def test_captured_steps_on_windows_have_the_losses_of_plain_steps():
     """Forecasts with a calendar and a direct path; the last batch of an epoch is filled up."""
     series = torch.sin(torch.arange(400.0) / 5)[:, None]
     marks = torch.rand(400, 3, generator=torch.Generator().manual_seed(0))
-    source = Windows(series, marks, 60, 24, (0,), torch.arange(100), future_calendar=True)
+    source = Windows(series, marks, 60, 24, torch.arange(100), future_calendar=True)
     info = DataInfo("forecast", 1, 1, 60, horizon=24, mark_width=3)
     data = DataSet("windows", source, source, source, info).to("cuda")
     curves = []

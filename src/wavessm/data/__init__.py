@@ -14,7 +14,7 @@ from wavessm.data.task import DataOptions, Recipe, Task, data_root, get_task, lo
 
 _PLACES = {
     "baselines": ("ForecastErrors", "baseline_scores", "naive_errors"),
-    "crops": ("Generated", "RandomSource", "Stage", "cropped"),
+    "crops": ("Generated", "RandomSource", "cropped"),
     "files": ("Signal", "read_npy", "read_record", "read_signal", "read_wav"),
     "published": ("Finding", "Published", "check_set", "fetch_set", "list_sets"),
     "source": ("Arrays", "Batch", "DataInfo", "DataSet", "Ragged", "Source", "Windows"),

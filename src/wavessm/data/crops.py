@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from wavessm.data.source import Arrays, Batch, DataSet, Ragged, Source
 from wavessm.errors import OptionError
 
 Draw = Callable[[int, torch.Generator], Batch]
-"""Draws a number of cases, on the generator's device."""
 
 
 class RandomSource(Source):
@@ -49,54 +48,29 @@ class RandomSource(Source):
         return moved
 
 
-class Stage(NamedTuple):
-    """A part of a training: its share of the steps, the length of its cases, and what draws them."""
-
-    share: float
-    length: int
-    draw: Draw
-
-
 class Generated(RandomSource):
     """Fresh cases on every call: `take` uses only the number of indices it is given.
 
-    Cases may get longer during training, stage after stage: `at` sets the stage, before it is called it is the last.
-
     Args:
-        stages: one, or several of growing length.
+        draw: draws a number of cases, on the generator's device.
         epoch: cases that count as one epoch.
         seed: of the generator.
         device: where it draws.
 
-    >>> draw = lambda length: lambda count, generator: Batch(torch.zeros(count, length, 1), torch.zeros(count, 1))
-    >>> source = Generated([Stage(0.5, 8, draw(8)), Stage(0.5, 32, draw(32))], epoch=64, seed=0)
-    >>> [source.at(done).take(torch.arange(2)).x.shape[1] for done in (0, 0.25, 0.5, 1)]
-    [8, 8, 32, 32]
+    >>> noise = Generated(lambda n, own: Batch(torch.randn(n, 8, 1, generator=own), torch.zeros(n)), epoch=64, seed=0)
+    >>> len(noise), noise.take(torch.arange(2)).x.shape
+    (64, torch.Size([2, 8, 1]))
     """
 
-    def __init__(self, stages: Sequence[Stage], epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, draw: Draw, epoch: int, seed: int, device: torch.device | str = "cpu") -> None:
         super().__init__(seed, device)
-        self.stages, self.stage, self.epoch = tuple(stages), stages[-1], epoch
+        self.draw, self.epoch = draw, epoch
 
     def __len__(self) -> int:
         return self.epoch
 
     def take(self, index: Tensor) -> Batch:
-        return self.stage.draw(len(index), self.generator)
-
-    def _stage(self, done: float) -> Stage:
-        for stage in self.stages:
-            done -= stage.share
-            if done < 0:
-                return stage
-        return self.stages[-1]
-
-    def at(self, done: float) -> Self:
-        self.stage = self._stage(done)
-        return self
-
-    def length_at(self, done: float) -> float:
-        return self._stage(done).length / self.stages[-1].length
+        return self.draw(len(index), self.generator)
 
 
 class Crops(RandomSource):

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from wavessm.data.info import DataInfo as DataInfo
 from wavessm.data.info import DataSet as DataSet
-from wavessm.errors import ShapeError
 
 PAD = 0  # the padding token
 IGNORED = -100  # the label of a padded step, which the cross-entropy of torch leaves out
@@ -120,9 +119,6 @@ class Arrays(Source):
     """
 
     def __init__(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, affine: Affine | None = None) -> None:
-        for name, values in (("y", y), ("lengths", lengths)):
-            if values is not None and len(values) != len(x):
-                raise ShapeError(f"Arrays: x has {len(x)} cases but {name} has {len(values)}; give one per case.")
         self.x, self.y, self.lengths, self.affine = x, y, lengths, affine
 
     def __len__(self) -> int:
@@ -145,7 +141,7 @@ class Windows(Source):
 
     Calendar marks of the horizon are zero unless `future_calendar`.
 
-    >>> source = Windows(torch.arange(6.0)[:, None], None, context=3, horizon=2, columns=(0,), starts=torch.arange(2))
+    >>> source = Windows(torch.arange(6.0)[:, None], None, context=3, horizon=2, starts=torch.arange(2))
     >>> batch = source.take(torch.tensor([1]))
     >>> batch.x.flatten().tolist(), batch.y.flatten().tolist()
     ([1.0, 2.0, 3.0], [4.0, 5.0])
@@ -155,7 +151,6 @@ class Windows(Source):
     marks: Tensor | None  # (rows, k)
     context: int  # rows of x
     horizon: int  # rows of y
-    columns: tuple[int, ...]  # channels of the series to forecast
     starts: Tensor  # (windows,) long, first row of each context
     future_calendar: bool = False
 
@@ -163,21 +158,18 @@ class Windows(Source):
         return len(self.starts)
 
     def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """Values (time, columns) to forecast, marks, and the row after each context."""
+        """Values (time, columns), marks, and the row after each context."""
         marks = None if self.marks is None else self.marks.cpu().numpy()
-        yield self.series[:, list(self.columns)].double().cpu().numpy(), marks, self.starts.cpu().numpy() + self.context
+        yield self.series.double().cpu().numpy(), marks, self.starts.cpu().numpy() + self.context
 
     def take(self, index: Tensor) -> Batch:
         steps = torch.arange(self.context + self.horizon, device=self.device)
         rows = self.starts[index.to(self.device)][:, None] + steps  # (batch, context + horizon)
         values = self.series[rows]
-        y = values[:, self.context :]
-        if self.columns != tuple(range(self.series.shape[1])):
-            y = y[..., list(self.columns)]
         marks = None if self.marks is None else self.marks[rows]
         if marks is not None and not self.future_calendar:
             marks[:, self.context :] = 0
-        return Batch(values[:, : self.context], y, marks=marks)
+        return Batch(values[:, : self.context], values[:, self.context :], marks=marks)
 
 
 class Ragged(Source):

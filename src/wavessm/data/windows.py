@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavessm.data.info import DataInfo, DataSet
-from wavessm.data.tables import import_pandas
+from wavessm.data.tables import Scale, import_pandas
 from wavessm.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def _waves(seconds: np.ndarray, year: bool) -> np.ndarray:
 def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, context: int, options: Any) -> DataSet:
     """Cut windows of stride 1 in each part; validation and test reach `context` rows back for their first context.
 
-    Columns are scaled by mean and population standard deviation of the training rows. Of the options `horizon`,
-    `calendar` (see `make_marks`) and `future_calendar` count: whether a model is given the marks of the horizon too.
-    `source` is for messages.
+    Columns are scaled by mean and population standard deviation of the training rows, 1 where one is constant. Of the
+    options `horizon`, `calendar` (see `make_marks`) and `future_calendar` count: whether a model is given the marks of
+    the horizon too. `source` is for messages.
     """
     import torch
 
@@ -70,16 +70,12 @@ def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, contex
 
     horizon, calendar = options.horizon, options.calendar
     train, names = series.values[slice(*parts["train"])], tuple(map(str, series.columns))
-    mean, std = train.mean(axis=0), train.std(axis=0)
-    for k in np.flatnonzero(std <= 1e-12 * np.abs(mean)):
-        raise DataError(f"{source}: column {names[k]!r} is constant ({train[0, k]:g}) over the "
-                        f"{len(train)} training rows; there is nothing to scale or learn, leave it out.")  # fmt: skip
-    scaled = torch.from_numpy(((series.values - mean) / std).astype(np.float32))
+    moments = Scale.of(train)
+    scaled = torch.from_numpy(moments.apply(series.values).astype(np.float32))
     marks: torch.Tensor | None = None
     sizes: tuple[int, ...] = ()
     if series.clock is not None and calendar != "none":
         marks, sizes = make_marks(series.clock, calendar, minutes=(series.step or 3600) < 3600)
-    columns = tuple(range(len(names)))
     sources = []
     for part, (begin, stop) in parts.items():
         first = begin if part == "train" else begin - context
@@ -87,10 +83,10 @@ def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, contex
             raise DataError(f"{source}: the {part} part has {stop - begin} rows, too few for context {context} "
                             f"+ horizon {horizon}; give more rows, or a shorter context or horizon.")  # fmt: skip
         starts = torch.from_numpy(Part(series.values, series.gaps, first + context, stop).origins(horizon) - context)
-        sources.append(Windows(scaled, marks, context, horizon, columns, starts, options.future_calendar))
-    scale = (tuple(mean.tolist()), tuple(std.tolist()))
+        sources.append(Windows(scaled, marks, context, horizon, starts, options.future_calendar))
+    scale = (tuple(moments.mean.tolist()), tuple(moments.deviation.tolist()))
     info = DataInfo(
-        "forecast", len(columns), len(columns), context, horizon=horizon, columns=names,
+        "forecast", len(names), len(names), context, horizon=horizon, columns=names,
         channels=names, scale=scale, target_scale=scale, mark_sizes=sizes,
         mark_width=0 if marks is None or calendar == "table" else marks.shape[1], step=series.step,
         offset=series.offset,

@@ -164,7 +164,7 @@ class Residuals(Windows):
         each = [one.marks for one in series if one.marks is not None]
         marks = torch.from_numpy(np.concatenate(each)).float() if each else None
         table = torch.from_numpy(np.concatenate(values)).float()
-        source = cls(table, marks, context, horizon, tuple(range(table.shape[1])), torch.from_numpy(starts), True)
+        source = cls(table, marks, context, horizon, torch.from_numpy(starts), True)
         source.targets = torch.from_numpy(np.concatenate(rest)).float()
         source.stride = stride
         return source

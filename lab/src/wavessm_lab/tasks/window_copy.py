@@ -1,6 +1,6 @@
 """Window copying: find marked windows in noise and give back their sum (drawn on the training device).
 
-Place in the pipeline: a `Generated` source for training, two fixed `Arrays` for evaluation. Every choice that the task
+Place in the pipeline: a `Staged` source for training, two fixed `Arrays` for evaluation. Every choice that the task
 leaves open is a field of `WindowCopy`. Where the number of windows varies from case to case, the test split is scored
 by it: equally many cases for every second number.
 """
@@ -18,7 +18,8 @@ from wavessm.errors import OptionError, check_int
 if TYPE_CHECKING:
     import torch
 
-    from wavessm.data import Batch, DataSet, Stage
+    from wavessm.data import Batch, DataSet
+    from wavessm_lab.tasks.stages import Stage
 
 _EVERY = 2
 """Of the numbers of windows, the test split has every second one."""
@@ -134,7 +135,8 @@ def copying_set(
     """
     import torch
 
-    from wavessm.data import Arrays, DataInfo, DataSet, Generated
+    from wavessm.data import Arrays, DataInfo, DataSet
+    from wavessm_lab.tasks.stages import Staged
 
     check_int(cases_per_epoch, "cases_per_epoch", 1)
     check_int(cases, "cases", 1)
@@ -148,13 +150,13 @@ def copying_set(
         "regression", 2, task.d_max, task.length, channels=("noise", "marker"), target_variance=task.target_variance,
         parts=tuple(map(str, numbers)),
     )  # fmt: skip
-    train = Generated(_stages(task, stages), cases_per_epoch, seed, device)
+    train = Staged(_stages(task, stages), cases_per_epoch, seed, device)
     return DataSet("window-copy", train, Arrays(val.x, val.y).to(device), test.to(device), info)
 
 
 def _stages(task: WindowCopy, stages: Stages) -> list[Stage]:
     """What a run draws, one stage after another."""
-    from wavessm.data import Stage
+    from wavessm_lab.tasks.stages import Stage
 
     made = []
     for length, share in stages:

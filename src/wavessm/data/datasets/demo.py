@@ -71,7 +71,7 @@ class DemoOptions(DataOptions):
     def load(self, seed: int) -> DataSet:
         import torch
 
-        from wavessm.data.crops import Generated, Stage
+        from wavessm.data.crops import Generated
         from wavessm.data.source import Arrays, DataInfo, DataSet
 
         draw = partial(draw_windows, length=LENGTH, windows=(WINDOWS, WINDOWS), durations=(DURATION, DURATION))
@@ -79,7 +79,7 @@ class DemoOptions(DataOptions):
             Arrays(*draw(self.cases, torch.Generator().manual_seed(own))[:2]) for own in EVALUATION_SEEDS.values()
         )
         info = DataInfo("regression", 2, DURATION, LENGTH, channels=("noise", "marker"), target_variance=WINDOWS)
-        train = Generated([Stage(1.0, LENGTH, draw)], self.cases_per_epoch, seed)
+        train = Generated(draw, self.cases_per_epoch, seed)
         return DataSet("demo", train, val, test, info)
 
 
