@@ -192,7 +192,7 @@ class Whole:
         made = ws.SequenceModel(ws.ModelConfig(**sizes, norm="batch", prenorm=False)).eval()
         made.save_pretrained(folder / "model")
         self.x = torch.randn(2, 15, 2)
-        self.page = explorer.make_app(AllowedFiles([folder], folder / "keep"))
+        self.page = explorer.make_app(AllowedFiles([folder]))
         self.expected: dict[str, Any] = {}
 
     @staticmethod
@@ -421,7 +421,7 @@ def shown_case(whole: Whole, rng: random.Random, place: Path) -> Case:
 
     def show(at: Path) -> str:
         values = explorer.values_of(State(view="runs", run=str(at), predict=predict))
-        answer = explorer.draw_run(AllowedFiles([whole.folder], whole.folder / "keep"), values)
+        answer = explorer.draw_run(AllowedFiles([whole.folder]), values)
         if answer["message"]:
             raise WaveSSMError(answer["message"])
         return json.dumps(answer, default=repr)

@@ -1,4 +1,4 @@
-"""The page of `wavessm explore` in a headless Chromium: open, choose, drag, play, upload, come back by a link, look."""
+"""The page of `wavessm explore` in a headless Chromium: open, choose, drag, play, files, come back by a link, look."""
 
 import json
 import shutil
@@ -18,7 +18,6 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.chrome.service import Service
 
 from wavessm_lab.cli.explore import ExploreOptions, make_server
-from wavessm_lab.explore.allowed import LARGEST
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PATIENCE = 60
@@ -78,9 +77,6 @@ class Page:
         ActionChains(self.driver).click_and_hold(handle).move_by_offset(by, 0).pause(0.1).release().perform()
         return float(handle.get_attribute("aria-valuenow"))
 
-    def upload(self, control, path):
-        self.find(f"#{control} input[type=file]").send_keys(str(path))
-
     def trace(self, graph, index, axis="y"):
         """Numbers of a drawn line, as the browser has them."""
         script = """
@@ -111,10 +107,11 @@ def driver():
 @pytest.fixture(scope="module")
 def page(driver, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    server = make_server(ExploreOptions((folder,), port=0, keep=folder / "keep"))
+    server = make_server(ExploreOptions((folder,), port=0))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     found = Page(driver, f"http://127.0.0.1:{server.port}/")
+    found.folder = folder
     yield found
     severe = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     asked = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
@@ -196,24 +193,19 @@ def test_masked_coordinates_take_their_stretch_with_them(page, tmp_path):
     page.until(lambda: page.link().get("also") == "40", "the clicked coordinate")
 
 
-def test_uploads_good_and_bad(page, tmp_path):
+def test_files_good_and_bad(page):
     s = np.linspace(0, 1, 300)
-    np.save(tmp_path / "bumps.npy", [np.exp(-(((s - c) / 0.07) ** 2)) for c in np.linspace(0, 1, 10)])
-    (tmp_path / "wave.csv").write_text("\n".join(str(np.sin(k / 12)) for k in range(500)))
-    (tmp_path / "words.csv").write_text("a,b\nnot,numbers\n" * 20)
-    with open(tmp_path / "long.wav", "wb") as file:
-        file.truncate(LARGEST + 100)
+    np.save(page.folder / "bumps.npy", [np.exp(-(((s - c) / 0.07) ** 2)) for c in np.linspace(0, 1, 10)])
+    (page.folder / "wave.csv").write_text("\n".join(str(np.sin(k / 12)) for k in range(500)))
+    (page.folder / "words.csv").write_text("a,b\nnot,numbers\n" * 20)
     page.open("?view=memory")
-    page.upload("atoms-upload", tmp_path / "bumps.npy")
-    page.until(lambda: "bumps.npy, N = 10" in page.text("#title-left"), "the uploaded atoms")
-    page.upload("signal-upload", tmp_path / "wave.csv")
-    page.until(lambda: "of 500 samples" in page.text("#moment-left"), "the uploaded signal")
-    page.upload("signal-upload", tmp_path / "words.csv")
-    page.until(lambda: any("words.csv" in message for message in page.messages()), "a message")
-    page.upload("signal-upload", tmp_path / "long.wav")
-    page.until(lambda: page.messages() == ["long.wav: 16.0 MiB, expected at most 16 MiB; cut it."], "a message")
-    assert "of 500 samples" in page.text("#moment-left"), "the good signal stays"
+    page.choose("family", str(page.folder / "bumps.npy")[-60:])
+    page.until(lambda: "bumps.npy, N = 10" in page.text("#title-left"), "the atoms of a file")
+    page.choose("signal", str(page.folder / "wave.csv")[-60:])
+    page.until(lambda: "of 500 samples" in page.text("#moment-left"), "the signal of a file")
     link = page.driver.current_url
+    page.choose("signal", str(page.folder / "words.csv")[-60:])
+    page.until(lambda: any("words.csv" in message for message in page.messages()), "a message")
     page.driver.get("about:blank")
     page.driver.get(link)
     page.until(lambda: "bumps.npy, N = 10" in page.text("#title-left"), "the atoms from the link")

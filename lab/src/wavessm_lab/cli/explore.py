@@ -9,7 +9,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
-from wavessm.errors import MissingExtraError, OptionError
+from wavessm.errors import OptionError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,13 +17,11 @@ class ExploreOptions:
     """Show frames, operators, memories and runs on a page in the browser, served to this machine alone."""
 
     folders: Positional[tuple[Path, ...]] = ()
-    """Folders with runs and signals that the page may read; default runs/, if there is one."""
+    """Folders with runs, signals and atoms, or single files, that the page may read; default runs/, if it is there."""
     port: int = 8050
     """Port on this machine; 0 chooses a free one."""
     open: bool = False
     """Open the page in the browser."""
-    keep: Path | None = None
-    """Folder for uploaded files, so that links to them stay valid; default in the user's cache."""
 
 
 def main(arguments: list[str]) -> int:
@@ -47,11 +45,8 @@ def main(arguments: list[str]) -> int:
 def one_thread() -> None:
     """Use one thread: products of matrices this small take twice as long on two that wait for each other."""
     import torch
+    from threadpoolctl import threadpool_limits
 
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError as reason:
-        raise MissingExtraError("the page needs threadpoolctl: pip install 'wavessm-lab'.") from reason
     torch.set_num_threads(1)
     threadpool_limits(1)
 
@@ -60,14 +55,14 @@ def make_server(given: ExploreOptions):  # type: ignore[no-untyped-def]
     """Return a server that listens on the loopback address, ready to serve."""
     folders = given.folders or tuple(path for path in (Path("runs"),) if path.is_dir())
     for folder in folders:
-        if not folder.is_dir():
-            raise OptionError(f"{folder}: no such folder; give folders with runs or signals, or none.")
+        if not folder.exists():
+            raise OptionError(f"{folder}: no such file or folder; give those with runs or signals, or none.")
     if not 0 <= given.port <= 65535:
         raise OptionError(f"port is {given.port}, expected 0 to 65535.")
-    from wavessm_lab.explore.allowed import AllowedFiles, default_keep
+    from wavessm_lab.explore.allowed import AllowedFiles
     from wavessm_lab.explore.app import make_app  # says which extra is missing, if one is
 
-    app = make_app(AllowedFiles(folders, given.keep or default_keep()))
+    app = make_app(AllowedFiles(folders))
     from werkzeug.serving import make_server as listen
 
     try:

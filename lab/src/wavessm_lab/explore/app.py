@@ -18,12 +18,12 @@ from dash.exceptions import DependencyException
 from flask import Response, abort, request
 from werkzeug.exceptions import HTTPException
 
-from wavessm.errors import DataError, WaveSSMError
+from wavessm.errors import WaveSSMError
 from wavessm_lab.explore import figures, page, run_figures, runs, stream_figures
-from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
+from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.lines import lines_of
-from wavessm_lab.explore.signals import read_atoms, read_file, signal_of
-from wavessm_lab.explore.state import FILE, USUAL_SPAN, State, read_value
+from wavessm_lab.explore.signals import signal_of
+from wavessm_lab.explore.state import USUAL_SPAN, State, read_value
 from wavessm_lab.explore.stream import mask_of, stream_of
 from wavessm_lab.explore.study import choice_of, study
 
@@ -43,8 +43,8 @@ POLICY = (
     "img-src 'self' data: blob:; frame-ancestors 'none'"
 )
 HOSTS = ("127.0.0.1", "localhost")
-MOST_BYTES = 2 * LARGEST
-"""Of a request: an upload is written in base64."""
+MOST_BYTES = 2**20
+"""Of a request."""
 NAMES = tuple(name for members in DRAW.values() for name in members)
 
 
@@ -125,41 +125,22 @@ def cards(numbers: list[tuple[str, str]]) -> list[html.Div]:
 def draw_run(allowed: AllowedFiles, values: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures of the chosen run."""
     names = ("loss", "score", "scales", "predicted")
-    answer: dict[str, Any] = dict.fromkeys((*names, "numbers"), no_update)
+    answer: dict[str, Any] = {**dict.fromkeys(names, figures.empty()), "numbers": [], "message": ""}
     try:
         state = state_of(values)
         if state.view != "runs":
-            return {**answer, "message": ""}
+            return {**dict.fromkeys((*names, "numbers"), no_update), "message": ""}
         if not state.run:
-            return {**dict.fromkeys(names, figures.empty("choose a run")), "numbers": [], "message": ""}
+            return {**answer, **dict.fromkeys(names, figures.empty("choose a run"))}
         opened = runs.open_run(allowed, state.run)
+        numbers = cards(run_figures.numbers(opened))
         answer |= {name: getattr(run_figures, name)(opened) for name in names[:3]}
-        answer |= {"numbers": cards(run_figures.numbers(opened)), "predicted": figures.empty("nothing asked for")}
+        answer |= {"numbers": numbers, "predicted": figures.empty("nothing asked for")}
         if state.predict:
-            try:
-                answer["predicted"] = run_figures.predictions(
-                    runs.predict(allowed, opened, state.predict, state.signal)
-                )
-            except EXPECTED as reason:
-                return {**answer, "message": one_line(reason)}
-        return {**answer, "message": ""}
-    except EXPECTED as reason:
-        return {**dict.fromkeys(names, figures.empty()), "numbers": [], "message": one_line(reason)}
-
-
-def receive(allowed: AllowedFiles, file: Mapping[str, Any] | None, kind: str) -> tuple[str, str]:
-    """An upload: its name in the state and a message, one of them empty."""
-    try:
-        if not isinstance(file, dict) or not isinstance(file.get("name"), str):
-            raise DataError("upload: no file came; try again.")
-        if not isinstance(file.get("contents"), str):
-            size = read_value("size", file.get("size") or 0, 0.0) / 2**20
-            raise DataError(f"{file['name']}: {size:.1f} MiB, expected at most {LARGEST // 2**20} MiB; cut it.")
-        read: Callable[[Path], Any] = read_atoms if kind == "atoms" else read_file
-        path, _ = allowed.receive(file["name"], file["contents"], read)
-        return FILE + str(path), ""
-    except EXPECTED as reason:
-        return "", one_line(reason)
+            answer["predicted"] = run_figures.predictions(runs.predict(allowed, opened))
+        return answer
+    except EXPECTED as reason:  # what was drawn before it stays
+        return {**answer, "message": one_line(reason)}
 
 
 def restore(allowed: AllowedFiles, search: str | None) -> dict[str, Any]:
@@ -203,7 +184,6 @@ def make_app(allowed: AllowedFiles) -> Dash:
     app.layout = lambda: page.layout(allowed)
     _guard(app)
     _connect(app, allowed)
-    _connect_uploads(app, allowed)
     _connect_browser(app)
     return app
 
@@ -262,7 +242,7 @@ def _connect(app: Dash, allowed: AllowedFiles) -> None:
     outputs = {name: Output(f"run-{name}", "figure") for name in page.RUN_PANELS}
     outputs |= {"numbers": Output("run-numbers", "children"), "message": Output("message-runs", "children")}
 
-    mine = ("view", "run", "predict", "signal")  # a run has nothing to do with the other controls
+    mine = ("view", "run", "predict")  # a run has nothing to do with the other controls
     others = {name: DashState(name, "value") for name in _inputs() if name not in mine}
 
     @app.callback(output=outputs, inputs={"values": {name: _inputs()[name] for name in mine}}, state={"others": others})
@@ -285,37 +265,6 @@ def _connect(app: Dash, allowed: AllowedFiles) -> None:
         return {**answer, "others": answer["families"]}
 
 
-def _connect_uploads(app: Dash, allowed: AllowedFiles) -> None:
-    def connect(kind: str, lists: tuple[str, ...], options: Callable[..., Any]) -> None:
-        """An upload of a kind becomes the value of the first list, and a choice of all of them."""
-
-        @app.callback(
-            [*(Output(name, "options", allow_duplicate=True) for name in lists),
-             Output(lists[0], "value", allow_duplicate=True), Output(f"message-{kind}", "children")],
-            Input(f"{kind}-file", "data"), [DashState(name, "value") for name in lists[1:]], prevent_initial_call=True,
-        )  # fmt: skip
-        def arrived(file: Any, *others: str | None) -> list[Any]:
-            name, message = receive(allowed, file, kind)
-            if not name:
-                return [no_update] * (len(lists) + 1) + [message]
-            found = options(allowed, name, *(other for other in others if isinstance(other, str)))
-            return [found] * len(lists) + [name, ""]
-
-    connect("atoms", ("family", "other"), page.family_options)
-    connect("signal", ("signal",), page.signal_options)
-
-    @app.callback(
-        Output("channel", "options", allow_duplicate=True),
-        Output("channel", "value", allow_duplicate=True),
-        Input("signal", "value"),
-        DashState("channel", "value"),
-        prevent_initial_call=True,
-    )
-    def choose_channel(name: Any, chosen: Any) -> tuple[Any, ...]:
-        options = channels(allowed, str(name), 0)
-        return options, chosen if isinstance(chosen, int) and 0 <= chosen < len(options) else 0
-
-
 def _connect_browser(app: Dash) -> None:
     """What assets/page.js does by itself."""
 
@@ -333,10 +282,6 @@ def _connect_browser(app: Dash) -> None:
     browser("link", Output("copy-link", "content"), Input("link", "data"), Input("time", "value"))
     browser("ask", Output("asked", "data"), Output("lines-box", "className"), Input("lines-button", "n_clicks"),
             Input("link", "data"), Input("time", "value"))  # fmt: skip
-    for name in ("atoms", "signal"):
-        browser("weigh", Output(f"{name}-file", "data"), Input(f"{name}-upload", "contents"),
-                DashState(f"{name}-upload", "filename"), DashState("largest", "data"),
-                prevent_initial_call=True)  # fmt: skip
     for side in page.SIDES:
         browser("toggle", Output("also", "value", allow_duplicate=True), Input(f"lights-{side}", "clickData"),
                 DashState("also", "value"), prevent_initial_call=True)  # fmt: skip

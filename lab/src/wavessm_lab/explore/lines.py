@@ -1,17 +1,14 @@
-"""The Python lines that draw what the page shows. They use public names only, and tests run them."""
+"""The Python lines that compute what the page shows. They use public names only, and tests run them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from wavessm_lab.explore.allowed import AllowedFiles
-from wavessm_lab.explore.runs import CASES
 from wavessm_lab.explore.signals import BUILT_IN, LONGEST, is_bare_table, signal_of
 from wavessm_lab.explore.state import FILE, State
 from wavessm_lab.explore.stream import POINTS, mask_of, moment_at, moments
 from wavessm_lab.explore.study import CELLS, HORIZON, LAGS, LENGTH, choice_of, is_tiled, study
-
-SHOW = "for figure in figures:\n    figure.show()"
 
 
 def lines_of(state: State, allowed: AllowedFiles) -> str:
@@ -27,19 +24,8 @@ def sides(state: State) -> list[str]:
 
 def _head(state: State) -> str:
     """Imports and the frames."""
-    return "\n".join(
-        [
-            "import numpy as np",
-            "import plotly.graph_objects as go",
-            "import wavessm as ws",
-            "",
-            "frames = {",
-            *(f"    {_name(family)!r}: {_make(state, family)}," for family in sides(state)),
-            "}",
-            "figures = []",
-            "for name, frame in frames.items():",
-        ]
-    )
+    frames = "\n".join(f"    {_name(family)!r}: {_make(state, family)}," for family in sides(state))
+    return f"import numpy as np\nimport wavessm as ws\n\nframes = {{\n{frames}\n}}\nfor name, frame in frames.items():"
 
 
 def _name(family: str) -> str:
@@ -70,10 +56,7 @@ def _frame(state: State, allowed: AllowedFiles) -> str:
     waves = np.exp(-2j * np.pi * np.outer(tight.grid, f))
     power = np.abs((tight.atoms * tight.weights) @ waves) ** 2          # (atoms, frequencies)
     coverage = power.T @ tight.evaluate(s) ** 2                         # (frequencies, times)
-    few = np.argsort(tight.frequencies)[:: max(1, frame.n // 7)]
-    figures.append(go.Figure([go.Scatter(x=tight.grid, y=tight.atoms[k], name=f"atom {{k}}") for k in few]))
-    figures.append(go.Figure(go.Heatmap(x=s, y=f, z=coverage)).update_yaxes(type="log"))
-{SHOW}"""
+"""
 
 
 def _operator(state: State, allowed: AllowedFiles) -> str:
@@ -91,12 +74,7 @@ def _operator(state: State, allowed: AllowedFiles) -> str:
     kernel = np.stack(kernel, axis=1) / {horizon / LAGS!r}              # (coordinates, lags)
     J = ws.OnlineMemory(op{window}).jacobian({LENGTH}).numpy()          # (coordinates, samples)
     print(name, "κ of the eigenvectors:", modes.condition_number, "identity residual:", op.identity_residual())
-    order = np.argsort(tight.centres)
-    figures.append(go.Figure(go.Heatmap(z=op.A, colorscale="RdBu", zmid=0)))
-    figures.append(go.Figure(go.Scatter(x=modes.lam.real, y=modes.lam.imag / (2 * np.pi), mode="markers")))
-    figures.append(go.Figure([go.Scatter(y=kernel[k], name=f"coordinate {{k}}") for k in order[:: len(order) // 4]]))
-    figures.append(go.Figure(go.Heatmap(z=(np.abs(J) / np.abs(J).max(axis=1, keepdims=True))[order])))
-{SHOW}"""
+"""
 
 
 def _memory(state: State, allowed: AllowedFiles) -> str:
@@ -118,10 +96,7 @@ def _memory(state: State, allowed: AllowedFiles) -> str:
     without = memory.reconstruct(left, grid={POINTS}).numpy()
     span = {count} if memory.window is None else memory.window
     t = {count} - span + span * (np.arange({POINTS}) + 0.5) / {POINTS}
-    curves = [go.Scatter(y=x, name="signal"), go.Scatter(x=t, y=recalled, name="held by the memory")]
-    figures.append(go.Figure([*curves, go.Scatter(x=t, y=without, name="without the masked")]))
-    figures.append(go.Figure(go.Bar(y=np.abs(h))))
-{SHOW}"""
+"""
 
 
 def _signal(state: State) -> str:
@@ -145,37 +120,13 @@ def _signal(state: State) -> str:
 def _run(state: State, allowed: AllowedFiles) -> str:
     if not state.run:
         return "# choose a run first"
-    predicted = ""
-    if state.predict == "signal" and state.signal.startswith(FILE):
-        path = state.signal.removeprefix(FILE)
-        predicted = f"\nfrom wavessm.training import predict_files\n\nrows = predict_files(run, [Path({path!r})])\n"
-    elif state.predict == "test":
-        predicted = f"""
-import torch
-
-source = run.options.load(run.config.seed).test
-batch = source.take(torch.linspace(0, len(source) - 1, min({CASES}, len(source))).long())
-with torch.no_grad():
-    output = run.load_model()(batch.x, lengths=batch.lengths, marks=batch.marks)
-"""
     return f"""from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
-from wavessm.training import checkpoint
-from wavessm.training.run import Run
-from wavessm.training import SELECTION
+from wavessm.inspection import layers_of
+from wavessm.training import Run
 
 run = Run.read(Path({state.run!r}))
 metrics = pd.read_csv(run.folder / "metrics.csv")
-score = "val_" + SELECTION[run.info.kind].name
-weights = checkpoint.load(run.folder / "best.ckpt")["model"]
-scales = {{name: np.exp(-weights[name].double().numpy()) for name in weights if name.endswith("log_dt")}}  # 1/Δ
-{predicted}
-figures = [
-    go.Figure(go.Scatter(x=metrics["step"], y=metrics["train_loss"])),
-    go.Figure(go.Scatter(x=metrics["step"], y=metrics[score])),
-    go.Figure([go.Box(y=values, name=name) for name, values in scales.items()]).update_yaxes(type="log"),
-]
-{SHOW}"""
+model = run.load_model()
+steps = [layer.log_dt.exp() for layer in layers_of(model)]              # Δ of every channel"""

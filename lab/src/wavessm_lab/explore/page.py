@@ -7,12 +7,12 @@ from typing import Any
 from dash import dcc, html
 
 from wavessm.frames import BASES, PAPER_FAMILIES, families
-from wavessm_lab.explore.allowed import LARGEST, AllowedFiles
+from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.signals import BUILT_IN
 from wavessm_lab.explore.state import FILE, VIEWS, State
 
 SIDES = ("left", "right")
-SOURCES = ("link", "atoms", "signal", "left", "right", "runs")
+SOURCES = ("link", "left", "right", "runs")
 """Where messages come from, each with a line of its own."""
 PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "frame": {
@@ -75,8 +75,8 @@ RUN_PANELS = {
     ),
     "predicted": (
         "Predictions",
-        "Cases of the test split, or the chosen signal. Of a forecast, grey is what was and came, colour what was "
-        "predicted; of classes, dark is likely and circles are true.",
+        "Cases of the test split. Of a forecast, grey is what was and came, colour what was predicted; of classes, "
+        "dark is likely and circles are true.",
     ),
 }
 CONTROLS = ("view", "family", "other", "n", "measure", "signal", "channel", "window", "mask", "also", "run", "predict")
@@ -86,19 +86,20 @@ LOWEST, HIGHEST = -2.0, 8.0
 
 
 def family_options(allowed: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
-    """Names to choose from: the paper's, the bases, PyWavelets', then files of atoms that are in use."""
+    """Names to choose from: the paper's, the bases, PyWavelets', then files that may hold atoms."""
     names = [*PAPER_FAMILIES, *BASES, *(name for name in families() if name not in (*PAPER_FAMILIES, *BASES))]
-    own = [name for name in chosen if name.startswith(FILE)]
-    return [
-        *_options(names),
-        *({"label": f"own: {name.rpartition('/')[2]}", "value": name} for name in dict.fromkeys(own)),
-    ]
+    return [*_options(names), *_files(allowed.files(".npy", ".csv"), chosen)]
 
 
 def signal_options(allowed: AllowedFiles, *chosen: str) -> list[dict[str, str]]:
-    """The built-in signals, files in the given folders, and uploads that are in use."""
-    files = dict.fromkeys([*(FILE + path for path in allowed.signals()), *(s for s in chosen if s.startswith(FILE))])
-    return [*_options(BUILT_IN), *({"label": path.removeprefix(FILE)[-60:], "value": path} for path in files)]
+    """The built-in signals, then files that may hold one."""
+    return [*_options(BUILT_IN), *_files(allowed.files(".csv", ".wav", ".npy"), chosen)]
+
+
+def _files(found: list[str], chosen: tuple[str, ...]) -> list[dict[str, str]]:
+    """Files to choose from, those of a link included."""
+    values = dict.fromkeys([*(FILE + path for path in found), *(name for name in chosen if name.startswith(FILE))])
+    return [{"label": value.removeprefix(FILE)[-60:], "value": value} for value in values]
 
 
 def _options(names: Any) -> list[dict[str, str]]:
@@ -114,9 +115,6 @@ def layout(allowed: AllowedFiles) -> html.Div:
             dcc.Store(id="link", data=""),
             dcc.Store(id="no-link"),
             dcc.Store(id="asked"),
-            dcc.Store(id="largest", data=LARGEST),
-            dcc.Store(id="atoms-file"),
-            dcc.Store(id="signal-file"),
             dcc.Interval(id="tick", interval=120, disabled=True),
             html.Header(
                 [
@@ -133,7 +131,7 @@ def layout(allowed: AllowedFiles) -> html.Div:
             ),
             *(html.Div(id=f"message-{source}", className="message", role="status") for source in SOURCES),
             html.Div(
-                [html.Div("These lines make what you see.", className="hint"),
+                [html.Div("These lines compute what you see.", className="hint"),
                  dcc.Clipboard(target_id="lines", className="copy", title="copy"), html.Pre(id="lines")],
                 id="lines-box", className="lines hidden",
             ),
@@ -152,11 +150,6 @@ def _field(label: str, control: Any, *views: str, hint: str = "", extra: str = "
     below = [html.Div(hint, className="hint")] if hint else []
     name = getattr(control, "id", "")
     return html.Div([html.Label(label, htmlFor=name), control, *below], className=f"field {_only(*views)} {extra}")
-
-
-def _upload(name: str, kinds: str) -> dcc.Upload:
-    return dcc.Upload(id=name, className="upload", className_active="upload over", multiple=False,
-                      children=html.Div(["Drop a file or ", html.U("choose"), f" ({kinds})"]))  # fmt: skip
 
 
 def _slider(name: str, span: tuple[float, float], step: float, value: float, marks: Any, drag: bool = False) -> Any:
@@ -186,18 +179,14 @@ def _controls(allowed: AllowedFiles, usual: State) -> html.Details:
                               value=["auto"], className="choice"),
                 dcc.RangeSlider(id="range", min=LOWEST, max=HIGHEST, step=0.25, value=[-1, 4], marks=octaves,
                                 allow_direct_input=False, disabled=True)]), *three),
-            _field("Own atoms", _upload("atoms-upload", ".npy, .csv"), *three,
-                   hint="one atom a row, the last sample now"),
             _field("Run", dcc.Dropdown(id="run", options=runs, value=None,
                                        placeholder=f"{len(runs)} found" if runs else "none found"), "runs",
                    hint="" if runs else "start the command with a folder that holds runs"),
             _field("Predict", dcc.RadioItems(id="predict", value="", className="choice", options=[
-                {"label": "nothing", "value": ""}, {"label": "cases of the test split", "value": "test"},
-                {"label": "the chosen signal", "value": "signal"}]), "runs"),
-            html.Hr(className=_only("memory", "runs")),
+                {"label": "nothing", "value": ""}, {"label": "cases of the test split", "value": "test"}]), "runs"),
+            html.Hr(className=_only("memory")),
             _field("Signal", dcc.Dropdown(id="signal", options=signal_options(allowed), value=usual.signal,
-                                          clearable=False), "memory", "runs"),
-            _field("Own signal", _upload("signal-upload", ".csv, .wav, .npy"), "memory", "runs"),
+                                          clearable=False), "memory"),
             _field("Channel", dcc.Dropdown(id="channel", options=[0], value=0, clearable=False), "memory"),
             _field("Window, share of the signal", _slider("window", (0.05, 1), 0.05, usual.window,
                                                           {0.05: "0.05", 0.5: "0.5", 1: "1"}), "memory",

@@ -76,14 +76,12 @@ def predictions(found: Predictions) -> Figure:
     heat = {"type": "heatmap", "z": packed(found.predicted), "x": list(found.names), "zmin": 0, "zmax": 1,
             "colorscale": HEAT, "colorbar": bar("probability"),
             "hovertemplate": "case %{y}<br>%{x}: %{z:.2f}<extra></extra>"}  # fmt: skip
-    traces = [heat]
-    if found.true is not None:
-        case, label = np.nonzero(found.true)
-        traces.append({"x": [found.names[k] for k in label], "y": case.tolist(), "mode": "markers", "name": "true",
-                       "marker": {"symbol": "circle-open", "size": 9, "color": ORANGE, "line": {"width": 2}},
-                       "hoverinfo": "skip"})  # fmt: skip
+    case, label = np.nonzero(found.true)
+    true = {"x": [found.names[k] for k in label], "y": case.tolist(), "mode": "markers", "name": "true",
+            "marker": {"symbol": "circle-open", "size": 9, "color": ORANGE, "line": {"width": 2}},
+            "hoverinfo": "skip"}  # fmt: skip
     y = axis("case", autorange="reversed", showgrid=False, dtick=max(1, len(found.predicted) // 12))
-    return figure(traces, axis("class", type="category", showgrid=False), y)
+    return figure([heat, true], axis("class", type="category", showgrid=False), y)
 
 
 def _forecast(found: Predictions) -> Figure:
@@ -95,9 +93,8 @@ def _forecast(found: Predictions) -> Figure:
             past = found.context[-4 * len(steps) :, k]
             traces.append({"x": packed(np.arange(1 - len(past), 1)), "y": packed(past), **line,
                            "line": {"color": "#b6c0ca", "width": 1.3}})  # fmt: skip
-        if found.true is not None:
-            traces.append({"x": packed(steps), "y": packed(found.true[:, k]), **line,
-                           "line": {"color": GREY, "width": 1.6}})  # fmt: skip
+        traces.append({"x": packed(steps), "y": packed(found.true[:, k]), **line,
+                       "line": {"color": GREY, "width": 1.6}})  # fmt: skip
         traces.append({"x": packed(steps), "y": packed(found.predicted[:, k]), **line, "name": name,
                        "showlegend": True,
                        "line": {"color": (BLUE, ORANGE, "#2a7d4f")[k], "width": 2}})  # fmt: skip
@@ -107,17 +104,11 @@ def _forecast(found: Predictions) -> Figure:
 def _regression(found: Predictions) -> Figure:
     traces = []
     for k, name in enumerate(found.names[:6]):
-        x = np.arange(len(found.predicted)) if found.true is None else found.true[:, k]
-        traces.append({"x": packed(x), "y": packed(found.predicted[:, k]), "mode": "markers", "name": name,
-                       "marker": {"size": 7, "opacity": 0.75}})  # fmt: skip
-    title = "case" if found.true is None else "true"
-    shapes = []
-    if found.true is not None:
-        low, high = float(found.true.min()), float(found.true.max())
-        shapes = [
-            {"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": {"color": GREY, "dash": "dot"}}
-        ]
-    return figure(traces, axis(title), axis("predicted"), shapes=shapes, showlegend=len(found.names) > 1,
+        traces.append({"x": packed(found.true[:, k]), "y": packed(found.predicted[:, k]), "mode": "markers",
+                       "name": name, "marker": {"size": 7, "opacity": 0.75}})  # fmt: skip
+    low, high = float(found.true.min()), float(found.true.max())
+    equal = {"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": {"color": GREY, "dash": "dot"}}
+    return figure(traces, axis("true"), axis("predicted"), shapes=[equal], showlegend=len(found.names) > 1,
                   legend=INSIDE)  # fmt: skip
 
 

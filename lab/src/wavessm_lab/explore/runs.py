@@ -12,17 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from wavessm.data.task import data_root, get_task
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError
 from wavessm.frames import Array
-from wavessm.nn.model import SequenceModel
-from wavessm.training import SELECTION, checkpoint, predict_files
+from wavessm.training import SELECTION, checkpoint
 from wavessm.training.run import Run
 from wavessm_lab.explore.allowed import AllowedFiles
-from wavessm_lab.explore.state import FILE
 
 FILES = ("run.json", "metrics.csv", "result.json", "best.ckpt")
 LARGEST = 2**31
@@ -60,14 +57,14 @@ class Predictions:
 
     kind     as in `DataInfo`; names: classes or columns
     predicted     (cases, classes) chances, (cases, columns) numbers, or (horizon, columns) of one forecast
-    true     the same of the truth, None where it is not known
+    true     the same of the truth
     context  (steps, columns) before a forecast, else None
     """
 
     kind: str
     names: tuple[str, ...]
     predicted: Array
-    true: Array | None
+    true: Array
     context: Array | None = None
 
 
@@ -120,17 +117,13 @@ def _scales(path: Path) -> tuple[Scales, ...]:
 # -- predictions --------------------------------------------------------------------------------------------------
 
 
-def predict(allowed: AllowedFiles, opened: Opened, what: str, signal: str) -> Predictions:
-    """For cases of the test split ("test"), or for the chosen signal ("signal")."""
-    if not (opened.run.folder / "best.ckpt").exists():
+def predict(allowed: AllowedFiles, opened: Opened) -> Predictions:
+    """For cases of the test split."""
+    best = opened.run.folder / "best.ckpt"
+    if not best.exists():
         raise DataError(f"{opened.run.folder}: no best.ckpt yet; the run has had no validation.")
-    stamp = (opened.run.folder / "best.ckpt").stat().st_mtime_ns
-    if what == "test":
-        _check_data(allowed, opened.run)
-        return _on_test(opened.run.folder, stamp)
-    if not signal.startswith(FILE):
-        raise OptionError(f"predictions: {signal!r} is a built-in signal; choose or upload a file on the page Memory.")
-    return _on_file(opened.run, allowed.file(signal.removeprefix(FILE)))
+    _check_data(allowed, opened.run)
+    return _on_test(opened.run.folder, best.stat().st_mtime_ns)
 
 
 def _check_data(allowed: AllowedFiles, run: Run) -> None:
@@ -151,7 +144,7 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
         raise DataError(f"{folder}: the data have no test split.")
     batch = source.take(torch.linspace(0, len(source) - 1, min(CASES, len(source))).long())
     with torch.no_grad():
-        output = _model(folder, stamp)(batch.x, lengths=batch.lengths, marks=batch.marks)
+        output = run.load_model()(batch.x, lengths=batch.lengths, marks=batch.marks)
     info = run.info
     if info.kind == "forecast":
         named = list(info.channels)  # the outputs of a forecast stand among its inputs
@@ -169,17 +162,3 @@ def _on_test(folder: Path, stamp: int) -> Predictions:
     else:
         chances, labels = torch.softmax(output, dim=1), torch.nn.functional.one_hot(batch.y.long(), output.shape[1])
     return Predictions(info.kind, info.classes, chances.double().numpy(), labels.double().numpy())
-
-
-def _on_file(run: Run, path: Path) -> Predictions:
-    rows = predict_files(run, [path])
-    info = run.info
-    names = info.columns if info.kind == "forecast" else info.classes
-    names = names or tuple(name for name in rows[0] if name not in ("file", "case", "prediction"))
-    predicted = np.array([[row[name] for name in names] for row in rows])
-    return Predictions(info.kind, tuple(names), predicted, None)
-
-
-@lru_cache(maxsize=4)
-def _model(folder: Path, stamp: int) -> SequenceModel:
-    return Run.read(folder).load_model()

@@ -1,4 +1,4 @@
-"""The signals and atoms of the page: built in, uploaded, or from a given folder.
+"""The signals and atoms of the page: built in, or from a given file or folder.
 
 A memory of N numbers holds a few hundred features at most, so a signal longer than `LONGEST` is averaged over blocks
 first; the page shows this, and the lines it prints do the same.

@@ -33,7 +33,7 @@ class State:
     time           share of the signal that has been processed, 0 to 1
     mask           share of the coordinates, in the order of the page, that is masked: from, to in percent
     also           further coordinates to mask, as in "3, 17-20"
-    predict        "", "test" (cases of the run's test split) or "signal" (the chosen signal)
+    predict        "" or "test", cases of the run's test split
     """
 
     view: str = "frame"
@@ -57,7 +57,7 @@ class State:
         for what, value, known in (
             ("view", self.view, VIEWS),
             ("measure", self.measure, MEASURES),
-            ("predict", self.predict, ("", "test", "signal")),
+            ("predict", self.predict, ("", "test")),
         ):
             if value not in known:
                 raise unknown_name(what, value, known)

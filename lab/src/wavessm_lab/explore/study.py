@@ -81,7 +81,7 @@ class Study:
 
     @cached_property
     def frame(self) -> Frame:
-        """The atoms as they were placed or uploaded."""
+        """The atoms as they were placed or read."""
         choice = self.choice
         if choice.family.startswith(FILE):
             return read_atoms(Path(choice.family.removeprefix(FILE)))

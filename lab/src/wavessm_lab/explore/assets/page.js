@@ -97,11 +97,6 @@
         window.history.replaceState(null, "", window.location.pathname + search);
         return window.location.origin + window.location.pathname + search;
       },
-      weigh: function (contents, name, largest) {
-        if (!contents) return window.dash_clientside.no_update;
-        const size = (contents.length - contents.indexOf(",") - 1) * 0.75;
-        return size > largest ? { name: name, size: size } : { name: name, contents: contents };
-      },
       arrange: function (view, other, measure, auto) {
         return [`view-${view} ${other ? "two" : "one"} ${measure}`, (auto || []).length > 0];
       },
