@@ -430,7 +430,7 @@ def test_scores_are_errors_over_windows_steps_and_columns(tmp_path):
 
 
 def test_baselines_are_for_forecasts_only(tmp_path):
-    from wavessm_lab.tasks.window_copy import window_copying
+    from wavessm_lab.tasks.window_copy import WindowCopy
 
     with pytest.raises(OptionError, match="window-copy is a regression set"):
-        baseline_scores(window_copying(length=64, windows=1, cases=2))
+        baseline_scores(WindowCopy(length=64, windows=1, cases=2).load(0))

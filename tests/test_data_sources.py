@@ -15,7 +15,7 @@ from wavessm.data.crops import Crops
 from wavessm.errors import OptionError
 from wavessm.training import TrainConfig
 from wavessm.training.batches import EvalBatches, TrainBatches, as_trained
-from wavessm_lab.tasks.window_copy import WindowCopy, window_copying
+from wavessm_lab.tasks.window_copy import WindowCopy
 
 
 def test_arrays_take_any_order_and_undo_integers():
@@ -53,7 +53,7 @@ def test_windows_are_slices_of_the_series(future_calendar):
 
 
 def test_sources_keep_the_protocol_and_move():
-    data = window_copying(length=64, windows=1, cases=4, cases_per_epoch=10)
+    data = WindowCopy(length=64, windows=1, cases=4, cases_per_epoch=10).load(0)
     assert all(isinstance(part, Source) for part in (data.train, data.val))
     windows = Windows(torch.zeros(12, 1), None, 4, 3, torch.arange(3))
     assert isinstance(windows, Source)
@@ -139,19 +139,19 @@ def test_noise_and_target_have_the_variance_stated():
 
 
 def test_generated_draws_go_on_from_a_saved_state_and_ignore_the_index():
-    source = window_copying(length=64, windows=1, cases=2, seed=5).train
+    source = WindowCopy(length=64, windows=1, cases=2).load(5).train
     source.take(torch.arange(3))
     state = source.get_state()
     first, second = source.take(torch.tensor([9, 9])), source.take(torch.tensor([0, 1]))
     assert not first.x.equal(second.x)
-    other = window_copying(length=64, windows=1, cases=2, seed=77).train
+    other = WindowCopy(length=64, windows=1, cases=2).load(77).train
     other.set_state(state)
     assert other.take(torch.tensor([1, 2])).x.equal(first.x)
     assert other.take(torch.tensor([1, 2])).y.equal(second.y)
 
 
 def test_evaluation_cases_are_fixed_while_training_follows_the_seed():
-    one, two = (window_copying(length=64, windows=1, cases=8, seed=seed) for seed in (0, 1))
+    one, two = (WindowCopy(length=64, windows=1, cases=8).load(seed) for seed in (0, 1))
     everything = torch.arange(8)
     assert one.val.take(everything).x.equal(two.val.take(everything).x)
     assert one.test.take(everything).y.equal(two.test.take(everything).y)
@@ -171,7 +171,7 @@ def test_evaluation_cases_are_fixed_while_training_follows_the_seed():
 )
 def test_window_copying_refuses_what_does_not_fit(options, message):
     with pytest.raises(OptionError, match=message):
-        window_copying(**{"length": 128, "windows": 2, **options})
+        WindowCopy(**{"length": 128, "windows": 2, **options})
 
 
 def test_crops_are_stretches_of_their_own_recording_and_others_each_time():

@@ -11,7 +11,7 @@ from wavessm.data import Arrays, DataInfo, DataSet, Ragged, Windows
 from wavessm.training import TrainConfig, make_trainer, model_config, read_rows, train
 from wavessm.training.batches import TrainBatches
 from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
-from wavessm_lab.tasks.window_copy import WindowCopy, copying_set
+from wavessm_lab.tasks.window_copy import WindowCopy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 STEPS = 12
@@ -95,7 +95,7 @@ def test_captured_steps_on_windows_have_the_losses_of_plain_steps():
 
 def staged_losses(graphs, device="cuda"):
     """Losses of a curriculum over two lengths, eight steps each."""
-    data = copying_set(WindowCopy(96, windows=2, windows_max=4), ((48, 0.5),), device=device, cases=4)
+    data = WindowCopy(96, windows=2, windows_max=4, stages="48:0.5", cases=4).load(0).to(device)
     torch.manual_seed(0)
     config = ws.ModelConfig(2, 8, d_model=32, n_layers=2, d_state=32, norm="batch", head="last")
     recipe = TrainConfig(lr=0.005, batch_size=16, steps=16, device=device, cuda_graphs=graphs, stretch_timescales=True)

@@ -18,7 +18,7 @@ from wavessm.data import Arrays, DataInfo, get_task, tasks
 from wavessm.training import Objective, RunError, TrainConfig, Trainer, checkpoint, metrics, model_config, resolve
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.optimiser import lr_factor
-from wavessm_lab.tasks.window_copy import window_copying
+from wavessm_lab.tasks.window_copy import WindowCopy
 
 # -- recipes --------------------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, capfd, c
 
 
 def test_generated_training_cases_go_on_where_they_stopped():
-    source = window_copying(length=32, d_min=2, d_max=2, cases=2).train
+    source = WindowCopy(length=32, d_min=2, d_max=2, cases=2).load(0).train
     next(iter(TrainBatches(source, 3, 0, 0, 1)))
     state = source.get_state()
     first = next(iter(TrainBatches(source, 3, 0, 1, 2))).x

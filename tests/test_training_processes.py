@@ -17,7 +17,7 @@ from wavessm.data import Arrays
 from wavessm.training import TrainConfig, checkpoint, pick_device, read_rows, resume, train
 from wavessm.training.batches import EvalBatches, TrainBatches
 from wavessm.training.distributed import DistInfo, dist_info
-from wavessm_lab.tasks.window_copy import window_copying
+from wavessm_lab.tasks.window_copy import WindowCopy
 
 MODEL = ws.ModelConfig(d_model=8, n_layers=1, d_state=8)
 # 5 cases in a batch and 17 in a split: neither falls in two equal parts. A validation after every step.
@@ -65,7 +65,7 @@ def test_parts_of_a_batch_are_the_batch(size):
     def sources():
         return (
             Arrays(torch.arange(23.0)[:, None, None], torch.arange(23)),
-            window_copying(32, 2, 2, 3, seed=4, cases_per_epoch=40, cases=2).train,
+            WindowCopy(32, 2, 2, 3, cases_per_epoch=40, cases=2).load(4).train,
         )
 
     for at in range(2):

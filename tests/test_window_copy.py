@@ -20,9 +20,9 @@ from wavessm.training.graphs import CapturedStep
 from wavessm.training.optimiser import stretch_timescales
 from wavessm_lab.report.tables import write_report
 from wavessm_lab.sweep import results
-from wavessm_lab.tasks.window_copy import WindowCopy, copying_set, read_stages, window_copying
+from wavessm_lab.tasks.window_copy import WindowCopy
 
-TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6)
+TASK = WindowCopy(96, windows=2, d_min=3, d_max=5, windows_max=6, cases=2)
 STAGED = {"length": 48, "windows": 1, "windows_max": 3, "d_min": 2, "d_max": 3, "cases": 8, "cases_per_epoch": 20,
           "stages": "16:0.3,24:0.25"}  # fmt: skip
 MODEL = ws.ModelConfig(d_model=6, n_layers=2, d_state=8, norm="batch")
@@ -63,11 +63,11 @@ def test_one_number_of_windows_draws_as_it_always_did():
     one, two = (WindowCopy(64, 3, 2, 4, most).draw(5, torch.Generator().manual_seed(1)) for most in (None, 3))
     assert torch.equal(one.x, two.x)
     assert torch.equal(one.y, two.y)
-    assert window_copying(64, 2, cases=4).info.parts == ()
+    assert WindowCopy(64, 2, cases=4).load(0).info.parts == ()
 
 
 def test_the_test_split_has_every_second_number_and_is_the_same_for_every_seed():
-    one, two = (copying_set(TASK, (), seed, cases=5) for seed in (0, 1))
+    one, two = (dataclasses.replace(TASK, cases=5).load(seed) for seed in (0, 1))
     assert one.info.parts == ("2", "4", "6")
     assert [len(windows_of(x)) for x in one.test.x] == [2] * 5 + [4] * 5 + [6] * 5
     assert torch.equal(one.test.x, two.test.x)
@@ -75,7 +75,7 @@ def test_the_test_split_has_every_second_number_and_is_the_same_for_every_seed()
 
 
 def test_stages_change_the_length_at_their_share_of_the_steps():
-    data = copying_set(TASK, read_stages("24:0.3,48:0.5"), cases=2)
+    data = dataclasses.replace(TASK, stages="24:0.3,48:0.5").load(0)
     lengths = [batch.x.shape[1] for batch in TrainBatches(data.train, 4, 0, 0, 10, total=10)]
     assert lengths == [24] * 3 + [48] * 5 + [96] * 2
     assert [batch.x.shape[1] for batch in TrainBatches(data.train, 4, 0, 7, 9, total=10)] == [48, 96]
@@ -167,7 +167,7 @@ def test_a_stretched_layer_has_its_kernel_at_half_the_speed():
 
 
 def test_every_stage_is_captured_anew(fake_cuda):  # noqa: F811
-    data = copying_set(TASK, read_stages("24:0.5"), cases=2)
+    data = dataclasses.replace(TASK, stages="24:0.5").load(0)
     torch.manual_seed(0)
     model = ws.SequenceModel(ws.ModelConfig(2, 5, d_model=6, n_layers=1, d_state=8, head="last"))
     trainer = make_trainer(model, data, TINY)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wavessm.data import DataOptions, Recipe, Task
 from wavessm.data.datasets.demo import EVALUATION_SEEDS, draw_windows
-from wavessm.errors import OptionError, check_int
+from wavessm.errors import OptionError
 
 if TYPE_CHECKING:
     import torch
@@ -26,32 +26,49 @@ _EVERY = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowCopy:
+class WindowCopy(DataOptions):
     """The task. Channel 1 is white noise; channel 2 is +1 at the first and -1 at the last sample of a window.
 
     The target, length d_max, is the sum of the windows, each filled up with zeros. Durations are uniform in
     [d_min, d_max]; after the last window comes a delay of at least r, uniform in [length/8, length/4]; windows have at
-    least one free sample between them, and the rest of the room is split at random. With `windows_max` every case has
-    its own number of windows, uniform in [windows, windows_max].
+    least one free sample between them, and the rest of the room is split at random.
 
     >>> import torch
     >>> batch = WindowCopy(length=64, windows=2, d_min=4, d_max=8).draw(3, torch.Generator().manual_seed(0))
     >>> batch.x.shape, batch.y.shape
     (torch.Size([3, 64, 2]), torch.Size([3, 8]))
+    >>> data = WindowCopy(128, windows_max=6, stages="32:0.5", cases=16).load(seed=0)
+    >>> len(data.val), len(data.test), data.info.parts
+    (16, 48, ('2', '4', '6'))
     """
 
-    length: int = 4000
+    length: int = 256
+    """Samples of a sequence."""
     windows: int = 2
+    """Windows to find and add."""
     d_min: int = 8
+    """Shortest window."""
     d_max: int = 8
+    """Longest window."""
     windows_max: int | None = None
+    """Highest number of windows: each case has its own, from windows to this; the test is scored by number."""
+    stages: str = ""
+    """Shorter lengths to begin with, each with its share of the steps: 128:0.4,1000:0.3."""
+    cases_per_epoch: int = 16_384
+    """Drawn cases that count as one epoch."""
+    cases: int = 2048
+    """Fixed cases of validation, and as many of test; with windows_max for each of windows, windows + 2, …"""
+
+    checks: ClassVar[dict[str, Any]] = {
+        "length": (lambda value: value >= 8, "at least 8"),
+        "d_min": (lambda value: value >= 2, "at least 2"),
+    }
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 8), ("windows", 1), ("d_min", 2), ("d_max", 2)):
-            check_int(getattr(self, name), name, least)
+        super().__post_init__()
         if self.d_min > self.d_max:
             raise OptionError(f"d_min is {self.d_min}, more than d_max {self.d_max}; give d_min <= d_max.")
-        if self.windows_max is not None and check_int(self.windows_max, "windows_max", 1) < self.windows:
+        if self.most < self.windows:
             raise OptionError(f"windows_max is {self.windows_max}, less than windows {self.windows}; give more.")
         if self.most > self.fitting:
             room, need = self.length - self.length // 4, self.most * (self.d_max + 1) - 1
@@ -78,118 +95,50 @@ class WindowCopy:
         windows, durations = (self.windows, self.most), (self.d_min, self.d_max)
         return draw_windows(count, generator, self.length, windows, durations)
 
+    def load(self, seed: int) -> DataSet:
+        import torch
 
-Stages = tuple[tuple[int, float], ...]
-"""A curriculum: lengths to begin with, each with its share of a run's steps. The rest has the task's own length."""
+        from wavessm.data import Arrays, DataInfo, DataSet
+        from wavessm_lab.tasks.stages import Staged
+
+        numbers = range(self.windows, self.most + 1, _EVERY) if self.windows_max is not None else ()
+        generator = {part: torch.Generator().manual_seed(own) for part, own in EVALUATION_SEEDS.items()}
+        val = self.draw(self.cases, generator["val"])
+        tests = [replace(self, windows=number, windows_max=None) for number in numbers] or [self]
+        drawn = [each.draw(self.cases, generator["test"]) for each in tests]
+        test = Arrays(torch.cat([batch.x for batch in drawn]), torch.cat([batch.y for batch in drawn]))
+        info = DataInfo(
+            "regression", 2, self.d_max, self.length, channels=("noise", "marker"),
+            target_variance=self.target_variance, parts=tuple(map(str, numbers)),
+        )  # fmt: skip
+        train = Staged(self._stages(), self.cases_per_epoch, seed)
+        return DataSet("window-copy", train, Arrays(val.x, val.y), test, info)
+
+    def _stages(self) -> list[Stage]:
+        """What a run draws, one stage after another; shorter sequences have the windows that fit."""
+        from wavessm_lab.tasks.stages import Stage
+
+        made = []
+        for length, share in read_stages(self.stages):
+            fitting = replace(self, length=length, windows_max=None).fitting
+            most = None if self.windows_max is None else max(self.windows, min(self.windows_max, fitting))
+            made.append(Stage(share, length, replace(self, length=length, windows_max=most).draw))
+        return [*made, Stage(1.0, self.length, self.draw)]
 
 
-def read_stages(text: str) -> Stages:
-    """Stages as they are typed.
+def read_stages(text: str) -> list[tuple[int, float]]:
+    """Lengths to begin with, each with its share of a run's steps; the rest has the task's own length.
 
     >>> read_stages("128:0.4,1000:0.3")
-    ((128, 0.4), (1000, 0.3))
+    [(128, 0.4), (1000, 0.3)]
     """
     try:
-        stages = tuple((int(length), float(share)) for length, share in (s.split(":") for s in text.split(",") if s))
+        stages = [(int(length), float(share)) for length, share in (s.split(":") for s in text.split(",") if s)]
     except ValueError:
         raise OptionError(f"stages is {text!r}, expected lengths and shares of the steps: 128:0.4,1000:0.3.") from None
     if not all(share > 0 for _, share in stages) or sum(share for _, share in stages) >= 1:
         raise OptionError(f"stages is {text!r}, expected positive shares that leave some steps for the full length.")
     return stages
-
-
-def window_copying(
-    length: int = 4000,
-    windows: int = 2,
-    d_min: int = 8,
-    d_max: int = 8,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    cases_per_epoch: int = 16_384,
-    cases: int = 2048,
-) -> DataSet:
-    """Fresh training cases from `seed`, `cases_per_epoch` in an epoch, and 2 x `cases` fixed ones to evaluate on.
-
-    >>> data = window_copying(length=128, windows=2, cases=16)
-    >>> len(data.val), data.info.target_variance
-    (16, 2.0)
-    """
-    return copying_set(WindowCopy(length, windows, d_min, d_max), (), seed, device, cases_per_epoch, cases)
-
-
-def copying_set(
-    task: WindowCopy,
-    stages: Stages = (),
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    cases_per_epoch: int = 16_384,
-    cases: int = 2048,
-) -> DataSet:
-    """The same for any task, starting with shorter sequences if `stages` say so, which have the windows that fit.
-
-    With `windows_max` the test split has `cases` cases for each of windows, windows + 2, …
-
-    >>> data = copying_set(WindowCopy(128, 2, windows_max=6), ((32, 0.5),), cases=16)
-    >>> len(data.val), len(data.test), data.info.parts
-    (16, 48, ('2', '4', '6'))
-    """
-    import torch
-
-    from wavessm.data import Arrays, DataInfo, DataSet
-    from wavessm_lab.tasks.stages import Staged
-
-    check_int(cases_per_epoch, "cases_per_epoch", 1)
-    check_int(cases, "cases", 1)
-    numbers = range(task.windows, task.most + 1, _EVERY) if task.windows_max is not None else ()
-    generator = {part: torch.Generator().manual_seed(own) for part, own in EVALUATION_SEEDS.items()}
-    val = task.draw(cases, generator["val"])
-    tests = [replace(task, windows=number, windows_max=None) for number in numbers] or [task]
-    drawn = [each.draw(cases, generator["test"]) for each in tests]
-    test = Arrays(torch.cat([batch.x for batch in drawn]), torch.cat([batch.y for batch in drawn]))
-    info = DataInfo(
-        "regression", 2, task.d_max, task.length, channels=("noise", "marker"), target_variance=task.target_variance,
-        parts=tuple(map(str, numbers)),
-    )  # fmt: skip
-    train = Staged(_stages(task, stages), cases_per_epoch, seed, device)
-    return DataSet("window-copy", train, Arrays(val.x, val.y).to(device), test.to(device), info)
-
-
-def _stages(task: WindowCopy, stages: Stages) -> list[Stage]:
-    """What a run draws, one stage after another."""
-    from wavessm_lab.tasks.stages import Stage
-
-    made = []
-    for length, share in stages:
-        fitting = replace(task, length=length, windows_max=None).fitting
-        most = None if task.windows_max is None else max(task.windows, min(task.windows_max, fitting))
-        made.append(Stage(share, length, replace(task, length=length, windows_max=most).draw))
-    return [*made, Stage(1.0, task.length, task.draw)]
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowCopyOptions(DataOptions):
-    """Options of the data."""
-
-    length: int = 256
-    """Samples of a sequence."""
-    windows: int = 2
-    """Windows to find and add."""
-    windows_max: int | None = None
-    """Highest number of windows: each case has its own, from windows to this; the test is scored by number."""
-    stages: str = ""
-    """Shorter lengths to begin with, each with its share of the steps: 128:0.4,1000:0.3."""
-    d_min: int = 8
-    """Shortest window."""
-    d_max: int = 8
-    """Longest window."""
-    cases_per_epoch: int = 16_384
-    """Drawn cases that count as one epoch."""
-    cases: int = 2048
-    """Fixed cases of validation, and as many of test."""
-
-    def load(self, seed: int) -> DataSet:
-        task = WindowCopy(self.length, self.windows, self.d_min, self.d_max, self.windows_max)
-        return copying_set(task, read_stages(self.stages), seed, cases_per_epoch=self.cases_per_epoch, cases=self.cases)
 
 
 _PAPER = Recipe(
@@ -211,7 +160,7 @@ _BEST = _PAPER.change(
 TASKS = (
     Task(
         "window-copy",
-        WindowCopyOptions(),
+        WindowCopy(),
         {"paper": _PAPER, "best": _BEST},
         head="last",
         help="find marked windows in noise and add them",
