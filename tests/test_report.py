@@ -73,7 +73,7 @@ def test_seeds_are_gathered_and_failures_left_out(tmp_path):
 
 def test_the_report_marks_better_and_worse_and_keeps_missing_cells(tmp_path):
     paths = write_report(written(tmp_path / "runs.csv", RUNS), tmp_path / "out")
-    assert {path.name for path in paths} == {"report.md", "report.html", "forecast.png", "ptbxl-super-diag.png"}
+    assert {path.name for path in paths} == {"report.md", "forecast.png", "ptbxl-super-diag.png"}
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| wavessm db6 scaled (best) | 3 | 0.9360 ± 0.0010 | 0.932 | better |" in text
     assert "| wavessm legs dplr (best) | 1 | 0.9312 | 0.931 | within noise (one seed) |" in text

@@ -17,7 +17,7 @@ class ReportOptions:
     runs: Positional[Path] = Path("results/runs.csv")
     """CSV that runs were written to."""
     out: Path = Path("runs/report")
-    """Folder for report.md, report.html and the plots."""
+    """Folder for report.md and the plots."""
 
 
 def main(arguments: list[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
     from wavessm.training import Progress
     from wavessm_lab.sweep.run import SweepState
 
-USAGE = """usage: wavessm sweep --tasks TASK[:SET],… [--variants FAMILY[:MEASURE[:STRUCTURE]],…] [--seeds 0,1,2]
-                     [--jobs N] [--out FOLDER] [-- options of `wavessm train` for every run]
-       wavessm sweep --file sweep.toml
-       wavessm sweep --resume FOLDER
-
-A grid of runs side by side, into one table. `wavessm sweep --help` lists every option. For example:
-
-  wavessm sweep --tasks window-copy --variants morlet,legs --seeds 0,1,2 --jobs 2 -- --steps 500"""
 AXES = tuple(field.name for field in dataclasses.fields(Grid) if field.name not in ("vary", "options"))
 
 
@@ -34,11 +25,11 @@ class SweepOptions(Grid):
     """Train a grid of runs: tasks × horizons × variables × recipes × variants × seeds.
 
     Lists are separated by commas; options of `wavessm train` for all runs follow --. The same command again, or
-    --resume, runs what is left.
+    --resume, runs what is left. For example:
+
+    wavessm sweep --tasks window-copy --variants morlet,legs --seeds 0,1,2 --jobs 2 -- --steps 500
     """
 
-    file: Path | None = None
-    """TOML or JSON file with these axes as lists, and options; what is typed wins."""
     jobs: int | None = None
     """Runs at a time; default 1, with --resume as before."""
     out: Path = Path("runs/sweep")
@@ -61,9 +52,6 @@ class SweepOptions(Grid):
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm sweep`; returns the exit status."""
-    if not arguments:
-        print(USAGE)
-        return 2
     given, grid = read(arguments)
     from filelock import FileLock, Timeout
 
@@ -115,22 +103,19 @@ def _report(state: SweepState, out: Path) -> int:
 
 
 def read(arguments: list[str]) -> tuple[SweepOptions, Grid]:
-    """Return the options and the grid: of the folder to resume, or of the file with what is typed in its place."""
+    """Return the options and the grid: what is typed, or that of the folder to resume."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     own, shared = arguments[:at], arguments[at + 1 :]
     given = parse(SweepOptions, _separate(own), "wavessm sweep")
     if given.jobs is not None and given.jobs < 1:
         raise OptionError(f"jobs is {given.jobs}, expected at least 1.")
+    if given.resume is None:
+        return given, Grid(**{name: getattr(given, name) for name in (*AXES, "vary")}, options=tuple(shared))
     typed = [word.removeprefix("--").partition("=")[0] for word in own if word.startswith("--")]
-    if given.resume is not None:
-        fixed = [name for name in typed if name in (*AXES, "vary", "file", "csv", "scores")]
-        if fixed or shared:
-            raise OptionError(f"--resume runs the sweep as it was; leave out --{(fixed or [''])[0]}.")
-        return _resumed(given, given.resume)
-    values: dict[str, Any] = {} if given.file is None else _read(given.file)
-    values |= {name: getattr(given, name) for name in typed if name in (*AXES, "vary")}
-    values["options"] = [*values.get("options", []), *shared]
-    return given, Grid.from_dict(values)
+    fixed = [name for name in typed if name in (*AXES, "vary", "csv", "scores")]
+    if fixed or shared:
+        raise OptionError(f"--resume runs the sweep as it was; leave out --{(fixed or [''])[0]}.")
+    return _resumed(given, given.resume)
 
 
 def _separate(arguments: list[str]) -> list[str]:
@@ -144,19 +129,6 @@ def _separate(arguments: list[str]) -> list[str]:
     return words
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text()
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, OSError) as reason:
-        raise OptionError(
-            f"{path}: cannot be read as {'JSON' if path.suffix == '.json' else 'TOML'} ({reason})."
-        ) from None
-    if not isinstance(values, dict):
-        raise OptionError(f"{path}: holds a {type(values).__name__}, expected names with lists, as in tasks and seeds.")
-    return values
-
-
 def _resumed(given: SweepOptions, folder: Path) -> tuple[SweepOptions, Grid]:
     from wavessm.training.checkpoint import RunError
 
@@ -165,7 +137,7 @@ def _resumed(given: SweepOptions, folder: Path) -> tuple[SweepOptions, Grid]:
         raise RunError(f"{folder}: not the folder of a sweep (no sweep.json).")
     try:
         saved = json.loads(path.read_text())
-        grid = Grid.from_dict(saved["grid"])
+        grid = Grid(**{name: tuple(values) for name, values in saved["grid"].items()})
         csv = None if saved["csv"] is None else Path(saved["csv"])
         scores, jobs = saved["scores"], given.jobs or saved["jobs"]
     except (ValueError, KeyError, TypeError, AttributeError):

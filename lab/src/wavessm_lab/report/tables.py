@@ -1,8 +1,7 @@
-"""Markdown and HTML tables of runs beside the paper's numbers, and a plot for each task; empty cells stay empty."""
+"""Markdown tables of runs beside the paper's numbers, and a plot for each task; empty cells stay empty."""
 
 from __future__ import annotations
 
-import html
 import math
 from pathlib import Path
 
@@ -33,7 +32,7 @@ HEAD = ["variant", "seeds", "ours", "paper", "verdict"]
 
 
 def write_report(source: Path, out: Path) -> list[Path]:
-    """`report.md`, `report.html` and one PNG a task under `out`, from a CSV of runs."""
+    """`report.md` and one PNG a task under `out`, from a CSV of runs."""
     rows = read_runs(source)
     results = collect(rows)
     if not results:
@@ -49,9 +48,8 @@ def write_report(source: Path, out: Path) -> list[Path]:
         pages.append(("window-copy, relative_mse by the number of windows", *window_table(windows)))
     failed = sum(row["status"] != "ok" for row in rows)
     remark = f"{len(rows)} rows of {source.name}, {failed} of them failed runs. {LEGEND}"
-    written = [out / "report.md", out / "report.html"]
+    written = [out / "report.md"]
     written[0].write_text(_markdown(pages, remark))
-    written[1].write_text(_html(pages, remark))
     for task in dict.fromkeys(cell.task for cell in results):
         written.append(plot({c: m for c, m in results.items() if c.task == task}, published, out / f"{task}.png"))
     if windows:
@@ -88,25 +86,6 @@ def _markdown(pages: list[Page], remark: str) -> str:
         parts += [f"## {name}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         parts += ["| " + " | ".join(line) + " |" for line in lines] + [""]
     return "\n".join(parts)
-
-
-def _html(pages: list[Page], remark: str) -> str:
-    style = (
-        "body{font:15px system-ui;max-width:60em;margin:2em auto}table{border-collapse:collapse}"
-        "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}"
-        ".better{color:#146c2e}.worse{color:#a3221c}"
-    )
-    parts = [f"<!doctype html><meta charset=utf-8><title>wavessm results</title><style>{style}</style>"]
-    parts.append(f"<h1>Results beside the paper's</h1><p>{html.escape(remark)}</p>")
-    for name, head, lines in pages:
-        cells = "".join(f"<th>{word}</th>" for word in head)
-        parts.append(f"<h2>{html.escape(name)}</h2><table><tr>{cells}</tr>")
-        for line in lines:
-            kind = line[-1].split(" ")[0]
-            cells = "".join(f"<td>{html.escape(text)}</td>" for text in line)
-            parts.append(f'<tr class="{kind}">{cells}</tr>')
-        parts.append("</table>")
-    return "\n".join(parts) + "\n"
 
 
 def plot(results: Results, published: Published, path: Path) -> Path:

@@ -64,25 +64,6 @@ class Grid:
         axes |= {"variables": "variables"} if self.variables else {}
         return axes | ({"dataset": "tasks"} if any(":" in task for task in self.tasks) else {})
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Grid:
-        """Build the grid that a file describes; an unknown field is refused."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown_name("field of a sweep", name, known)
-        return cls(**{name: _as_tuple(value, name) for name, value in values.items()})
-
-
-def _as_tuple(value: Any, name: str) -> tuple[Any, ...]:
-    values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if name not in ("horizons", "seeds"):
-        return tuple(str(each) for each in values)
-    try:
-        return tuple(int(each) for each in values)
-    except (TypeError, ValueError):
-        raise OptionError(f"{name} are {','.join(map(str, values))}, expected whole numbers, as in 0,1,2.") from None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job(TrainCommand):
