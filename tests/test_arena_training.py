@@ -12,7 +12,7 @@ from wavessm.cli import main
 from wavessm.data import Batch, DataInfo
 from wavessm.training import Run, TrainConfig, decimate, model_config, predict_files, resolve
 from wavessm.training.optimiser import optimiser_groups
-from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
+from wavessm_lab.generate.listops import Grammar, generate_listops
 from wavessm_lab.report.runs import read_runs
 
 TINY = ["--d-model", "4", "--n-layers", "1", "--d-state", "8", "--device", "cpu", "--quiet", "--precision", "fp32"]
@@ -20,7 +20,7 @@ SHORT = Grammar(min_length=10, max_length=40)
 
 
 def make_listops(root):
-    generate_listops(root, sizes=Sizes(24, 8, 8), workers=1, grammar=SHORT)
+    generate_listops(root, sizes=(24, 8, 8), workers=1, grammar=SHORT)
 
 
 LAYOUTS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from miniatures import load_listops
 from wavessm.errors import DataError, OptionError
-from wavessm_lab.generate.listops import FILES, Grammar, Sizes, draw, generate_listops, stream
+from wavessm_lab.generate.listops import FILES, Grammar, draw, generate_listops, stream
 
 SMALL = Grammar(min_length=10, max_length=60)
 OPERATIONS = {
@@ -127,16 +127,16 @@ def test_lengths_follow_the_exact_law_of_the_grammar():
 
 def test_the_set_is_the_same_for_every_number_of_processes_and_without_repeats(tmp_path):
     tight = Grammar(max_depth=3, max_args=2, min_length=3, max_length=8)  # few expressions: repeats must occur
-    sizes = Sizes(300, 40, 40)
+    sizes = (300, 40, 40)
     for workers in (1, 2):
         generate_listops(tmp_path / str(workers), seed=7, sizes=sizes, workers=workers, grammar=tight)
     texts = []
-    for part, name in FILES.items():
+    for size, name in zip(sizes, FILES.values(), strict=True):
         one, two = (tmp_path / workers / "listops-1000" / name for workers in "12")
         assert one.read_bytes() == two.read_bytes()
         lines = one.read_text().splitlines()
         assert lines[0] == "Source\tTarget"
-        assert len(lines) == getattr(sizes, part) + 1
+        assert len(lines) == size + 1
         texts += [line.split("\t")[0] for line in lines[1:]]
     assert len(set(texts)) == len(texts) == 380
     other = generate_listops(tmp_path / "other", seed=8, sizes=sizes, workers=1, grammar=tight)
@@ -155,15 +155,15 @@ def test_a_stopped_generator_leaves_nothing_that_looks_whole(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate_listops(tmp_path, sizes=Sizes(300, 10, 10), workers=1, grammar=SMALL, show=stop)
+        generate_listops(tmp_path, sizes=(300, 10, 10), workers=1, grammar=SMALL, show=stop)
     assert list((tmp_path / "listops-1000").iterdir()) == []
-    generate_listops(tmp_path, sizes=Sizes(30, 10, 10), workers=1, grammar=SMALL)
+    generate_listops(tmp_path, sizes=(30, 10, 10), workers=1, grammar=SMALL)
     with pytest.raises(DataError, match="there is a ListOps set already"):
         generate_listops(tmp_path, workers=1)
 
 
 def test_tokens_are_those_of_a_slow_reading(tmp_path):
-    generate_listops(tmp_path, sizes=Sizes(20, 5, 5), workers=1, grammar=SMALL)
+    generate_listops(tmp_path, sizes=(20, 5, 5), workers=1, grammar=SMALL)
     data = load_listops(tmp_path)
     assert len(data.info.symbols) == 18
     for part, source in (("train", data.train), ("val", data.val), ("test", data.test)):
@@ -178,7 +178,7 @@ def test_tokens_are_those_of_a_slow_reading(tmp_path):
 
 
 def test_long_expressions_are_cut_to_leave_room_for_the_end(tmp_path):
-    generate_listops(tmp_path, sizes=Sizes(20, 5, 5), workers=1, grammar=SMALL)
+    generate_listops(tmp_path, sizes=(20, 5, 5), workers=1, grammar=SMALL)
     whole, cut = load_listops(tmp_path), load_listops(tmp_path, max_length=12)
     batch, short = (data.train.take(np_index(20)) for data in (whole, cut))
     assert short.x.shape[1] == int(short.lengths.max()) == 12
@@ -195,7 +195,7 @@ def test_long_expressions_are_cut_to_leave_room_for_the_end(tmp_path):
     ],
 )
 def test_foreign_lines_are_named(tmp_path, line, said):
-    generate_listops(tmp_path, sizes=Sizes(5, 5, 5), workers=1, grammar=SMALL)
+    generate_listops(tmp_path, sizes=(5, 5, 5), workers=1, grammar=SMALL)
     path = tmp_path / "listops-1000" / "basic_val.tsv"
     lines = path.read_text().splitlines()
     lines[2] = line

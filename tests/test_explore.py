@@ -291,7 +291,7 @@ def put(allowed, name, content):
 HUGE = npy(np.zeros(4)).replace(b"(4,)", b"(1" + b"0" * 12 + b",)")
 BAD_SIGNALS = {
     "letter.csv": (b"time,value\n0,one\n1,two\n", "expected numbers"),
-    "ragged.csv": (b"1,2\n3\n" * 20, "not a table of numbers"),
+    "ragged.csv": (b"1,2\n3\n" * 20, "NaN or infinity"),
     "short.csv": (b"a\n1\n2\n", "2 samples"),
     "gap.csv": (b"1\n" * 20 + b"nan\n", "NaN or infinity"),
     "picture.png": (b"\x89PNG", "unknown"),
@@ -311,8 +311,8 @@ BAD_ATOMS = {
     "wide.npy": (npy(np.eye(300)), "at most 256 atoms"),
     "tall.npy": (npy(np.random.default_rng(0).standard_normal((40, 20))), "2 ≤ n ≤ length"),
     "nan.csv": (b"1,2,nan\n2,3,4\n", "NaN or infinity"),
-    "complex.npy": (npy(np.ones((2, 9), complex)), "no array of real numbers"),
-    "sound.wav": (wav(np.zeros(100)), "atoms come as .npy or .csv"),
+    "complex.npy": (npy(np.ones((2, 9), complex)), "got complex numbers"),
+    "sound.wav": (wav(np.zeros(100)), "no atoms, one a row"),
 }
 
 

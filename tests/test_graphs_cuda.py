@@ -10,7 +10,7 @@ import wavessm as ws
 from wavessm.data import Arrays, DataInfo, DataSet, Ragged, Windows
 from wavessm.training import TrainConfig, make_trainer, model_config, read_rows, train
 from wavessm.training.batches import TrainBatches
-from wavessm_lab.generate.listops import Grammar, Sizes, generate_listops
+from wavessm_lab.generate.listops import Grammar, generate_listops
 from wavessm_lab.tasks.window_copy import WindowCopy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -136,7 +136,7 @@ def test_a_captured_step_on_tokens_waits_for_nothing():
 
 
 def test_whole_runs_by_graph_are_the_runs_step_by_step(tmp_path):
-    generate_listops(tmp_path, sizes=Sizes(64, 16, 16), workers=1, grammar=Grammar(min_length=20, max_length=120))
+    generate_listops(tmp_path, sizes=(64, 16, 16), workers=1, grammar=Grammar(min_length=20, max_length=120))
     copying = {"length": 64, "d_min": 2, "d_max": 3, "cases": 32}
     for task, options in (("window-copy", copying), ("listops", {"root": str(tmp_path)})):
         losses = []

@@ -10,7 +10,7 @@ from wavessm.cli import main
 from wavessm.frames import make_frame
 from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.operators import make_operator
-from wavessm_lab.studies import LABELS, atoms, concepts, figures, frame_bounds, jacobian, matrices, memory, windows
+from wavessm_lab.studies import LABELS, atoms, concepts, figures, frame_bounds, jacobian, memory, windows
 from wavessm_lab.studies.signals import classical, ecg, near_jumps
 
 
@@ -98,7 +98,7 @@ def test_drawn_atoms_have_unit_energy_and_narrow_with_the_scale():
 
 
 def test_drawn_matrices_are_the_operators():
-    rows = [r for r in matrices.transition_matrices(n=12).rows if (r["family"], r["measure"]) == ("legendre", "scaled")]
+    rows = [r for r in concepts.transition_matrices(n=12).rows if (r["family"], r["measure"]) == ("legendre", "scaled")]
     shown = np.array([[row[f"a{k}"] for k in range(12)] for row in rows])
     assert np.allclose(shown, make_operator("legs", n=12).A, atol=1e-9)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from wavessm.cli.parse import parse
-from wavessm.errors import OptionError
+from wavessm.errors import check_int
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,12 @@ def main(arguments: list[str]) -> int:
     given = parse(GenerateOptions, arguments, "wavessm data generate")
     from wavessm.data import data_root
     from wavessm.training import Progress
-    from wavessm_lab.generate.listops import Sizes, generate_listops
+    from wavessm_lab.generate.listops import SIZES, generate_listops
     from wavessm_lab.generate.pathfinder import generate_pathfinder
     from wavessm_lab.tasks.pathfinder import COUNT
 
-    if given.count < 0:
-        raise OptionError(f"generate: count is {given.count}, expected 0 (as published) or more.")
-    if given.workers < 0:
-        raise OptionError(f"generate: workers is {given.workers}, expected 0 (one per core) or more.")
+    check_int(given.count, "count", minimum=0)
+    check_int(given.workers, "workers", minimum=0)
     root = data_root(given.root)
     Path(root).mkdir(parents=True, exist_ok=True)
     with Progress(given.name) as progress:
@@ -52,8 +50,8 @@ def main(arguments: list[str]) -> int:
 
         if given.name == "listops":
             held = max(1, round(0.02 * given.count))
-            sizes = Sizes(max(1, given.count - 2 * held), held, held) if given.count else Sizes()
-            numbers = generate_listops(root, given.seed, sizes, given.workers, show=show)
+            own = max(1, given.count - 2 * held), held, held
+            numbers = generate_listops(root, given.seed, own if given.count else SIZES, given.workers, show=show)
         else:
             numbers = generate_pathfinder(
                 root, given.name, given.count or COUNT, given.seed, given.workers, show, given.as_published

@@ -148,20 +148,16 @@ def _resumed(given: SweepOptions, folder: Path) -> tuple[SweepOptions, Grid]:
 
 
 def _engine(given: SweepOptions, state: SweepState, planned: list[Job]) -> Any:
-    jobs, on_gpu = given.jobs or 1, any(_on_gpu(job.config.device) for job in planned)
+    jobs = given.jobs or 1
     if given.engine == "ray":
         from wavessm_lab.sweep.ray import OnRay
+        from wavessm_lab.sweep.results import gpu_name
 
+        on_gpu = any(gpu_name(job.config.device) != "cpu" for job in planned)
         return OnRay(state, jobs, 1 / jobs if on_gpu else 0)
     from wavessm_lab.sweep.run import Local
 
     return Local(state, jobs)
-
-
-def _on_gpu(device: str) -> bool:
-    import torch
-
-    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
 def _list(state: SweepState) -> int:

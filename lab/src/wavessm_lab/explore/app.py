@@ -19,7 +19,7 @@ from flask import Response, abort, request
 from werkzeug.exceptions import HTTPException
 
 from wavessm.errors import WaveSSMError
-from wavessm_lab.explore import figures, page, run_figures, runs, stream_figures
+from wavessm_lab.explore import figures, page, run_figures, runs
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.lines import lines_of
 from wavessm_lab.explore.signals import signal_of
@@ -95,7 +95,7 @@ def draw_side(allowed: AllowedFiles, side: str, values: Mapping[str, Any]) -> di
                 answer[name] = draw(found, colour)
             if state.view == "memory":
                 stream = stream_of(found.choice, signal_of(allowed, state.signal, state.channel), state.window)
-                answer["moving"] = stream_figures.moving(stream, mask_of(state, found), colour)
+                answer["moving"] = figures.moving(stream, mask_of(state, found), colour)
             answer["numbers"] = cards(figures.numbers(found, state.view))
         return {**answer, "title": f"{found.label}, N = {found.frame.n}, {state.measure}", "message": ""}
     except EXPECTED as reason:
@@ -205,20 +205,17 @@ def _guard(app: Dash) -> None:
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    @app.server.errorhandler(HTTPException)
-    def refuse(reason: HTTPException) -> Any:
-        if reason.code == 413:
-            reason.description = f"the request is too large; expected at most {MOST_BYTES // 2**20} MiB."
-        return Response(f"{reason.code} {reason.name}: {reason.description}\n", reason.code, mimetype="text/plain")
-
-    @app.server.errorhandler(DependencyException)
-    def missing(reason: DependencyException) -> Any:
-        return Response("404 Not Found: no such file of the page.\n", 404, mimetype="text/plain")
-
     @app.server.errorhandler(Exception)  # callbacks answer mistakes themselves, so what Dash cannot read is left
-    def unreadable(reason: Exception) -> Any:
-        logging.getLogger(__name__).warning("a request that cannot be read", exc_info=reason)
-        return Response("400 Bad Request: not a request of this page.\n", 400, mimetype="text/plain")
+    def refuse(reason: Exception) -> Any:
+        code, text = 400, "Bad Request: not a request of this page."
+        if isinstance(reason, DependencyException):
+            code, text = 404, "Not Found: no such file of the page."
+        elif isinstance(reason, HTTPException):
+            large = f"the request is too large; expected at most {MOST_BYTES // 2**20} MiB."
+            code, text = reason.code or 500, f"{reason.name}: {large if reason.code == 413 else reason.description}"
+        else:
+            logging.getLogger(__name__).warning("a request that cannot be read", exc_info=reason)
+        return Response(f"{code} {text}\n", code, mimetype="text/plain")
 
 
 def _inputs() -> dict[str, Input]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wavessm_lab.explore.allowed import AllowedFiles
-from wavessm_lab.explore.signals import BUILT_IN, LONGEST, is_bare_table, signal_of
+from wavessm_lab.explore.signals import BUILT_IN, LONGEST, signal_of
 from wavessm_lab.explore.state import FILE, State
 from wavessm_lab.explore.stream import POINTS, mask_of, moment_at, moments
 from wavessm_lab.explore.study import CELLS, HORIZON, LAGS, LENGTH, choice_of, is_tiled, study
@@ -35,10 +35,8 @@ def _name(family: str) -> str:
 def _make(state: State, family: str) -> str:
     if family.startswith(FILE):
         path = Path(family.removeprefix(FILE))
-        if path.suffix.lower() == ".npy":
-            return f"ws.Frame(np.load({str(path)!r}))"
-        skip = "" if is_bare_table(path) else ", skiprows=1"
-        return f'ws.Frame(np.loadtxt({str(path)!r}, delimiter=","{skip}))'
+        comma = "" if path.suffix.lower() == ".npy" else ', delimiter=","'
+        return f"ws.Frame(np.{'loadtxt' if comma else 'load'}({str(path)!r}{comma}))"
     given = [f"{family!r}", f"n={state.n}"]
     if is_tiled(family):
         given += [f"{name}={value!r}" for name, value in (("f_min", state.low), ("f_max", state.high)) if value]
@@ -105,16 +103,11 @@ def _signal(state: State) -> str:
             return "from wavessm_lab.studies.signals import ecg\n\nx = ecg().values"
         found = f"next(s.values for s in classical({LONGEST}) if s.name == {state.signal!r})"
         return f"from wavessm_lab.studies.signals import classical\n\nx = {found}"
-    path = Path(state.signal.removeprefix(FILE))
-    if is_bare_table(path):
-        read = f'x = np.loadtxt({str(path)!r}, delimiter=",", ndmin=2)[:, {state.channel}]'
-    else:
-        read = (
-            "from wavessm.data import read_signal\n\n"
-            f"x = read_signal({str(path)!r}).values[:, {state.channel}].astype(float)"
-        )
-    average = f"block = -(-len(x) // {LONGEST})\nx = x[: len(x) // block * block].reshape(-1, block).mean(axis=1)"
-    return f"{read}\n{average}"
+    return f"""from wavessm.data import read_signal
+
+x = read_signal({state.signal.removeprefix(FILE)!r}).values[:, {state.channel}].astype(float)
+block = -(-len(x) // {LONGEST})
+x = x[: len(x) // block * block].reshape(-1, block).mean(axis=1)"""
 
 
 def _run(state: State, allowed: AllowedFiles) -> str:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wavessm.data.files import read_signal
-from wavessm.data.tables import first_line, is_number
-from wavessm.errors import DataError, NotFiniteError, ShapeError, WaveSSMError, unknown_name
+from wavessm.data.files import read_npy, read_signal
+from wavessm.errors import DataError, NotFiniteError, ShapeError, unknown_name
 from wavessm.frames import Array, Frame
 from wavessm_lab.explore.allowed import AllowedFiles
 from wavessm_lab.explore.state import FILE, MOST_ATOMS
@@ -67,14 +66,8 @@ def _from_file(path: Path, channel: int, time: int) -> InputSignal:
 
 def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
     """A recording (length, channels), its rate and the names of its channels; finite and long enough."""
-    if is_bare_table(path):
-        values, rate = _numbers(path), None
-        names: tuple[str, ...] = ()
-    else:
-        if path.suffix.lower() == ".npy":
-            _check_npy(path)
-        recording, rate, names, *_ = read_signal(path)
-        values = recording.astype(np.float64)
+    recording, rate, names, *_ = read_signal(path)
+    values = recording.astype(np.float64)
     if len(values) < SHORTEST or not values.shape[1]:
         raise ShapeError(f"{path}: {len(values)} samples of {values.shape[1]} channels, expected at least {SHORTEST}.")
     broken = np.argwhere(~np.isfinite(values))
@@ -85,43 +78,12 @@ def read_file(path: Path) -> tuple[Array, float | None, tuple[str, ...]]:
 
 def read_atoms(path: Path) -> Frame:
     """A frame from .npy or .csv: one atom a row, sampled evenly over [0, 1] with 1 as now."""
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        _check_npy(path)
-        atoms = np.load(path, allow_pickle=False)
-    elif suffix == ".csv":
-        atoms = _numbers(path)
-    else:
-        raise DataError(f"{path}: atoms come as .npy or .csv, one atom a row.")
-    if atoms.ndim == 2 and (len(atoms) > MOST_ATOMS or atoms.shape[1] > MOST_POINTS):
-        raise ShapeError(f"{path}: shape {atoms.shape}, expected at most {MOST_ATOMS} atoms of {MOST_POINTS} points.")
     try:
+        atoms = read_npy(path) if path.suffix.lower() == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        if atoms.ndim == 2 and (len(atoms) > MOST_ATOMS or atoms.shape[1] > MOST_POINTS):
+            raise ShapeError(f"shape {atoms.shape}, expected at most {MOST_ATOMS} atoms of {MOST_POINTS} points.")
         frame = Frame(atoms, name=path.name)
         frame.require_full_rank()
-    except WaveSSMError as reason:
-        raise DataError(f"{path}: {reason}") from reason
+    except (ValueError, UnicodeDecodeError) as reason:
+        raise DataError(f"{path}: no atoms, one a row in .npy or .csv ({' '.join(str(reason).split())}).") from reason
     return frame
-
-
-def _check_npy(path: Path) -> None:
-    """Refuse what is no array of numbers before memory is set aside for it."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as reason:  # numpy raises a dozen types on damaged headers
-        raise DataError(f"{path}: not a readable .npy file ({' '.join(str(reason).split())[:120]}).") from reason
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif":
-        raise DataError(f"{path}: holds no array of real numbers; save one with numpy.save.")
-
-
-def _numbers(path: Path) -> Array:
-    """The rows of a table of numbers, a header skipped. (rows, columns)"""
-    try:
-        return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=0 if is_bare_table(path) else 1, encoding="utf-8-sig")
-    except (ValueError, UnicodeDecodeError, StopIteration) as reason:
-        raise DataError(f"{path}: not a table of numbers ({' '.join(str(reason).split())}).") from reason
-
-
-def is_bare_table(path: Path) -> bool:
-    """Whether a CSV file begins with numbers instead of a header."""
-    row = first_line(path) if path.suffix.lower() == ".csv" else []
-    return bool(row) and all(map(is_number, row))

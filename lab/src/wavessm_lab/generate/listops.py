@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavessm.errors import DataError, OptionError, check_int
+from wavessm.errors import DataError, OptionError
 from wavessm.training.checkpoint import replacing
 from wavessm_lab.generate.parallel import in_order
 from wavessm_lab.tasks.listops import FILES, FOLDER, OPERATORS
@@ -42,15 +42,6 @@ class Grammar:
     min_length: int = 500
     max_length: int = 2000
     p_operator: float = 0.25
-
-    def __post_init__(self) -> None:
-        check_int(self.max_depth, "listops: max_depth", minimum=2)
-        check_int(self.max_args, "listops: max_args", minimum=2)
-        check_int(self.min_length, "listops: min_length", minimum=0)
-        if self.max_length < self.min_length + 2:
-            raise OptionError(
-                f"listops: no length lies between min_length {self.min_length} and max_length {self.max_length}."
-            )
 
 
 PUBLISHED = Grammar()
@@ -159,23 +150,14 @@ def stream(seed: int = 0, grammar: Grammar = PUBLISHED, workers: int = 1) -> Gen
                 raise OptionError(f"listops: this grammar has about {len(seen)} expressions only; ask for fewer.")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Examples of the three parts; the defaults are the published ones."""
-
-    train: int = 96_000
-    val: int = 2_000
-    test: int = 2_000
-
-    def __post_init__(self) -> None:
-        for part in FILES:
-            check_int(getattr(self, part), f"listops: {part}", minimum=1)
+SIZES = (96_000, 2_000, 2_000)
+"""Examples for training, validation and test, as published."""
 
 
 def generate_listops(
     root: str | Path,
     seed: int = 0,
-    sizes: Sizes | None = None,
+    sizes: tuple[int, int, int] = SIZES,
     workers: int = 0,
     grammar: Grammar = PUBLISHED,
     show: Callable[[int, int], None] | None = None,
@@ -185,19 +167,18 @@ def generate_listops(
     show: called with (examples done, examples in all) now and then.
     Returns numbers that can be compared with the published set.
     """
-    sizes = sizes or Sizes()
     folder = Path(root) / FOLDER
     if any((folder / name).exists() for name in FILES.values()):
         raise DataError(f"{folder}: there is a ListOps set already; remove it first, or give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    total = sizes.train + sizes.val + sizes.test
+    total = sum(sizes)
     made: list[tuple[int, int, int, int]] = []  # value, length, operators and draws of every expression
     expressions = stream(seed, grammar, workers)
     with closing(expressions), ExitStack() as stack:
-        for part, name in FILES.items():
+        for name, size in zip(FILES.values(), sizes, strict=True):
             file = stack.enter_context(replacing(folder / name))
             file.write(b"Source\tTarget\r\n")  # line ends as Python's csv module wrote them for the release
-            for expression in itertools.islice(expressions, getattr(sizes, part)):
+            for expression in itertools.islice(expressions, size):
                 file.write(f"{expression.text}\t{expression.value}\r\n".encode())
                 made.append(expression[1:])
                 if show is not None and (len(made) % _BLOCK == 0 or len(made) == total):

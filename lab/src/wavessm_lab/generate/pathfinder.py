@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from wavessm.errors import DataError, check_int, unknown_name
+from wavessm.errors import DataError
 from wavessm.training.checkpoint import replacing, write_json
 from wavessm_lab.generate.parallel import in_order
 from wavessm_lab.generate.snakes import draw_picture
@@ -50,9 +50,6 @@ def generate_pathfinder(
     after every batch. Returns sums over the whole set, what was drawn before a stop included: `pictures`, `joined`,
     pairs of paths tried (`attempts`), `distractors`, shares of pixels that are not black (`bright`), mean pixels.
     """
-    if name not in SIZES:
-        raise unknown_name("set of pictures", name, SIZES)
-    check_int(count, f"{name}: count", minimum=1)
     pillow()
     size = SIZES[name]
     folder = Path(root) / f"pathfinder{size}" / LEVEL

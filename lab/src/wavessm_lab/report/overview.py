@@ -2,7 +2,7 @@
 paper's best.
 
 Columns are the horizons of a forecast, or the label sets of PTB-XL. A mark says how a number of ours compares with the
-paper's for the same variant, see `LEGEND` and `compare.verdict`. Scores have a last column, the mean over the columns
+paper's for the same variant, see `LEGEND` and `runs.verdict`. Scores have a last column, the mean over the columns
 that the paper has too; its best there is the best mean of one of its variants.
 """
 
@@ -13,8 +13,17 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import NamedTuple
 
-from wavessm_lab.report.compare import partner, verdict
-from wavessm_lab.report.runs import HIGHER_IS_BETTER, Cell, Published, Results, Variant, best_published, numbers_for
+from wavessm_lab.report.runs import (
+    HIGHER_IS_BETTER,
+    Cell,
+    Published,
+    Results,
+    Variant,
+    best_published,
+    numbers_for,
+    partner,
+    verdict,
+)
 
 MARKS = {"better": "+", "within": "=", "worse": "-"}
 LEGEND = (

@@ -1,4 +1,5 @@
-"""Results as a CSV: one row for each finished or failed run, and what is made of the rows with the same variant.
+"""Results as a CSV: one row for each finished or failed run, what is made of the rows with the same variant, and what
+that says beside the paper's number: better, within noise, or worse.
 
 The columns and their vocabulary are a contract with scripts outside:
 
@@ -26,6 +27,10 @@ from wavessm_lab.sweep.results import COLUMNS
 
 NAMED = ("forecast", "speech")
 """Tasks with several data sets."""
+WITHIN = "within noise"
+NO_SPREAD = "one seed"
+BASELINES = {"s4-legs": "legs", "s4-fout": "fout"}
+"""Models of the table of runs that have no family, and the paper's name for theirs."""
 HIGHER_IS_BETTER = {"auroc": True, "accuracy": True, "mse": False, "mae": False, "relative_mse": False}
 
 
@@ -86,33 +91,32 @@ def read_runs(path: Path) -> list[dict[str, str]]:
     except (UnicodeDecodeError, csv.Error):
         raise DataError(f"{path}: not a text in UTF-8; give the CSV that runs were written to.") from None
     if head != COLUMNS:
-        missing = [name for name in COLUMNS if name not in head]
-        what = f"has no column {missing[0]!r}" if missing else "has its columns in another order"
-        raise DataError(f"{path}: {what}; expected {','.join(COLUMNS)}.")
+        raise DataError(f"{path}: its columns are not {','.join(COLUMNS)}; give the CSV that runs were written to.")
     for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise DataError(f"{path}, line {number}: has not {len(COLUMNS)} fields; was it cut short?")
-        if row["status"] == "ok":
-            for name in ("value", *(bound for bound in ("ci_low", "ci_high") if row[bound])):
-                _number(row[name], f"{path}, line {number}: {name}")
-            if row["metric"] not in HIGHER_IS_BETTER:
-                known = ", ".join(HIGHER_IS_BETTER)
-                raise DataError(f"{path}, line {number}: metric is {row['metric']!r}, expected one of {known}.")
-        elif not row["status"].startswith("failed: "):
-            raise DataError(f"{path}, line {number}: status is {row['status']!r}, expected 'ok' or 'failed: reason'.")
-        if not (row["horizon"] or "0").isdecimal():
-            raise DataError(f"{path}, line {number}: horizon is {row['horizon']!r}, expected a whole number or none.")
+        if problem := _problem(row):
+            raise DataError(f"{path}, line {number}: {problem}.")
     return rows
 
 
-def _number(text: str, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{where} is {text!r}, expected a number.")
-    return number
+def _problem(row: dict[str, str]) -> str:
+    """What is wrong with a row, or ""."""
+    if None in row or None in row.values():
+        return f"has not {len(COLUMNS)} fields; was it cut short?"
+    if not (row["horizon"] or "0").isdecimal():
+        return f"horizon is {row['horizon']!r}, expected a whole number or none"
+    if row["status"] != "ok":
+        failed = row["status"].startswith("failed: ")
+        return "" if failed else f"status is {row['status']!r}, expected 'ok' or 'failed: reason'"
+    if row["metric"] not in HIGHER_IS_BETTER:
+        return f"metric is {row['metric']!r}, expected one of {', '.join(HIGHER_IS_BETTER)}"
+    for name in ("value", "ci_low", "ci_high"):
+        try:
+            fine = math.isfinite(float(row[name])) if row[name] or name == "value" else True
+        except ValueError:
+            fine = False
+        if not fine:
+            return f"{name} is {row[name]!r}, expected a number"
+    return ""
 
 
 def collect(rows: Iterable[dict[str, str]], split: str = "test") -> Results:
@@ -199,3 +203,41 @@ def best_published(cell: Cell) -> tuple[str, str] | None:
         if same_quantity(cell, Cell(row["task"], row["dataset"], "", "", row["metric"])):
             return row["value"], row["model"]
     return None
+
+
+def partner(cell: Cell, variant: Variant, published: Published) -> tuple[Variant, float] | None:
+    """The paper's variant with its number for the same quantity, family and measure, or None.
+
+    Its S4 rows stand for every LegS or FouT.
+    """
+    baseline = BASELINES.get(variant.model.lower(), variant.family)
+    wanted = ("wavessm", variant.family, variant.measure or "scaled")
+    for row, value in numbers_for(cell, published).items():
+        if baseline in BASELINES.values():
+            same = (row.model, row.family) == ("s4", baseline)
+        else:
+            same = bool(variant.family) and (row.model, row.family, row.measure) == wanted
+        if same:
+            return row, value
+    return None
+
+
+def verdict(metric: str, result: Result, number: float) -> str:
+    """better, worse or within noise: two standard errors of the seeds' mean or, where it is wider, the interval by test
+    cases, and half a unit of the paper's last digit.
+
+    >>> verdict("auroc", Result((0.93, 0.934, 0.932)), 0.9)
+    'better'
+    >>> verdict("mse", Result((0.5, 0.1)), 0.2)
+    'within noise'
+    >>> verdict("mse", Result((0.5,)), 0.2)
+    'worse (one seed)'
+    >>> verdict("auroc", Result((0.93, 0.932), by_cases=0.006), 0.936)
+    'within noise'
+    """
+    gain = (result.mean - number) * (1 if HIGHER_IS_BETTER[metric] else -1)
+    one = len(result.values) == 1
+    by_seeds = 0.0 if one else 2 * result.spread / math.sqrt(len(result.values))
+    noise = 5e-4 + max(by_seeds, result.by_cases)
+    word = WITHIN if abs(gain) <= noise else "better" if gain > 0 else "worse"
+    return f"{word} ({NO_SPREAD})" if one else word

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from wavessm.errors import DataError
 from wavessm.training.record import pyplot
-from wavessm_lab.report.compare import partner, verdict
 from wavessm_lab.report.overview import LEGEND, overview
 from wavessm_lab.report.runs import (
     HIGHER_IS_BETTER,
@@ -20,8 +19,10 @@ from wavessm_lab.report.runs import (
     collect,
     numbers_for,
     paper,
+    partner,
     read_runs,
     unmet,
+    verdict,
 )
 from wavessm_lab.report.windows import has_windows, plot_windows, window_table
 

@@ -1,7 +1,8 @@
-"""Three pictures behind the words of the documentation: measures, a memory that streams, and the modes of an operator.
+"""Pictures behind the words of the documentation: measures, a memory that streams, matrices and modes of operators.
 
 measures   the same atoms over the past at three times: stretched (scaled) or sliding (translated)
 memory     an ECG streamed into N numbers: the state as it fills, and what Morlet and Legendre recall of it
+matrices   A of the five families and of Legendre, under both measures
 modes      eigenvalues of −A; κ(V) is the condition number of its eigenvectors
 """
 
@@ -14,8 +15,8 @@ import numpy as np
 from wavessm.frames import Array
 from wavessm.inspection.drawing import Drawing, canvas
 from wavessm.memory import OnlineMemory
-from wavessm.operators import make_operator
-from wavessm_lab.studies import COLOURS, LABELS, by_family, table_rows
+from wavessm.operators import MEASURES, make_operator
+from wavessm_lab.studies import COLOURS, LABELS, by_family, table_rows, wide_rows
 from wavessm_lab.studies.signals import ecg
 
 CENTRES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -85,6 +86,36 @@ def streamed_memory(n: int = 64) -> Drawing:
         "size."
     )
     return Drawing(figure, table_rows({"t": t, "signal": x, **recalled}), caption)
+
+
+def transition_matrices(n: int = 40) -> Drawing:
+    """A of the tight frames, each in units of its own largest entry, coloured by sign and the root of the size."""
+    rows: list[dict[str, Any]] = []
+    families = [family for family in LABELS if family != "fourier"]
+    with canvas() as plt:
+        figure, axes = plt.subplots(2, len(families), figsize=(11, 4.1))
+        for line, measure in zip(axes, MEASURES, strict=True):
+            for axis, family in zip(line, families, strict=True):
+                A = make_operator(family, measure, n).A
+                rows += wide_rows(A, "a", family=family, measure=measure)
+                peak = np.abs(A).max()
+                shown = np.sign(A) * np.sqrt(np.abs(A) / peak)
+                image = axis.imshow(shown, cmap="RdBu_r", vmin=-1, vmax=1)
+                axis.set(xticks=[], yticks=[], xlabel=f"largest |entry| {peak:.0f}")
+                for side in axis.spines.values():
+                    side.set_visible(True)
+                    side.set_linewidth(0.5)
+                if measure == "scaled":
+                    axis.set_title(LABELS[family])
+            line[0].set_ylabel(measure)
+        bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, ticks=[-1, -0.5, 0, 0.5, 1])
+        bar.ax.set_yticklabels(["−1", "−¼", "0", "¼", "1"])
+        bar.set_label("entry / largest |entry|")
+    caption = (
+        f"A of the tight frames at N = {n}: atoms are ordered scale by scale, so neighbours in time and scale couple "
+        "near the diagonals; scaled Legendre is lower triangular, every order fed by all lower ones."
+    )
+    return Drawing(figure, rows, caption)
 
 
 def modes_of_operators(n: int = 64) -> Drawing:

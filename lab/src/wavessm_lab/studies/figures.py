@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wavessm.errors import unknown_name
-from wavessm.inspection.drawing import STYLE, Drawing
-from wavessm.training.record import provenance, pyplot, write_csv
-from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, matrices, memory, windows
+from wavessm.inspection.drawing import Drawing, canvas
+from wavessm.training.record import provenance, write_csv
+from wavessm_lab.studies import atoms, budget, concepts, frame_bounds, jacobian, memory, windows
 
 DPI, GALLERY_DPI = 150, 80
 
@@ -24,7 +24,7 @@ Study = Callable[[], Drawing]
 FIGURES: dict[str, Study] = {
     "legendre-morlet": atoms.legendre_against_morlet,
     "atoms": atoms.atoms_at_three_scales,
-    "matrices": matrices.transition_matrices,
+    "matrices": concepts.transition_matrices,
     "measures": concepts.two_measures,
     "memory": concepts.streamed_memory,
     "modes": concepts.modes_of_operators,
@@ -63,26 +63,19 @@ def select(names: Sequence[str]) -> list[str]:
     return [name for name in FIGURES if name in wanted or not names]
 
 
-def save(name: str, drawing: Drawing, folder: Path, small: Path | None = None) -> None:
-    """Write one figure with its data and caption; `small` is the folder of the gallery's pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with pyplot().rc_context(STYLE):  # type 42 fonts are chosen when saving
+def make(name: str, folder: Path, small: Path | None = None) -> str:
+    """Draw one figure and write it with its data; its caption. `small` is the folder of the gallery's pictures."""
+    drawing = FIGURES[name]()
+    for place in filter(None, (folder, small)):
+        place.mkdir(parents=True, exist_ok=True)
+    with canvas() as plt:  # type 42 fonts are chosen when saving
         drawing.figure.savefig(folder / f"{name}.png", dpi=DPI, metadata={"Software": None})
         drawing.figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
         if small is not None:
-            small.mkdir(parents=True, exist_ok=True)
             drawing.figure.savefig(small / f"{name}.png", dpi=GALLERY_DPI, metadata={"Software": None})
+        plt.close(drawing.figure)
     write_csv(folder / f"{name}.csv", drawing.rows)
     (folder / f"{name}.txt").write_text(drawing.caption + "\n", encoding="utf-8")
-
-
-def make(name: str, folder: Path, small: Path | None = None) -> str:
-    """Draw and save one figure; its caption."""
-    drawing = FIGURES[name]()
-    try:
-        save(name, drawing, folder, small)
-    finally:
-        pyplot().close(drawing.figure)
     return drawing.caption
 
 

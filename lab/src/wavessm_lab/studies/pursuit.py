@@ -24,8 +24,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from wavessm.errors import OptionError, ShapeError, check_int
-
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
@@ -53,8 +51,6 @@ class Dictionary:
         panels, energy = tuple(panels), np.zeros(n)
         for rows, values in panels:
             energy[rows] += np.einsum("ij,ij->i", values, values)
-        if not energy.all():
-            raise OptionError(f"Dictionary: atom {int(energy.argmin())} is zero on the whole grid; drop it.")
         norms = np.sqrt(energy)
         return Dictionary(tuple((rows, values / norms[rows, None]) for rows, values in panels), n, length)
 
@@ -135,11 +131,7 @@ def matching_pursuit(dictionary: Dictionary, signal: Array, budget: int, ridge: 
     >>> matching_pursuit(spikes, np.array([0.0, 3.0, 3.0, 0.0, 1.0]), budget=2).chosen.tolist()
     [1, 4]
     """
-    if signal.shape != (dictionary.length,):
-        raise ShapeError(f"matching_pursuit: signal has shape {signal.shape}, expected ({dictionary.length},).")
-    budget = min(check_int(budget, "matching_pursuit: budget", minimum=1), dictionary.n)
-    if not 0 <= ridge < np.inf:
-        raise OptionError(f"matching_pursuit: ridge is {ridge}, expected a number of at least 0.")
+    budget = min(budget, dictionary.n)
     fit = dictionary.correlate(signal)
     alpha = fit.copy()
     W = np.zeros((dictionary.n, budget), order="F")

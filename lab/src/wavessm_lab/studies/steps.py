@@ -19,7 +19,6 @@ import numpy as np
 import pywt
 from scipy import special
 
-from wavessm.errors import unknown_name
 from wavessm.frames import Array
 from wavessm_lab.studies.pursuit import Dictionary, Pursuit, cwt_dictionary, matching_pursuit
 
@@ -142,8 +141,6 @@ class Atoms:
 @lru_cache(maxsize=1)
 def dictionary(atoms: Atoms) -> Dictionary:
     """The dictionary of a description; the last one is kept, since both targets use it."""
-    if atoms.wavelet not in MOTHERS:
-        raise unknown_name("wavelet", atoms.wavelet, MOTHERS)
     mother, reach = MOTHERS[atoms.wavelet]
     scales = np.geomspace(2 / (atoms.length - 1), 0.25, atoms.scales)
     shifts = np.linspace(0, 1, atoms.shifts)
@@ -170,8 +167,6 @@ def approximations(method: str, target: str, length: int = 2048) -> dict[int, Ar
         return legendre_approximations(_quadrature(target), length, BUDGETS)
     if method == "db6":
         return dwt_approximations(f.values(np.linspace(0, 1, length)), BUDGETS)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
     wavelet, _, constant = method.partition(" + ")
     found = pursue(f, Atoms(wavelet, length, constant=bool(constant)))
     return {budget: found.approximation(budget) for budget in BUDGETS}
