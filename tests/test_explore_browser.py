@@ -213,7 +213,12 @@ def test_files_good_and_bad(page):
 
 
 def test_every_view_has_a_link_that_brings_it_back_and_lines_of_python(page):
-    for view, sign in (("frame", "coverage ="), ("operator", "jacobian("), ("memory", "memory.push"), ("runs", "run")):
+    for view, sign in (
+        ("frame", "tighten()"),
+        ("operator", "jacobian("),
+        ("memory", "memory.push"),
+        ("runs", "run"),
+    ):
         link = f"?view={view}&family=mexhat&n=24&measure=translated&low=1&high=6"
         page.open(link)
         given = {name: value[0] for name, value in parse_qs(link[1:]).items() if (name, value) != ("view", ["frame"])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+import logging
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -63,23 +63,12 @@ def make_server(given: ExploreOptions):  # type: ignore[no-untyped-def]
     from wavessm_lab.explore.app import make_app  # says which extra is missing, if one is
 
     app = make_app(AllowedFiles(folders))
+    from werkzeug.serving import WSGIRequestHandler
     from werkzeug.serving import make_server as listen
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not every request
+    handler = type("Handler", (WSGIRequestHandler,), {"protocol_version": "HTTP/1.1"})  # a connection, many requests
     try:
-        return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=_quiet())
+        return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=handler)
     except (OSError, SystemExit) as reason:
         raise OptionError(f"port {given.port} is in use; choose another with --port, or 0 for a free one.") from reason
-
-
-def _quiet():  # type: ignore[no-untyped-def]
-    """A handler that logs errors only, not every request."""
-    from werkzeug.serving import WSGIRequestHandler
-
-    class Quiet(WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"  # one connection for many requests
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            if isinstance(code, int) and code >= 500:
-                print(f"wavessm explore: {code} for {self.path}", file=sys.stderr)
-
-    return Quiet

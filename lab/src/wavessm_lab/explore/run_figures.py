@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wavessm.errors import DataError
 from wavessm_lab.explore.figures import COLOURS, GREY, HEAT, Figure, axis, bar, empty, figure, packed
-from wavessm_lab.explore.runs import Opened, Predictions
+from wavessm_lab.explore.runs import Opened, Predictions, damage
 
 BLUE, ORANGE = COLOURS["left"], COLOURS["right"]
 INSIDE = {"x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,.7)"}
@@ -116,17 +115,13 @@ def numbers(opened: Opened) -> list[tuple[str, str]]:
     """What the run was and what came out."""
     run, result = opened.run, opened.result
     scores = []
-    try:
+    with damage(run.folder / "result.json"):
         for name, value in result.items():
             if name.startswith("test_") and isinstance(value, float):
                 low, high = result.get("intervals", {}).get(name.removeprefix("test_"), (None, None))
                 about = "" if low is None else f" [{low:.3g}, {high:.3g}]"
                 scores.append((name.replace("_", " "), f"{value:.4g}{about}"))
         parameters = f"{result['parameters']:,}" if "parameters" in result else "…"
-    except (TypeError, ValueError, AttributeError) as reason:
-        raise DataError(
-            f"{run.folder / 'result.json'}: damaged ({reason}); resume the run to write it anew."
-        ) from reason
     return [
         ("task", run.task),
         ("model", f"{run.model.family}, {run.model.n_layers} × {run.model.d_model}, N = {run.model.d_state}"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -80,23 +82,21 @@ def open_run(allowed: AllowedFiles, folder: str) -> Opened:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamps: tuple[int, ...]) -> Opened:
-    run = Run.read(path)
-    return Opened(run, _metrics(path / "metrics.csv"), _json(path / "result.json"), _scales(path / "best.ckpt"))
+    run, result = Run.read(path), path / "result.json"
+    with damage(path / "metrics.csv"):
+        rows = checkpoint.read_rows(path / "metrics.csv")
+    with damage(result):
+        scores = json.loads(result.read_text()) if result.exists() else {}
+    return Opened(run, rows, scores, _scales(path / "best.ckpt"))
 
 
-def _metrics(path: Path) -> list[dict[str, float]]:
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Say which file cannot be read."""
     try:
-        return checkpoint.read_rows(path)
-    except (KeyError, TypeError, ValueError, csv.Error) as reason:
-        raise DataError(f"{path}: not a table of scores ({' '.join(str(reason).split())}).") from reason
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as reason:
-        raise DataError(f"{path}: not readable ({' '.join(str(reason).split())}).") from reason
-    return found if isinstance(found, dict) else {}
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as reason:
+        raise DataError(f"{path}: damaged ({' '.join(str(reason).split())}); resume the run.") from reason
 
 
 def _scales(path: Path) -> tuple[Scales, ...]:

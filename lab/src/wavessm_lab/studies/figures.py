@@ -85,21 +85,20 @@ def gallery_page(captions: dict[str, str]) -> str:
     >>> print(gallery_page({name: "…" for name in FIGURES}).splitlines()[0])
     # Gallery
     """
-    lines = [
-        "# Gallery",
-        "",
-        "The figures and studies of the paper and a few of our own, made by this library. Made anew, with PDFs and the",
-        "numbers as CSV, by",
-        "",
-        "```",
-        "wavessm figures --out runs/figures --gallery docs",
-        "```",
-    ]
+    page = """# Gallery
+
+The figures and studies of the paper and a few of our own, made by this library. Made anew, with PDFs and the
+numbers as CSV, by
+
+```
+wavessm figures --out runs/figures --gallery docs
+```
+"""
     for section, names in SECTIONS.items():
-        lines += ["", f"## {section}"]
+        page += f"\n## {section}\n"
         for name in names:
-            lines += ["", f"### `{name}`", "", f"![{name}](figures/{name}.png)", "", captions[name]]
-    return "\n".join(lines) + "\n"
+            page += f"\n### `{name}`\n\n![{name}](figures/{name}.png)\n\n{captions[name]}\n"
+    return page
 
 
 def make_all(names: Sequence[str], folder: Path, gallery: Path | None, arguments: Sequence[str]) -> None:
