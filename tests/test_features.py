@@ -282,6 +282,23 @@ def test_nan_at_the_end_is_a_shorter_case_and_a_case_of_nan_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["multiclass", "regression"])
+def test_many_cases_are_fitted_in_blocks(kind, monkeypatch):
+    x, y = two_classes(60)
+    y = y if kind == "multiclass" else y[:, None] * 2.0 + 1
+    lengths = torch.arange(60) % 7 + 30
+    whole = FeatureModel.fit(x, y, kind, lengths, config=SMALL)
+    monkeypatch.setattr("wavessm.features.model.AT_ONCE", 0)
+    monkeypatch.setattr("wavessm.features.model.BLOCK", 23)
+    monkeypatch.setattr("wavessm.features.ridge.PANEL", 50)
+    blocks = FeatureModel.fit(x, y, kind, lengths, config=SMALL)
+    read = torch.nn.functional.softmax if kind == "multiclass" else lambda output, dim: output
+    torch.testing.assert_close(read(blocks(x, lengths), dim=1), read(whole(x, lengths), dim=1), rtol=0, atol=2e-2)
+    targets = 2.0 * y[:, None] - 1 if kind == "multiclass" else y
+    error = (targets[blocks.ridge.sample] - blocks.ridge.left_out[:, -1:]).square().mean()
+    assert error == pytest.approx(blocks.ridge.error, rel=1e-3)  # the sample is where it says among all cases
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "regression"])
 def test_blocks_of_cases_on_two_machines_give_the_fit_of_all(kind):
     x, y = two_classes(60)
     y = y if kind == "multiclass" else y[:, None] * 2.0 + 1

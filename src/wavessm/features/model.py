@@ -7,6 +7,8 @@ A case ends with its last observed sample.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,7 +24,9 @@ from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge, side_
 from wavessm.nn.encoders import hold as fill
 
 BIAS_CASES = 32  # training cases on whose outputs the biases are quantiles
-MANY_CASES = 1000  # training cases from which twice the number of features is drawn by default
+N_FEATURES = ((1_000, 12_500), (5_000, 25_000), (math.inf, 12_500))  # by default, below a number of training cases
+AT_ONCE = 2**27  # features of all training cases that are held in memory; more are added up in blocks
+BLOCK = 2048  # cases of such a block
 MINOR = ("values", "profile", "energy")  # blocks that are worth much on some signals only
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
 
@@ -45,7 +49,7 @@ class SignalFeatures(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         if config.n_features is None:
-            config = replace(config, n_features=12_500 if len(x) < MANY_CASES else 25_000)
+            config = replace(config, n_features=next(count for most, count in N_FEATURES if len(x) < most))
         self.bank = StateBank(config, x.shape[2], int(ends.double().median()), seed)
         self.to(device)
         drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:BIAS_CASES]
@@ -130,6 +134,12 @@ class FeatureModel(nn.Module):
             lengths = None if lengths is None else lengths[counts]
         features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
         targets = _targets(y, kind, outputs).to(features.mean)
+        if len(x) * features.bank.n_features > AT_ONCE and (weights is None or weights.dim() == 1):
+            sums = FeatureSums(features, kind, targets.shape[1])
+            for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).split(BLOCK):
+                own = (None if each is None else each[rows] for each in (lengths, weights))
+                sums.add(x[rows], y[rows], *own, rows)
+            return sums.solve()
         made, blocks = features(x, lengths), (features.bank.blocks, MINOR)
         if weights is None or weights.dim() == 1:
             ridge = fit_ridge(made, targets, *blocks, weights, _scored(targets, kind))
@@ -148,7 +158,9 @@ class FeatureModel(nn.Module):
     ) -> Tensor:
         """Calibrated logits, or numbers (cases, outputs), of signals (cases, length, channels) at the rate of fit."""
         _check_rate(rate)
-        return self.ridge(self.features(x.cpu(), None if lengths is None else lengths.cpu()))
+        ends = itertools.repeat(None) if lengths is None else lengths.cpu().split(BLOCK)
+        parts = zip(x.cpu().split(BLOCK), ends, strict=False)
+        return torch.cat([self.ridge(self.features(*part)) for part in parts])
 
     def contributions(self, x: Tensor, output: int, lengths: Tensor | None = None) -> Tensor:
         """What each feature adds to the logit of an output (cases, features).
@@ -197,11 +209,14 @@ class FeatureSums:
     def __init__(self, features: SignalFeatures, kind: str, outputs: int, sums: RidgeSums | None = None) -> None:
         self.features, self.kind, self.outputs, self.sums = features, kind, outputs, sums
 
-    def add(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, weights: Tensor | None = None) -> None:
-        """Add a block of cases, as in `FeatureModel.fit`."""
+    def add(
+        self, x: Tensor, y: Tensor, lengths: Tensor | None = None, weights: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Add a block of cases, as in `FeatureModel.fit`; `rows` (cases,) are their places among all."""
         made = self.features(x, lengths)
         self.sums = self.sums or RidgeSums.empty(made, self.outputs)
-        self.sums.add(made, _targets(y, self.kind, self.outputs).to(made), weights)
+        self.sums.add(made, _targets(y, self.kind, self.outputs).to(made), weights, rows)
 
     def _first(self) -> RidgeSums:
         if self.sums is None:
@@ -221,7 +236,9 @@ class FeatureSums:
         sums = self._first()
         targets, weights = sums.sample()[1:]
         ridge = sums.solve(self.features.bank.blocks, MINOR, _scored(targets, self.kind))
-        return FeatureModel(self.features, calibrate(ridge, self.kind, targets, weights))
+        model = FeatureModel(self.features, calibrate(ridge, self.kind, targets, weights))
+        model.ridge.sample = sums.rows
+        return model
 
 
 class FeatureStream:

@@ -19,6 +19,7 @@ from wavessm.errors import DataError
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Penalties from the best of which the search starts, as multiples of the mean of the kernel's diagonal."""
+PANEL = 2048  # columns of sums that are added at once, from the diagonal on: the rest is their mirror image
 EXACT = 1500  # cases up to which all are left out once; of more, a sample of this size
 WEIGHED = 500  # cases whose leave-one-out error chooses the weights of the blocks
 STEPS = 10  # steps of that search
@@ -228,8 +229,9 @@ class RidgeSums:
 
     shift: Tensor
     unit: Tensor
-    products: Tensor  # Σ w a aᵀ over all cases, with a = (z, targets, 1)
+    products: Tensor  # upper triangle, at least, of Σ w a aᵀ over all cases, with a = (z, targets, 1)
     kept: Tensor  # (cases, …): features, targets, weight and random rank of the sample
+    rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # (cases,) of the sample among all
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0), repr=False)
 
     @classmethod
@@ -243,21 +245,29 @@ class RidgeSums:
         """Sums over no case that can be added to these; their sample is drawn from another seed."""
         seed = int(torch.randint(2**31, (), generator=self.generator))
         generator = torch.Generator().manual_seed(seed)
-        return replace(self, products=torch.zeros_like(self.products), kept=self.kept[:0], generator=generator)
+        empty = {"products": torch.zeros_like(self.products), "kept": self.kept[:0], "rows": self.rows[:0]}
+        return replace(self, **empty, generator=generator)
 
-    def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Add cases: features (cases, features), targets (cases, outputs), weights (cases,) or None."""
+    def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None, rows: Tensor | None = None) -> None:
+        """Add cases: features (cases, features), targets (cases, outputs), weights (cases,) or None.
+
+        rows: (cases,) long, where they are among all cases.
+        """
         one = features.new_ones(len(features), 1)
         w = one if weights is None else weights.to(features)[:, None]
         a = torch.cat([(features - self.shift) / self.unit, targets, one], dim=1)
-        self.products.addmm_((a * w).T, a)
+        for first, part in zip(range(0, a.shape[1], PANEL), a.split(PANEL, dim=1), strict=True):
+            self.products[first : first + PANEL, first:].addmm_((part * w).T, a[:, first:])
         rank = torch.rand(len(features), generator=self.generator).to(features)
-        self._keep(torch.cat([features, targets, w, rank[:, None]], dim=1))
+        self._keep(
+            torch.cat([features, targets, w, rank[:, None]], dim=1), torch.arange(len(a)) if rows is None else rows
+        )
 
-    def _keep(self, more: Tensor) -> None:
+    def _keep(self, more: Tensor, rows: Tensor) -> None:
         """Of the sample and more cases, those of lowest rank."""
         joined = torch.cat([self.kept, more])
-        self.kept = joined[joined[:, -1].argsort()[:EXACT]]
+        lowest = joined[:, -1].argsort()[:EXACT]
+        self.kept, self.rows = joined[lowest], torch.cat([self.rows, rows])[lowest.cpu()]
 
     def sample(self) -> tuple[Tensor, Tensor, Tensor]:
         """Features, targets and weights of the sample."""
@@ -269,7 +279,7 @@ class RidgeSums:
         if not (torch.equal(self.shift, other.shift) and torch.equal(self.unit, other.unit)):
             raise DataError("merge: these sums are of different features; start both from one fitted bank.")
         made = replace(self, products=self.products + other.products)
-        made._keep(other.kept)
+        made._keep(other.kept, other.rows)
         return made
 
     def solve(
@@ -285,12 +295,13 @@ class RidgeSums:
         if W <= 0:
             raise DataError("no case was added yet; call partial_fit first.")
         first = fit_ridge(features, targets, blocks, minor, w, scored)
-        means = self.products[-1] / W
+        means = self.products[:, -1] / W
         centre, level = means[:p], means[p:-1]
         scale = _usable((self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt(), centre.abs())  # in units
         logs = torch.tensor([*first.weights.values(), 1.0]).log()
         per = _factors(logs, blocks, scale)[1] / scale
         G = (self.products[:p, :p] - W * torch.outer(centre, centre)).mul_(per).mul_(per[:, None])
+        G = G.triu_() + G.triu(1).T
         rhs = (self.products[:p, p:-1] - W * torch.outer(centre, level)) * per[:, None]
         v = ((features - self.shift) / self.unit - centre) * per
 
