@@ -433,3 +433,12 @@ def test_time_before_channels_is_suspected():
     X, y = numpy_cases(20)
     with pytest.warns(UserWarning, match="swap the last two axes"):
         ws.WaveSSMClassifier(features=SMALLER).fit(X[:, :, None], y)
+
+
+@pytest.mark.parametrize("channels", [1, 12, 150])
+def test_the_number_of_features_stays_near_what_was_asked(channels):
+    bank = StateBank(FeatureConfig(n_features=3000), channels, 90, seed=0)
+    assert 1500 <= bank.n_features <= 9000
+    assert len(bank.names()) == bank.n_features
+    windows = {cell.window for cell in bank.cells}
+    assert len(windows) == bank.config.n_scales  # every time scale is there, whatever the number of channels

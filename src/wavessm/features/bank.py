@@ -65,14 +65,19 @@ class StateCell:
 def make_cells(
     families: tuple[str, ...], windows: np.ndarray, sources: int, count: int, rng: np.random.Generator
 ) -> list[StateCell]:
-    """About `count` cells: every source at every window, families in random turns; sorted by stride."""
-    each = max(1, round(count / (len(windows) * sources)))
+    """About `count` cells, families in random turns, sorted by stride: every source at every window; where that would be
+    more than twice as many, sources take turns.
+    """
+    each, share = max(1, round(count / (len(windows) * sources))), max(1, round(2 * count / len(windows)))
+    pairs = list(itertools.product(range(sources), windows))
+    if share < sources:
+        turns = itertools.cycle(rng.permutation(sources).tolist())
+        pairs = [(next(turns), window) for window in windows for _ in range(share)]
     cells = []
-    for source in range(sources):
-        for window in windows:
-            order = rng.permutation(len(families))
-            stride = 2 ** max(0, math.floor(math.log2(window / PER_WINDOW)))
-            cells += [StateCell(families[order[k % len(families)]], float(window), source, stride) for k in range(each)]
+    for source, window in pairs:
+        order = rng.permutation(len(families))
+        stride = 2 ** max(0, math.floor(math.log2(window / PER_WINDOW)))
+        cells += [StateCell(families[order[k % len(families)]], float(window), source, stride) for k in range(each)]
     return sorted(cells, key=lambda cell: cell.stride)
 
 

@@ -126,8 +126,9 @@ class Values(nn.Module):
 
     def __init__(self, channels: int, difference: bool, stretches: bool, budget: int, length: int) -> None:
         super().__init__()
-        self.difference, self.parts = difference, PARTS if stretches else PARTS[:1]
         self.sources, self.curves = channels * (2 if difference else 1), channels * (3 if difference else 1)
+        few = self.sources * len(PARTS) <= budget
+        self.difference, self.parts = difference, PARTS if stretches and few else PARTS[:1]
         self.bins = max(1, min(BINS, length, budget // self.curves)) if stretches else 0
         count = max(2, min(16, budget // (self.sources * len(self.parts))))
         self.levels: Tensor

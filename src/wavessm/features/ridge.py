@@ -300,13 +300,15 @@ class RidgeSums:
         scale = _usable((self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt(), centre.abs())  # in units
         logs = torch.tensor([*first.weights.values(), 1.0]).log()
         per = _factors(logs, blocks, scale)[1] / scale
-        G = (self.products[:p, :p] - W * torch.outer(centre, centre)).mul_(per).mul_(per[:, None])
-        G = G.triu_() + G.triu(1).T
+        G = self.products[:p, :p].addr(centre, centre, alpha=-W).mul_(per).mul_(per[:, None]).triu_()
+        G += G.triu(1).T
+        diagonal = G.diagonal().clone()
         rhs = (self.products[:p, p:-1] - W * torch.outer(centre, level)) * per[:, None]
         v = ((features - self.shift) / self.unit - centre) * per
 
         def at(penalty: float) -> Fit:
-            L, failed = torch.linalg.cholesky_ex(_ridged(G.clone(), penalty))
+            G.diagonal().copy_(diagonal + penalty)
+            L, failed = torch.linalg.cholesky_ex(G)
             if failed:
                 return math.inf, penalty, rhs, rhs
             solved = torch.cholesky_solve(rhs, L)

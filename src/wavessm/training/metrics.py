@@ -27,7 +27,7 @@ from torch.nn import functional as F
 RESAMPLES = 100
 QUANTILES = (0.05, 0.95)
 MAX_FAILED_DRAWS = 2000
-"""Resamples after which a bootstrap ends, if none of them could be used."""
+"""Resamples after which a bootstrap ends, if fewer than one in a hundred of them could be used."""
 OVERLAP = 0.5
 """Share of their union that a predicted and a true event have in common at least, to be one."""
 ROUNDING = 1e-12
@@ -251,7 +251,7 @@ def bootstrap(
     names = [name for name, value in summarise(kind, table).items() if not math.isnan(value)]
     drawn: list[dict[str, float]] = []
     for attempt in range(1000 * resamples if len(table) > 1 else 0):
-        if len(drawn) == resamples or (attempt == MAX_FAILED_DRAWS and not drawn):
+        if len(drawn) == resamples or (attempt >= MAX_FAILED_DRAWS and len(drawn) < attempt / 100):
             break
         index = random.integers(len(table), size=len(table))
         if labels[index].any(axis=0).all():
