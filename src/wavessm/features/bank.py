@@ -65,8 +65,8 @@ class StateCell:
 def make_cells(
     families: tuple[str, ...], windows: np.ndarray, sources: int, count: int, rng: np.random.Generator
 ) -> list[StateCell]:
-    """About `count` cells, families in random turns, sorted by stride: every source at every window; where that would be
-    more than twice as many, sources take turns.
+    """About `count` cells, families in random turns, sorted by stride: every source at every window; where that would
+    be more than twice as many, sources take turns.
     """
     each, share = max(1, round(count / (len(windows) * sources))), max(1, round(2 * count / len(windows)))
     pairs = list(itertools.product(range(sources), windows))

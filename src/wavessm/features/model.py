@@ -137,8 +137,8 @@ class FeatureModel(nn.Module):
         if len(x) * features.bank.n_features > AT_ONCE and (weights is None or weights.dim() == 1):
             sums = FeatureSums(features, kind, targets.shape[1])
             for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).split(BLOCK):
-                own = (None if each is None else each[rows] for each in (lengths, weights))
-                sums.add(x[rows], y[rows], *own, rows)
+                ends, own = (None if each is None else each[rows] for each in (lengths, weights))
+                sums.add(x[rows], y[rows], ends, own, rows)
             return sums.solve()
         made, blocks = features(x, lengths), (features.bank.blocks, MINOR)
         if weights is None or weights.dim() == 1:
