@@ -417,6 +417,9 @@ BAD = {
     "unknown missing": lambda X, y: ws.StateFeatures(missing="drop").fit(X),
     "lengths are": lambda X, y: ws.StateFeatures().fit(X, lengths=[100] * len(X)),
     "unknown pool": lambda X, y: ws.StateFeatures(pools=("mean",)).fit(X),
+    "n_mixtures is -1, expected": lambda X, y: ws.StateFeatures(n_mixtures=-1).fit(X),
+    "stretches is 'no', expected": lambda X, y: ws.StateFeatures(stretches="no").fit(X),
+    "X has 1 axes": lambda X, y: ws.WaveSSMClassifier().fit(X[0], y),
 }
 
 
@@ -429,10 +432,17 @@ def test_bad_input_is_named_in_one_line(message):
     assert "\n" not in str(told.value)
 
 
-def test_time_before_channels_is_suspected():
-    X, y = numpy_cases(20)
-    with pytest.warns(UserWarning, match="swap the last two axes"):
-        ws.WaveSSMClassifier(features=SMALLER).fit(X[:, :, None], y)
+SUSPECT = {
+    "swap the last two axes": lambda X, y: (X[:, :, None], y),
+    "case 3 of X has 4 samples": lambda X, y: ([x[:4] if at == 3 else x for at, x in enumerate(X)], y),
+    "y has 20 classes in 20 cases": lambda X, y: (X, np.arange(20)),
+}
+
+
+@pytest.mark.parametrize("message", SUSPECT)
+def test_what_is_probably_a_mistake_is_told_in_one_line(message):
+    with pytest.warns(UserWarning, match=message):
+        ws.WaveSSMClassifier(features=SMALLER).fit(*SUSPECT[message](*numpy_cases(20)))
 
 
 @pytest.mark.parametrize("channels", [1, 12, 150])

@@ -20,6 +20,7 @@ from wavessm.estimators.base import Scale, check_names, model_sizes, predict_all
 from wavessm.estimators.finetune import FineTuning
 from wavessm.estimators.signals import Signals, read_signals
 from wavessm.features import POOLS, FeatureConfig, FeatureModel, FeatureSums, SignalFeatures
+from wavessm.features.bank import SHORTEST
 from wavessm.features.model import case_ends
 from wavessm.frames import families as known_families
 from wavessm.training import TrainConfig, pick_device
@@ -96,13 +97,16 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     def config(self) -> FeatureConfig:
         """The options as the record that the bank is drawn from, checked."""
         values = {field.name: getattr(self, field.name) for field in fields(FeatureConfig)}
-        for name in ("n_features", "d_state", "n_scales", "readouts"):
-            if values[name] is not None or name != "n_features":
-                check_int(values[name], name, minimum=2)
+        for name, least in (("n_features", 2), ("d_state", 2), ("n_scales", 2), ("readouts", 2), ("n_mixtures", 0)):
+            if values[name] is not None or name not in ("n_features", "n_mixtures"):
+                check_int(values[name], name, minimum=least)
+        for name in ("stretches", "values", "difference"):
+            if values[name] not in (True, False):
+                raise OptionError(f"{name} is {values[name]!r}, expected True or False.")
         for name, kind, known in (("families", "family", known_families()), ("pools", "pool", POOLS)):
             if values[name] is not None:
                 values[name] = (values[name],) if isinstance(values[name], str) else tuple(values[name])
-                check_names(kind, values[name], known)
+                check_names(kind, values[name] or ("",), known)
         check_names("missing", (self.missing,), MISSING)
         return FeatureConfig(**values)
 
@@ -172,7 +176,10 @@ class SignalEstimator(FineTuning):
 
     def _measure(self, signals: Signals) -> Scale:
         """The scale of each channel over all observed samples, without padding; constant channels are told."""
-        case_ends(signals.values, signals.lengths)  # refuses a case without an observed sample
+        ends = case_ends(signals.values, signals.lengths)  # refuses a case without an observed sample
+        if (shortest := int(ends.min())) < SHORTEST <= signals.typical_length():
+            warnings.warn(f"case {int(ends.argmin())} of X has {shortest} samples, fewer than the shortest window of "
+                          f"state features, {SHORTEST:g}; it says little.", stacklevel=4)  # fmt: skip
         samples, names = signals.samples().numpy(), self.channel_names_ or range(self.n_channels_)
         for at in np.flatnonzero(np.isnan(samples).all(axis=0)):
             raise DataError(f"channel {names[at]!r} is NaN in all training cases; leave it out.")

@@ -101,11 +101,11 @@ def _from_array(estimator: Any, X: Any, reset: bool, gaps: bool) -> Signals:
         rank = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
     except ValueError as reason:
         raise ShapeError(f"X has rows of several lengths, which a list of NumPy arrays may have; {AXES}.") from reason
-    if rank > 3:
-        raise ShapeError(f"X has {rank} axes; {AXES}.")
+    if rank not in (2, 3):
+        raise ShapeError(f"X has {rank} axes; {AXES}. Reshape your data.")
     options: dict[str, Any] = {"dtype": np.float64, "allow_nd": True, "ensure_all_finite": False}
     # Columns are compared between tables only: signals of another length are welcome as (cases, channels, time).
-    if reset or rank < 2 or (rank == 2 and estimator._columns):
+    if reset or (rank == 2 and estimator._columns):
         array = validate_data(estimator, X, reset=reset, **options)
     else:
         array = check_array(X, estimator=estimator, input_name="X", **options)
@@ -159,6 +159,9 @@ def read_labels(y: Any, cases: int, classes: Any = None) -> tuple[Tensor, np.nda
     found = np.unique(y)
     if classes is None and len(found) < 2:
         raise OptionError(f"y has one class, '{found[0]}'; a classifier needs at least two.")
+    if classes is None and len(found) == cases:
+        warnings.warn(f"y has {cases} classes in {cases} cases: with one case each, nothing is known of their spread.",
+                      stacklevel=5)  # fmt: skip
     classes = found if classes is None else np.unique(classes)
     if (unknown := np.setdiff1d(found, classes)).size:
         raise DataError(f"y has the label {unknown[0]!r}, which is not among classes.")
