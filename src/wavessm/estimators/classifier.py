@@ -163,7 +163,6 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
         first = not hasattr(self, "sums_")
         if first and classes is None and np.ndim(y) == 1:
             raise OptionError("the first call of partial_fit needs classes: all labels that will come.")
-        self.method_ = "features"
         signals = read_signals(self, X, reset=first)
         targets = self._read_labels(y, len(signals.values), classes if first else self.classes_)
         weights = self._case_weights(targets, case_weights(sample_weight, len(targets)))

@@ -241,11 +241,8 @@ class SignalEstimator(FineTuning):
         x = signals.values.float()
         if not hasattr(self, "sums_"):
             bank = SignalFeatures(x, signals.lengths, self._feature_config(), *seed_and_device(self))
-            self.sums_, self.method_, self.length_ = (
-                FeatureSums(bank, kind, outputs),
-                "features",
-                signals.typical_length(),
-            )
+            self.sums_ = FeatureSums(bank, kind, outputs)
+            self.method_, self.length_ = "features", signals.typical_length()
         self.sums_.add(x, targets, signals.lengths, weights)
         self.fitted_ = None
         return self

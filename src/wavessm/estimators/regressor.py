@@ -137,6 +137,5 @@ class WaveSSMRegressor(RegressorMixin, SignalEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the predictions, with `quantiles` of the one nearest to 0.5."""
         numbers = self.predict(X)
-        return float(
-            r2_score(y, numbers[..., middle(self.levels_)] if self.levels_ else numbers, sample_weight=sample_weight)
-        )
+        numbers = numbers[..., middle(self.levels_)] if self.levels_ else numbers
+        return float(r2_score(y, numbers, sample_weight=sample_weight))

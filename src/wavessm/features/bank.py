@@ -199,11 +199,6 @@ class StateBank(nn.Module):
             name: slice(end - width, end) for (name, width), end in zip(widths.items(), ends, strict=True) if width
         }
 
-    @property
-    def device(self) -> torch.device:
-        """Where the bank lives."""
-        return self.mixing.device
-
     def sources(self, x: Tensor, first: Tensor | None = None, last: Tensor | None = None) -> Tensor:
         """Channels, mixtures and differences, as seen from the first sample. (sources, length, cases)
 
@@ -228,7 +223,7 @@ class StateBank(nn.Module):
             drawn = torch.randint(len(full), (max(8, BIAS_VALUES // group.positions),), generator=generator)
             y = torch.bmm(group.weight, z.flatten(2)[:, :, full[drawn.to(z.device)]])
             y = y.unflatten(1, (group.positions, -1)).transpose(1, 2).flatten(2).sort(dim=2).values
-            level = 0.1 + 0.8 * torch.rand(group.bias.shape, generator=generator).to(self.device)
+            level = 0.1 + 0.8 * torch.rand(group.bias.shape, generator=generator).to(x.device)
             below = (level * (y.shape[2] - 1)).long()[..., None]
             group.bias = ((y.gather(2, below) + y.gather(2, below + 1)) / 2)[..., 0]  # between outputs: no ties
 

@@ -57,15 +57,15 @@ class SignalFeatures(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Features (cases, features) of signals (cases, length, channels) on the CPU, on the bank's device."""
-        bank, ends = self.bank, case_ends(x, lengths)
+        bank, ends, device = self.bank, case_ends(x, lengths), self.mean.device
         order = ends.argsort(descending=True, stable=True)
-        made = torch.empty(len(x), bank.n_features, device=bank.device)
+        made = torch.empty(len(x), bank.n_features, device=device)
         largest = max(len(group.source) * (1 + group.decay.shape[1] / group.chunk) for group in bank.groups)
-        budget = CASE_BYTES.get(bank.device.type, 2**25) / (4 * largest)
-        at_most = 64 if bank.device.type == "cpu" else 4096
+        budget = CASE_BYTES.get(device.type, 2**25) / (4 * largest)
+        at_most = 64 if device.type == "cpu" else 4096
         while len(order):
             rows = order[: max(8, min(at_most, int(budget / int(ends[order[0]]))))]
-            made[rows.to(bank.device)] = bank.features(*self.prepared(x[rows], ends[rows]))
+            made[rows.to(device)] = bank.features(*self.prepared(x[rows], ends[rows]))
             order = order[len(rows) :]
         return made
 
@@ -290,9 +290,8 @@ class _CaseStream:
             zero = torch.zeros_like(first)
             now, before = (bank.values.counts(own, None) for own in (torch.where(new, first, zero), zero))
             so_far = self.counts[:, :, :1].sum() * (now - before)  # what is known only now was counted as zeros
-            self.counts = (
-                self.counts + so_far + bank.values.counts(x, seen.any(2) if gap else None, last, eighths=False)
-            )
+            more = bank.values.counts(x, seen.any(2) if gap else None, last, eighths=False)
+            self.counts = self.counts + so_far + more
         row += [bank.values.read(self.counts)] if bank.config.values else []
         self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
         return torch.cat(row, dim=1)

@@ -163,11 +163,6 @@ def _choose(
     return logs.detach().clamp(lowest, highest)
 
 
-def _ridged(K: Tensor, penalty: float) -> Tensor:
-    K.diagonal().add_(penalty)
-    return K
-
-
 def _positive(rest: Tensor) -> Tensor:
     return rest.clamp_min(1e-6)[:, None]
 
@@ -194,28 +189,39 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
     if n <= p:
         G = v @ v.T
         G = G.double() if n <= EXACT else G
-        rhs = y.to(G)
+        at = _fits(G, y.to(G), None, sample, mean_part)
     else:
-        G, rhs = v.T @ v, v.T @ y.to(v)
+        at = _fits(v.T @ v, v.T @ y.to(v), v[sample], y[sample], mean_part)
+    _, penalty, solved, residual = _descend(at, penalty) if n > WEIGHED else at(penalty)
+    return v.T @ solved.float() if n <= p else solved, residual, penalty
+
+
+def _fits(G: Tensor, rhs: Tensor, v: Tensor | None, sample: Tensor, mean_part: Tensor) -> Callable[[float], Fit]:
+    """Solutions of (G + penalty) x = rhs, with the leave-one-out residuals of a sample of the cases, by penalty.
+
+    G is the Gram matrix of the features, v (cases, features) and `sample` (cases, outputs) features and targets of the
+    sample; with v None, G is the kernel matrix of all cases, and `sample` has the numbers of those in the sample.
+    """
+    diagonal = G.diagonal().clone()
 
     def at(penalty: float) -> Fit:
-        L, failed = torch.linalg.cholesky_ex(_ridged(G.clone(), penalty))
+        G.diagonal().copy_(diagonal + penalty)
+        L, failed = torch.linalg.cholesky_ex(G)
         if failed:
             return math.inf, penalty, rhs, rhs
         solved = torch.cholesky_solve(rhs, L)
-        if n <= p:
-            unit = torch.zeros(n, len(sample), dtype=L.dtype, device=L.device)
+        if v is None:
+            unit = torch.zeros(len(G), len(sample), dtype=L.dtype, device=L.device)
             unit[sample, torch.arange(len(sample), device=L.device)] = 1
             rest = penalty * torch.linalg.solve_triangular(L, unit, upper=False).square().sum(0)
             residual = penalty * solved[sample]
         else:
-            rest = 1 - torch.linalg.solve_triangular(L, v[sample].T, upper=False).square().sum(0)
-            residual = y[sample] - v[sample] @ solved
+            rest = 1 - torch.linalg.solve_triangular(L, v.T, upper=False).square().sum(0)
+            residual = sample - v @ solved
         residual = (residual / _positive(rest - mean_part)).double()
         return float(residual.square().mean()), penalty, solved, residual
 
-    _, penalty, solved, residual = _descend(at, penalty) if n > WEIGHED else at(penalty)
-    return v.T @ solved.float() if n <= p else solved, residual, penalty
+    return at
 
 
 @dataclass
@@ -302,25 +308,15 @@ class RidgeSums:
         per = _factors(logs, blocks, scale)[1] / scale
         G = self.products[:p, :p].addr(centre, centre, alpha=-W).mul_(per).mul_(per[:, None]).triu_()
         G += G.triu(1).T
-        diagonal = G.diagonal().clone()
         rhs = (self.products[:p, p:-1] - W * torch.outer(centre, level)) * per[:, None]
-        v = ((features - self.shift) / self.unit - centre) * per
-
-        def at(penalty: float) -> Fit:
-            G.diagonal().copy_(diagonal + penalty)
-            L, failed = torch.linalg.cholesky_ex(G)
-            if failed:
-                return math.inf, penalty, rhs, rhs
-            solved = torch.cholesky_solve(rhs, L)
-            rest = 1 - w * torch.linalg.solve_triangular(L, v.T, upper=False).square().sum(0) - w / W
-            residual = (targets - level - v @ solved) / _positive(rest)
-            return float((w[:, None] * residual.square()).mean()), penalty, solved, residual
-
+        root = w.sqrt()[:, None]
+        v = ((features - self.shift) / self.unit - centre) * per * root
+        at = _fits(G, rhs, v, (targets - level) * root, w / W)
         start = penalty or first.penalty * float(w.mean())
         search = penalty is None and bool(w.sum() < W)
         error, penalty, solved, residual = _descend(at, start) if search else at(start)
         coef = solved * (per * scale).nan_to_num(0.0)[:, None]
-        found = targets - residual, torch.arange(len(targets))
+        found = targets - (residual / root.clamp_min(1e-6)).float(), torch.arange(len(targets))
         mean, weights = self.shift + centre * self.unit, dict(first.weights)
         return Ridge(mean, scale * self.unit, coef, level, penalty, weights, error, *found)
 
