@@ -131,27 +131,15 @@ def test_discrete_wavelets_have_their_vanishing_moments():
 
 
 @pytest.mark.parametrize("n", [8, 33, 64])
-@pytest.mark.parametrize(("family", "tolerance"), [("legendre", 1e-11), ("fourier", 1e-11), ("laguerre", 0.02)])
-def test_orthonormal_families_are(family, tolerance, n):
-    # Laguerre functions are orthonormal on a half line; the window cuts off what has almost decayed.
-    np.testing.assert_allclose(ws.make_frame(family, n).gram(), np.eye(n), atol=tolerance)
+@pytest.mark.parametrize("family", ["legendre", "fourier"])
+def test_orthonormal_families_are(family, n):
+    np.testing.assert_allclose(ws.make_frame(family, n).gram(), np.eye(n), atol=1e-11)
 
 
 def test_chebyshev_spans_the_legendre_space():
     cheb, leg = ws.make_frame("chebyshev", 20), ws.make_frame("legendre", 20)
     back = leg.synthesise(leg.analyse(cheb.atoms))
     np.testing.assert_allclose(back, cheb.atoms, atol=1e-11)
-
-
-def test_bernstein_is_one_polynomial_basis_up_to_degree_nine_and_continuous_beyond():
-    one = ws.make_frame("bernstein", 10)
-    s = one.grid
-    direct = np.array([special.binom(9, k) * s**k * (1 - s) ** (9 - k) for k in range(10)])
-    direct /= np.sqrt(direct**2 @ one.weights)[:, None]
-    np.testing.assert_allclose(one.atoms, direct, atol=1e-12)
-    many = ws.make_frame("bernstein", 40)
-    fine = many.evaluate(np.linspace(0, 1, 20001))
-    assert np.abs(np.diff(fine, axis=1)).max() < 0.02 * np.abs(fine).max()
 
 
 def test_a_frame_knows_where_its_atoms_sit():

@@ -19,7 +19,7 @@ CASES = [
     ("db6", "scaled", ModalFlow),
     ("legendre", "scaled", DenseFlow),
     ("legendre", "translated", DenseFlow),
-    ("laguerre", "scaled", DenseFlow),
+    ("chebyshev", "scaled", DenseFlow),
 ]
 
 

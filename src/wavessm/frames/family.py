@@ -18,7 +18,7 @@ from scipy import interpolate, signal, special
 from wavessm.errors import OptionError, check_int, is_int, real_array, shape_error, unknown_name
 from wavessm.frames.frame import Frame
 from wavessm.frames.quadrature import Array, Quadrature
-from wavessm.frames.tiling import Tiling, Wavelet, allocate, tile
+from wavessm.frames.tiling import Tiling, Wavelet, tile
 
 PAPER_FAMILIES = ("morlet", "gauss", "mexhat", "dpss", "db6")
 """The five families of the paper."""
@@ -113,7 +113,7 @@ WAVELETS: dict[str, Callable[[], Wavelet]] = {
 }
 """The paper's wavelets, made on first use."""
 
-# -- bases: polynomials, Fourier and Gabor ----------------------------------------------------------------------------
+# -- bases: polynomials and Fourier -----------------------------------------------------------------------------------
 
 
 def _legendre(n: int, s: Array) -> Array:
@@ -132,69 +132,10 @@ def _fourier(n: int, s: Array) -> Array:
     return np.where(k % 2 == 1, np.cos(angle), np.where(k == 0, np.sqrt(0.5), np.sin(angle))) * np.sqrt(2)
 
 
-def _laguerre(n: int, s: Array) -> Array:
-    """Laguerre functions e^{−x/2} L_k(x) of the age x = 4n(1 − s), over which even the last has decayed.
-
-    The recurrence runs on values scaled by their running magnitude, since e^{−x/2} alone underflows.
-    """
-    x = 4 * n * (1 - s)
-    log_scale = -x / 2
-    before, now = np.zeros_like(x), np.ones_like(x)
-    rows = []
-    for k in range(n):
-        rows.append(now * np.exp(log_scale))
-        before, now = now, ((2 * k + 1 - x) * now - k * before) / (k + 1)
-        size = np.maximum(np.abs(now), np.abs(before))
-        log_scale = log_scale + np.log(size)
-        before, now = before / size, now / size
-    return np.sqrt(4 * n) * np.array(rows)
-
-
-_BERNSTEIN_DEGREE = 9  # of one piece, at most: κ(S) of degree d is binomial(2d + 1, d), beyond 1e16 from d = 28
-
-
-def _bernstein_pieces(n: int) -> np.ndarray:
-    """Degrees of the pieces; joined continuously, pieces of degree d_i have 1 + Σ d_i atoms."""
-    return allocate(np.ones(-(-(n - 1) // _BERNSTEIN_DEGREE)), n - 1)
-
-
-def _bernstein(n: int, s: Array) -> Array:
-    """Bernstein polynomials, composite (as in Bézier curves) once n − 1 exceeds the largest degree."""
-    degrees = _bernstein_pieces(n)
-    atoms = np.zeros((n, len(s)))
-    position = np.clip(s * len(degrees), 0, None)
-    first = 0
-    for piece, degree in enumerate(degrees):
-        t = position - piece
-        inside = (t >= 0) & (t <= 1)
-        k = np.arange(degree + 1)[:, None]
-        t = t[inside]
-        # A joint belongs to both pieces with the same value, so assigning twice is continuous.
-        atoms[first : first + degree + 1, inside] = special.binom(degree, k) * t**k * (1 - t) ** (degree - k)
-        first += degree
-    return atoms
-
-
-def _gabor(n: int, s: Array) -> Array:
-    """Gaussian windows on a critical lattice: about √n centres, and bands of cosines and sines √n cycles apart."""
-    rows = max(1, round(np.sqrt(n)))
-    spacing = n / rows
-    atoms = []
-    for row, count in enumerate(allocate(np.ones(rows), n)):
-        distance = s - (np.arange(count)[:, None] + 0.5) / count
-        wave = np.sin if row % 2 == 0 and row else np.cos
-        phase = 2 * np.pi * ((row + 1) // 2) * spacing * distance
-        atoms.append(np.exp(-np.pi * (spacing * distance) ** 2) * wave(phase))
-    return np.concatenate(atoms)
-
-
 BASES = {
     "legendre": Basis(_legendre, _single_panel),  # orthonormal shifted Legendre polynomials; HiPPO (Gu et al. 2020)
     "fourier": Basis(_fourier),  # 1, √2 cos 2πks, √2 sin 2πks; HiPPO-FouT
     "chebyshev": Basis(_chebyshev, _single_panel),  # of the first kind, unit energy
-    "laguerre": Basis(_laguerre, lambda n: _panels(1, 3 * n + 64)),
-    "bernstein": Basis(_bernstein, lambda n: _panels(len(_bernstein_pieces(n)), 4 * _BERNSTEIN_DEGREE)),
-    "gabor": Basis(_gabor),  # Gabor 1946, critical lattice
 }
 """The families beside wavelets, for comparison."""
 

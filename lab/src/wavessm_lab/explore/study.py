@@ -95,7 +95,7 @@ class Study:
     @cached_property
     def order(self) -> npt.NDArray[np.intp]:
         """(N,) coordinates from the oldest to the newest place; polynomials and sinusoids as they are."""
-        if self.choice.family in BASES and self.choice.family != "gabor":
+        if self.choice.family in BASES:
             return np.arange(self.frame.n)
         return np.argsort(self.tight.centres, kind="stable")
 
