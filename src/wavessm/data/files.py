@@ -1,19 +1,18 @@
 """One reader for each kind of file: WAV, NumPy arrays, CSV columns, WFDB records. Training and prediction use them.
 
-WFDB records of format 16 (PTB-XL, most 12-lead sets) are read here: little-endian int16, leads interleaved; the header
-names for each lead the first value and the sum of all samples modulo 65,536, and both are checked. The wfdb package
-reads the other formats. `tables.py` reads tables with dates.
+`tables.py` reads tables with dates.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import re
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -25,9 +24,7 @@ from wavessm.errors import DataError, OptionError, import_extra
 
 log = logging.getLogger("wavessm.data")
 UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that stream into a WAV file
-MISSING = -32768  # WFDB's mark for "no sample" in format 16
 VOLTS = {"v": 1.0, "mv": 1e-3, "uv": 1e-6, "nv": 1e-9}
-_GAIN = re.compile(r"([-+0-9.eE]+)(?:\(([-+0-9]+)\))?(?:/(.*))?")
 
 
 class Signal(NamedTuple):
@@ -250,60 +247,60 @@ def wav_header(file: IO[bytes], path: Path) -> WavHeader:
 # -- WFDB -------------------------------------------------------------------------------------------------------------
 
 
-class Lead(NamedTuple):
-    """One signal line of a WFDB header."""
+def read_record(path: str | Path) -> Signal:
+    """Read a WFDB record (without suffix, or with .hea or .dat) in physical units, checked; NaN is a missing sample.
 
-    file: str
-    format: str
-    gain: float  # units per physical unit
-    baseline: int
-    units: str
-    first: int | None
-    checksum: int | None
-    name: str
+    The wfdb package reads it. First values and sums are held to those of the header, which the package does not do.
 
-
-class Header(NamedTuple):
-    """A parsed .hea file."""
-
-    sampling_rate: float
-    samples: int
-    leads: tuple[Lead, ...]
-
-    @property
-    def plain(self) -> bool:
-        """Whether it can be read without the wfdb package: one file, format 16 without extras."""
-        return len({lead.file for lead in self.leads}) == 1 and {lead.format for lead in self.leads} == {"16"}
-
-
-def parse_header(text: str, path: Path) -> Header:
-    """Return the fields of a .hea file; `path` is for messages.
-
-    >>> header = parse_header("r 1 100 4\\nr.dat 16 1000.0(0)/mV 16 0 -2 65530 0 II\\n", Path("r.hea"))
-    >>> header.sampling_rate, header.samples, header.leads[0].gain, header.leads[0].name
-    (100.0, 4, 1000.0, 'II')
+    Raises:
+        DataError: naming the file where it is missing, truncated or damaged.
     """
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    base, wfdb = re.sub(r"\.(hea|dat)$", "", os.fspath(path)), import_extra("wfdb", "WFDB records")
+    units = _read_units(Path(f"{base}.hea"))
+    with call_wfdb(base):
+        record = wfdb.rdrecord(base, physical=False)
+        values, firsts, sums = record.dac(), record.d_signal[0], record.d_signal.sum(axis=0, dtype=np.int64)
+    if not 0 < record.fs < math.inf:
+        raise DataError(f"{base}.hea: a sampling rate of {record.fs:g} Hz, expected one above 0.")
+    for lead, name in enumerate(record.sig_name):
+        if record.samps_per_frame[lead] != 1:  # wfdb gives the mean of several samples
+            continue
+        for what, found, said in (
+            ("first value", firsts[lead], record.init_value[lead]), ("checksum", sums[lead], record.checksum[lead])
+        ):  # fmt: skip
+            if said is not None and (said - int(found)) & 0xFFFF:
+                raise DataError(f"{base}: lead {name} has the {what} {found}, its header says {said}: damaged.")
+    return Signal(to_float32(values, path), float(record.fs), tuple(name or "" for name in record.sig_name), units)
+
+
+def _read_units(file: Path) -> tuple[str, ...]:
+    """The units of a header, of which wfdb keeps ASCII alone (µV would be V).
+
+    Records of several segments are refused, and signal files that are missing or in other folders than their header.
+    """
     try:
-        name, count, *rest = (lines[0] if lines else "").split()
-        rate, samples, expected = (*rest[:2], *("250", "0")[len(rest) :], int(count))
-        header = Header(float(re.split(r"[/(]", rate)[0]), int(samples), tuple(map(_parse_lead, lines[1:])))
-    except (IndexError, ValueError, AttributeError) as reason:
-        raise DataError(f"{path}: not a WFDB header ({reason if lines else 'it is empty'}).") from reason
-    if "/" in name or len(header.leads) != expected:
-        raise DataError(f"{path}: {len(header.leads)} of {count} signal lines, expected all, of one segment.")
-    if not 0 < header.sampling_rate < math.inf or header.samples < 0 or not header.leads:
-        raise DataError(f"{path}: {count} signals of {samples} samples at {rate} Hz; expected one or more, and a rate "
-                        "above 0.")  # fmt: skip
-    return header
+        lines = (line.split() for line in file.read_text(encoding="latin-1").splitlines())
+    except OSError as reason:
+        raise DataError(f"{file}: the header is missing or unreadable ({reason.strerror}).") from reason
+    first, *leads = [words for words in lines if words and words[0][0] != "#"] or [[""]]
+    if "/" in first[0] or first[1:2] != [str(len(leads))]:
+        raise DataError(f"{file}: not a WFDB header of one segment with a line for each signal.")
+    for name in {words[0] for words in leads}:
+        if not inside(file.parent / name, [file.parent]).is_file():
+            raise DataError(f"{file.parent / name}: the signal file is missing.")
+    return tuple("".join(words[2:3]).partition("/")[2] or "mV" for words in leads)
 
 
-def _parse_lead(line: str) -> Lead:
-    fields = [*line.split(maxsplit=8), *[""] * 8]
-    gain, baseline, units = _GAIN.fullmatch(fields[2] or "0").groups()  # type: ignore[union-attr]
-    first, checksum = (int(field) if field else None for field in fields[5:7])
-    zero = int(baseline or fields[4] or 0)
-    return Lead(fields[0], fields[1], float(gain) or 200.0, zero, units or "mV", first, checksum, fields[8].strip())
+@contextlib.contextmanager
+def call_wfdb(what: str) -> Iterator[None]:
+    """Turn whatever the wfdb package raises into a `DataError` that names the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as reason:
+        said = " ".join(str(reason).split()) or type(reason).__name__
+        raise DataError(f"{what}: wfdb cannot read it, truncated or damaged ({said}).") from reason
 
 
 def inside(path: str | Path, folders: Sequence[str | Path]) -> Path:
@@ -316,82 +313,3 @@ def inside(path: str | Path, folders: Sequence[str | Path]) -> Path:
         given = ", ".join(map(str, folders)) or "none"
         raise DataError(f"{path}: outside of the folders that may be read ({given}); move it there or give its folder.")
     return Path(path)
-
-
-def read_header(path: str | Path) -> tuple[Header, list[Path]]:
-    """Return the header of a WFDB record (without suffix, .hea or .dat), and its files: the header, then signals.
-
-    A name inside the header that leads out of its folder raises `DataError`.
-    """
-    file = Path(re.sub(r"\.(hea|dat)$", "", os.fspath(path)) + ".hea")
-    header = parse_header(_read_bytes(file, "header").decode("latin-1"), file)
-    names = dict.fromkeys(lead.file for lead in header.leads)
-    return header, [file, *(inside(file.parent / name, [file.parent]) for name in names)]
-
-
-def _read_bytes(file: Path, what: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as reason:
-        how = "is missing" if isinstance(reason, FileNotFoundError) else f"is unreadable ({reason.strerror})"
-        raise DataError(f"{file}: the {what} {how}.") from reason
-
-
-def read_record(path: str | Path) -> Signal:
-    """Read a WFDB record (without suffix, or with .hea or .dat) in physical units, checked; NaN is a missing sample.
-
-    Raises:
-        DataError: naming the file where it is missing, truncated or damaged.
-    """
-    header, (file, *signals) = read_header(path)
-    names, units = (tuple(getattr(lead, field) for lead in header.leads) for field in ("name", "units"))
-    if header.plain:
-        baseline, gain = (np.array([getattr(lead, key) for lead in header.leads]) for key in ("baseline", "gain"))
-        values = read_samples(signals[0], header)
-        physical = np.where(values == MISSING, np.nan, (values - baseline.astype(np.float64)) / gain)
-    else:
-        physical = _read_by_wfdb(file.with_suffix(""), header, signals)
-    return Signal(to_float32(physical, path), header.sampling_rate, names, units)
-
-
-def read_samples(file: Path, header: Header) -> np.ndarray:
-    """Return the integers (samples, leads) int16 of a plain record; size, first values and sums as its header says."""
-    data, width = _read_bytes(file, "signal file"), 2 * len(header.leads)
-    samples = header.samples or len(data) // width
-    if len(data) != samples * width or not data:
-        word = "truncated" if len(data) < samples * width or not data else "too long"
-        raise DataError(f"{file}: {word}, {len(data):,} bytes, expected {samples * width:,} by its header.")
-    values = np.frombuffer(data, "<i2").reshape(samples, -1)
-    _check_samples(file, header, values)
-    return values
-
-
-def _check_samples(path: Path, header: Header, values: np.ndarray) -> None:
-    """Compare integers (samples, leads) with the first values and sums of the header."""
-    sums = values.sum(axis=0, dtype=np.int64)
-    for lead, first, total in zip(header.leads, values[0], sums, strict=True):
-        if not lead.format.isdigit():  # several samples a frame: wfdb gives their mean
-            continue
-        if lead.first is not None and lead.first != first:
-            raise DataError(f"{path}: lead {lead.name} begins with {first}, its header says {lead.first}: damaged.")
-        if lead.checksum is not None and (lead.checksum - int(total)) & 0xFFFF:
-            raise DataError(f"{path}: lead {lead.name} has checksum {total & 0xFFFF}, its header says "
-                            f"{lead.checksum & 0xFFFF}: damaged.")  # fmt: skip
-
-
-def _read_by_wfdb(path: Path, header: Header, signals: Sequence[Path]) -> np.ndarray:
-    """Samples (samples, leads) in physical units, of any other format."""
-    wfdb = import_extra("wfdb", "WFDB records of this format")
-    size = sum(file.stat().st_size for file in signals if file.is_file())
-    if header.leads[0].format[0] != "5" and header.samples * len(header.leads) > size:  # 5…: compressed
-        raise DataError(f"{path}: truncated, {size:,} bytes, expected {header.samples:,} samples of each lead.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            record = wfdb.rdrecord(str(path), physical=False)
-            physical = record.dac()
-    except Exception as reason:  # wfdb raises whatever its parsing meets
-        what = " ".join(str(reason).split()) or type(reason).__name__
-        raise DataError(f"{path}: wfdb cannot read it ({what}).") from reason
-    _check_samples(path, header, record.d_signal)  # wfdb does not
-    return physical

@@ -7,7 +7,6 @@ and Reilly (2004). No patient is on both sides of it but the one of records 201 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from wavessm.data.cases import Cases, RecordingOptions, make_set
 from wavessm.data.datasets.wfdb import read_leads, words
-from wavessm.data.files import Signal, inside, read_header, resample
+from wavessm.data.files import Signal, call_wfdb, resample
 from wavessm.data.info import DataSet
 from wavessm.data.tables import need_columns, numbers, read_table
 from wavessm.data.task import Recipe, Task
@@ -73,7 +72,7 @@ class BeatsOptions(RecordingOptions):
     def load(self, seed: int) -> DataSet:
         folder, table = self.place(), self._table()
         records = self._records(table)
-        leads = words(self.leads) or [read_header(inside(folder / records[0], [folder]))[0].leads[0].name]
+        leads = words(self.leads) or [read_leads(folder / records[0], folder, ()).channels[0]]
         found = self.read_all("beats", records, lambda path: self.shorten(read_leads(path, folder, leads)),
                               {"leads": leads}, named=not self.leads)  # fmt: skip
         rate, ignored = found.about["sampling_rate"], Counter[str]()
@@ -152,13 +151,8 @@ def read_beats(record: Path, extension: str) -> tuple[Events, Counter[str]]:
         raise DataError(f"{record}.{extension}: the annotation file is missing; add it, or give the extension of "
                         "yours (--annotations) or a table (--events).")  # fmt: skip
     wfdb = import_extra("wfdb", "WFDB annotations")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = wfdb.rdann(str(record), extension)
-    except Exception as reason:  # wfdb raises whatever its parsing meets
-        what = " ".join(str(reason).split()) or type(reason).__name__
-        raise DataError(f"{record}.{extension}: wfdb cannot read it ({what}).") from reason
+    with call_wfdb(f"{record}.{extension}"):
+        found = wfdb.rdann(str(record), extension)
     seconds = np.asarray(found.sample, np.float64) / found.fs  # of the annotations, else of the header
     known = np.array([symbol in AAMI for symbol in found.symbol], bool)
     labels = np.array([AAMI.get(symbol, "") for symbol in found.symbol], str)

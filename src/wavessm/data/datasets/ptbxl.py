@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from wavessm.data.cache import Prepared, cached, read_each, sums_of
-from wavessm.data.files import MISSING, inside, read_header, read_samples
+from wavessm.data.files import inside
 from wavessm.data.info import DataInfo, DataSet, split_set
 from wavessm.data.published import Published
 from wavessm.data.tables import need_columns, read_table
@@ -30,6 +30,7 @@ Labels = Literal["super-diag", "sub-diag", "diag", "all", "form", "rhythm"]
 LABELS: tuple[Labels, ...] = get_args(Labels)
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 GAIN = 1000.0  # units a millivolt
+MISSING = -32768  # WFDB's mark for "no sample" in format 16
 HOMEPAGE = "https://physionet.org/content/ptb-xl/1.0.3/"
 NAMES = {100: "filename_lr", 500: "filename_hr"}
 FOLDS = {"train": range(1, 9), "val": range(9, 10), "test": range(10, 11)}
@@ -144,15 +145,26 @@ def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndar
 
 
 def _read(folder: Path, name: str, rate: int) -> np.ndarray:
-    """Samples (length, 12) int16 of a record; all that PTB-XL promises is checked."""
+    """Samples (length, 12) int16 of a record, much faster than by wfdb: headers have the same words in all records, and
+    for each lead the first value and the sum modulo 65,536.
+    """
     path = inside(folder / name, [folder])
-    header, (_, *signals) = read_header(path)
-    leads = header.leads
-    if not header.plain or tuple(lead.name.upper() for lead in leads) != LEADS or header.sampling_rate != rate:
-        raise DataError(f"{path}: not 12 leads at {rate} Hz in one file of WFDB format 16, as PTB-XL is published.")
-    if any((lead.gain, lead.baseline, lead.units) != (GAIN, 0, "mV") for lead in leads):
-        raise DataError(f"{path}: a lead is not stored with gain {GAIN:g}/mV and baseline 0, as PTB-XL is published.")
-    values = read_samples(signals[0], header)
+    try:
+        first, *lines = [line.split() for line in Path(f"{path}.hea").read_text().splitlines()] or [[]]
+        length, said = int(first[3]), [[int(line[column]) for line in lines] for column in (5, 6)]
+        data = Path(f"{path}.dat").read_bytes()
+    except (OSError, ValueError, IndexError) as reason:
+        raise DataError(f"{path}: header or signals are missing or unreadable ({reason}).") from reason
+    words = [f"{path.name}.dat", "16", "1000.0(0)/mV", "16", "0"]  # file, format, gain, resolution, zero
+    if first[1:3] != ["12", str(rate)] or [[*line[:5], *line[8:]] for line in lines] != [[*words, x] for x in LEADS]:
+        raise DataError(
+            f"{path}.hea: not 12 leads at {rate} Hz in WFDB format 16 with 1000/mV, as PTB-XL is published."
+        )
+    values = np.frombuffer(data[: len(data) // 24 * 24], "<i2").reshape(-1, 12)
+    if len(data) != 24 * length or not data:
+        raise DataError(f"{path}.dat: {len(values)} samples, expected {length} by its header: truncated or damaged.")
+    if ((np.stack([values[0], values.sum(axis=0, dtype=np.int64)]) - said) % 65536).any():
+        raise DataError(f"{path}.dat: first values or checksums are not those of its header: damaged.")
     if (gaps := np.argwhere(values == MISSING)).size:
         raise DataError(f"{path}: NaN in lead {LEADS[gaps[0][1]]}, sample {gaps[0][0]} ({len(gaps)} in all).")
     return values
