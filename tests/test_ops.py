@@ -252,9 +252,9 @@ def test_gradients_of_the_scan_by_finite_differences():
     u, parameters, D, state = problem(1, 2, 1, 1, 7)
     inputs = [a.requires_grad_() for a in (u, *parameters, D, state)]
     assert torch.autograd.gradcheck(modal("torch"), inputs)
-    u, (A, B, C), _, state = dense_problem(1, 2, 2, 130)
-    inputs = [a.requires_grad_() for a in (u[..., :7], A, B, C, state)]
-    assert torch.autograd.gradcheck(lambda u, A, B, C, s: scan(u, DenseSystem(A, B, C), s, want_state=True), inputs)
+    u, (A, B, C), D, state = dense_problem(1, 2, 2, 130)
+    inputs = [a.requires_grad_() for a in (u[..., :7], A, B, C, D, state)]
+    assert torch.autograd.gradcheck(lambda u, A, B, C, D, s: scan(u, DenseSystem(A, B, C), D, s, True), inputs)
 
 
 def test_wrong_backends_are_refused_by_name():
@@ -280,11 +280,11 @@ def test_second_derivatives_are_refused_not_wrong(family, length, name):
 
 
 def test_second_derivatives_of_a_short_dense_scan_by_finite_differences():
-    u, parameters, _, state = dense_problem(1, 1, 2, 5)
-    inputs = [a.requires_grad_() for a in (u, *parameters, state)]
+    u, parameters, D, state = dense_problem(1, 1, 2, 5)
+    inputs = [a.requires_grad_() for a in (u, *parameters, D, state)]
 
-    def run(u, A, B, C, state):
-        return scan(u, DenseSystem(A, B, C), state, want_state=True, chunk=2)
+    def run(u, A, B, C, D, state):
+        return scan(u, DenseSystem(A, B, C), D, state, want_state=True, chunk=2)
 
     assert torch.autograd.gradgradcheck(run, inputs)
 

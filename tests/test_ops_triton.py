@@ -11,7 +11,7 @@ from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_wa
 from wavessm.nn.backbones import masked_batch_norm
 from wavessm.nn.layer import time_mask
 from wavessm.ops import Engine, Modes, batch_norm, run_layer
-from wavessm.ops.modes import flags, sample
+from wavessm.ops.modes import sample
 from wavessm.ops.tables import chunk_tables
 from wavessm.ops.triton import gate as triton_gate
 from wavessm.ops.triton import norm as triton_norm
@@ -223,12 +223,12 @@ def test_tables_equal_those_of_the_torch_path(n_complex, real):
     triton_tables.fill_diagonal(modes, D.float().to(DEVICE), 1.5, *tables)
     direct = torch.zeros_like(want.K)
     direct[0, :, 0] = D
-    c, (first, second) = flags(n_complex, decay.shape[-1], want.decay), want.decay.unbind(-1)
+    (first, third), (_, second) = (factor.unflatten(2, (2, -1))[:, 0].unbind(1) for factor in want.decay)
     pairs = {
         "K": (K, want.K + direct),
-        "E": (E, want.E.unflatten(2, (-1, 2)).permute(0, 3, 1, 2)),
-        "C": (C, want.C.unflatten(2, (-1, 2)).transpose(2, 3)),
-        "decay": (decay, torch.stack([first, c * second, c * first + (1 - c) * second], 1)),
+        "E": (E, want.E.unflatten(2, (2, -1)).transpose(1, 2)),
+        "C": (C, want.C.unflatten(2, (2, -1))),
+        "decay": (decay, torch.stack([first, second, third], 1)),
     }
     for name, (a, b) in pairs.items():
         assert (a - b).abs().max() < 1e-6 * b.abs().max(), name

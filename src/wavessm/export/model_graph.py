@@ -22,8 +22,6 @@ from wavessm.nn.backbones import ResidualBlock, Stack
 from wavessm.nn.encoders import EmbeddingEncoder, LinearEncoder
 from wavessm.nn.layer import WaveSSM
 from wavessm.nn.model import SequenceModel
-from wavessm.nn.streaming import pair_factors
-from wavessm.ops.modes import flags
 from wavessm.ops.scan import ScanTables, scan_tables
 
 
@@ -72,8 +70,8 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     """x (batch, length, d_model) → y like x, and the state after it (batch, d_model, slots, 2)."""
     d, M = layer.d_model, scan.chunk
     with torch.no_grad():
-        tables = scan_tables(layer.discrete(scan.rate), M, layer.D.double())
-    R = tables.decay.shape[1]
+        tables = scan_tables(layer.discrete(scan.rate), layer.D, M, torch.float64)
+    R, dense = tables.decay.shape[-1], tables.decay.dim() == 3
     batch, length = g.size(x, 0), g.size(x, 1)
     u = g.add("Transpose", x, perm=[2, 0, 1])
     if not scan.stream:
@@ -83,7 +81,8 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     if state is None:
         s = g.zeros(d, batch, R)
     else:
-        s = g.add("Transpose", g.add("Reshape", state, g.ints(0, 0, R)), perm=[1, 0, 2])
+        s = g.add("Transpose", state, perm=[1, 0, 2, 3] if dense else [1, 0, 3, 2])
+        s = g.add("Reshape", s, g.ints(0, 0, R))
     v = g.add("MatMul", rows, g.constant(tables.into[:, None]))  # (d, batch, rows, directions · R)
     before, after = _scan(g, g.slice(v, 0, R, axis=3), s, tables, back=False)
     parts = [rows, before]
@@ -94,21 +93,20 @@ def _layer(g: Graph, x: str, layer: WaveSSM, scan: Scan, state: str | None) -> t
     y = g.add("Reshape", y, g.ints(0, 0, -1))
     if not scan.stream:
         y = g.slice(y, 0, length, axis=2)
-    y = g.add("Add", g.add("Transpose", y, perm=[1, 2, 0]), g.add("Mul", x, g.constant(layer.D)))
-    return y, g.add("Reshape", g.add("Transpose", after, perm=[1, 0, 2]), g.ints(0, 0, R // 2, 2))
+    after = g.add("Reshape", after, g.ints(0, 0, *((R // 2, 2) if dense else (2, R // 2))))
+    after = g.add("Transpose", after, perm=[1, 0, 2, 3] if dense else [1, 0, 3, 2])
+    return g.add("Transpose", y, perm=[1, 2, 0]), after
 
 
 def _scan(g: Graph, v: str, s: str, tables: ScanTables, back: bool) -> tuple[str, str]:
     """States before each row (d, batch, rows, R) and after the last (d, batch, R); backwards, Dᵀ for D."""
     decay = tables.decay
     if decay.dim() == 3:
-        D = g.constant(decay if back else decay.transpose(1, 2))
+        D = g.constant(decay if back else decay.mT)
         return g.scan(v, s, lambda body, state: body.add("MatMul", state, D), back)
-    slots = decay.unflatten(1, (-1, 2))  # pairs: D s = same · s + across · (s with each pair swapped)
-    factors = pair_factors(slots, flags(tables.n_complex, slots.shape[1], decay))
-    same, across = (factor.flatten(1)[:, None] for factor in factors)
+    same, across = decay
     stay, turn = g.constant(same), g.constant(-across if back else across)
-    swap = g.constant(torch.arange(same.shape[-1]) ^ 1, np.int64)
+    swap = g.constant(torch.arange(same.shape[-1]).roll(same.shape[-1] // 2), np.int64)
 
     def step(body: Graph, state: str) -> str:
         swapped = body.add("Mul", body.add("Gather", state, swap, axis=2), turn)

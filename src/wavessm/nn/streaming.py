@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.layer import WaveSSM, check_sample, check_signals
 from wavessm.ops import DenseSystem, Engine, modes, nan_safe
-from wavessm.ops.scan import StreamTables, run_chunks, stream_tables
+from wavessm.ops.scan import ScanTables, run_chunks, scan_tables, walk_chunks
 
 CHUNK = {"diagonal": 16, "dplr": 32}
 """Samples in a product: few enough for the tables to stay in a core's cache, more where a decay is a matrix."""
@@ -90,7 +90,7 @@ class SampledLayer(nn.Module):
             self.D = layer.D.detach().to(self.dtype, copy=True)
             self.system = layer.discrete(rate)
             self._step = _Step(*(table.to(self.dtype).to(self.D.device) for table in _step_tables(layer, rate)))
-        self._tables: dict[int, StreamTables] = {}
+        self._tables: dict[int, ScanTables] = {}
 
     def forward(
         self,
@@ -116,11 +116,11 @@ class SampledLayer(nn.Module):
                 y, last = self._step(u, state)
                 y = torch.addcmul(y, self.D, u)[:, None]
             else:
-                u = x.to(self.dtype)
-                if torch.compiler.is_compiling() or math.isfinite(u.sum()):
-                    y, last = self._chunks(u, state)
-                else:
-                    y, last = self._around_nan(u, state)
+                u, flat = x.to(self.dtype).mT, None if state is None else state.flatten(2)
+                run = functools.partial(self._chunks, state=flat)
+                finite = torch.compiler.is_compiling() or math.isfinite(u.sum())
+                y, flat = run(u) if finite else nan_safe(run, u)
+                y, last = y.mT, cast(Tensor, flat).unflatten(-1, (-1, 2)).contiguous()
         return (y.to(x.dtype), last) if return_state else y.to(x.dtype)
 
     def initial_state(self, batch: int) -> Tensor:
@@ -139,26 +139,18 @@ class SampledLayer(nn.Module):
         """Make the tables for packets of one length, where they are missing."""
         for size in (self.chunk, length % self.chunk):
             if 0 < size <= length and size not in self._tables:
-                self._tables[size] = stream_tables(self.system, self.D, size)
+                self._tables[size] = scan_tables(self.system, self.D, size)
 
     def _chunks(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Whole chunks, then the remainder. u (batch, length, d_model), state (batch, d_model, slots, 2)"""
-        length, outputs = u.shape[1], []
+        """Whole chunks, then the remainder. u (batch, d_model, length), state (batch, d_model, R)"""
+        length, outputs = u.shape[2], []
         self.make_tables(length)
         rest = length % self.chunk
-        for part in u.split([length - rest, rest], dim=1):
-            if part.shape[1]:
-                y, state = run_chunks(part, self._tables[min(self.chunk, part.shape[1])], state)
+        for part in u.split([length - rest, rest], dim=2):
+            if size := min(self.chunk, part.shape[2]):
+                y, state = run_chunks(part, self._tables[size], state, walk_chunks)
                 outputs.append(y)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), cast(Tensor, state)
-
-    def _around_nan(self, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        def run(part: Tensor) -> tuple[Tensor, Tensor]:
-            y, last = self._chunks(part.mT, state)
-            return y.mT, last.flatten(2)
-
-        y, last = nan_safe(run, u.mT)
-        return y.mT, cast(Tensor, last).unflatten(-1, (-1, 2))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), cast(Tensor, state)
 
 
 class _Step(NamedTuple):
@@ -184,20 +176,11 @@ def _step_tables(layer: WaveSSM, rate: float) -> tuple[Tensor, ...]:
     parameters, system = layer.system(), layer.discrete(rate)
     if isinstance(system, DenseSystem):
         e, U, V, c = modes.resolvent(parameters, rate)
-        same, across = pair_factors(e, c)
+        same, across = modes.pair_factors(e, c)
         B, C = (values.unflatten(-1, (-1, 2)) for values in (system.B, system.C[0]))
         return 2 * same - 1, 2 * across, B, C, 2 * U, V
     log_lam, w, n_complex = system
     c = modes.flags(n_complex, log_lam.shape[1], log_lam)
     one = torch.ones_like(c)
     B, C = torch.stack([one, 1 - c], -1), w[0] * torch.stack([one, 1 - 2 * c], -1)
-    return *pair_factors(modes.exponential(log_lam, n_complex), c), B, C
-
-
-def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors `same` and `across` of D x = same · x + across · (x with each pair swapped).
-
-    The diagonal D comes by slots, numbers (..., slots, 2): a complex number where c (slots,) is 1, else two real ones.
-    """
-    first, second = numbers.unbind(-1)
-    return torch.stack([first, c * first + (1 - c) * second], -1), torch.stack([-c * second, c * second], -1)
+    return *modes.pair_factors(modes.exponential(log_lam, n_complex), c), B, C

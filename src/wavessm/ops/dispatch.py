@@ -100,15 +100,13 @@ def run_system(
     two_way = (system.w if isinstance(system, DiagonalSystem) else system.C).shape[0] == 2
 
     def run(u: Tensor) -> tuple[Tensor, Tensor | None]:
-        last: Tensor | None
         if engine.backend == "reference":
             y, last = run_reference(u, system, 0, state)
             y = y + run_reference(u.flip(-1), system, 1, None)[0].flip(-1) if two_way else y
-        elif state is None and not want_state and not is_symbolic(u.shape[-1]) and u.shape[-1] >= CONVOLVE_FROM:
+            return y + D.to(u.dtype)[:, None] * u, last if want_state else None
+        if state is None and not want_state and not is_symbolic(u.shape[-1]) and u.shape[-1] >= CONVOLVE_FROM:
             return convolve(u, kernel(system, u.shape[-1], u.dtype).to(u.device), D), None
-        else:
-            y, last = scan(u, system, state, want_state)
-        return y + D.to(u.dtype)[:, None] * u, last if want_state else None
+        return scan(u, system, D, state, want_state)
 
     return run(u) if two_way else nan_safe(run, u)
 

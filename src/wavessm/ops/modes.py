@@ -131,6 +131,12 @@ def multiply(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.stack([a0 * b0 - c * cross, c * (a0 * b1 + a1 * b0) + (1 - c) * cross], dim=-1)
 
 
+def pair_factors(numbers: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors `same` and `across` of numbers · x = same · x + across · (x with each pair swapped). (..., slots, 2)"""
+    first, second = numbers.unbind(-1)
+    return torch.stack([first, c * first + (1 - c) * second], -1), torch.stack([-c * second, c * second], -1)
+
+
 def exponential(z: Tensor, n_complex: int) -> Tensor:
     """e^z of slots. (channels, slots, ..., 2) → the same"""
     first, second = z[:, :n_complex].unbind(-1)

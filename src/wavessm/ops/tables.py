@@ -19,16 +19,19 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.modes import DenseSystem, DiagonalSystem, exponential, flags, multiply
+from wavessm.ops.modes import DenseSystem, DiagonalSystem, exponential, flags, multiply, pair_factors
 
 
 class ChunkTables(NamedTuple):
-    """See the module's docstring. The second direction, where there is one, reads backwards."""
+    """See the module's docstring. The second direction, where there is one, reads backwards.
+
+    In the R variables of a diagonal system the first halves of all slots come before the second halves.
+    """
 
     K: Tensor  # (directions, channels, M)
     E: Tensor  # (channels, M, R)
     C: Tensor  # (directions, channels, R, M)
-    decay: Tensor  # D: λ̄^M of each slot (channels, slots, 2), or (channels, R, R) of a dense state
+    decay: Tensor  # (channels, R, R), or (2, channels, 1, R): D s = d₀ s + d₁ (s with its halves exchanged)
 
 
 def chunk_tables(system: DiagonalSystem | DenseSystem, chunk: int) -> ChunkTables:
@@ -45,9 +48,10 @@ def chunk_tables(system: DiagonalSystem | DenseSystem, chunk: int) -> ChunkTable
     lam = powers(system, torch.arange(chunk + 1, dtype=log_lam.dtype, device=log_lam.device), log_lam.dtype)
     weighted = multiply(w[..., None, :], lam, c)  # (directions, channels, slots, M + 1, 2)
     K = (weighted[..., :-1, 0] + (1 - c) * weighted[..., :-1, 1]).sum(2)
-    E = lam[:, :, :-1].flip(2).transpose(1, 2).flatten(2)
+    E = lam[:, :, :-1].flip(2).permute(0, 2, 3, 1).flatten(2)
     readout = weighted[..., 1:, :] * torch.stack([torch.ones_like(c), 1 - 2 * c], -1)
-    return ChunkTables(K, E, readout.transpose(3, 4).flatten(2, 3), lam[:, :, -1])
+    decay = torch.stack(pair_factors(lam[:, :, -1], c[:, 0])).mT.flatten(2)[:, :, None]
+    return ChunkTables(K, E, readout.permute(0, 1, 4, 2, 3).flatten(2, 3), decay)
 
 
 def powers(system: DiagonalSystem, exponents: Tensor, dtype: torch.dtype) -> Tensor:

@@ -74,8 +74,8 @@ def run_layer(
         pieces.append(y)
     if want_state and whole < length:
         tail = u[..., whole:].float()
-        y, flat = scan(tail, sample(layer, rate), None if state is None else state.flatten(2), want_state=True)
-        pieces.append((y + D[:, None] * tail).to(u.dtype))
+        y, flat = scan(tail, sample(layer, rate), D, None if state is None else state.flatten(2), want_state=True)
+        pieces.append(y.to(u.dtype))
         state = flat.unflatten(-1, (-1, 2))  # type: ignore[union-attr]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1), state
 
