@@ -20,14 +20,15 @@ _LIBRARY = torch.library.Library("wavessm", "FRAGMENT")
 
 
 def operator(
-    fake: Callable, save: Callable | None = None, gradient: Callable | None = None
+    fake: Callable, gradient: Callable | None = None, keep: Callable = lambda inputs, _: (inputs, ()), outputs: int = 1
 ) -> Callable[[Callable], Callable]:
     """Register a function with annotated arguments as operator `wavessm::name`, and return a call of it.
 
     Args:
         fake: Returns empty outputs for the same arguments.
-        save: Called with (ctx, arguments, outputs) for the backward pass.
-        gradient: The backward pass, (ctx, *gradients of the outputs) → those of the arguments.
+        gradient: The backward pass, (what was kept, *gradients of the outputs) → those of the arguments.
+        keep: Returns the tensors that the backward pass needs, and then what else, from arguments and outputs.
+        outputs: How many outputs, the first ones, have gradients.
 
     Where nothing traces the call, it is a plain function of autograd: PyTorch's way to an operator written in Python
     (`torch.library.custom_op`) takes three times as long.
@@ -45,7 +46,7 @@ def operator(
                 return traced(*inputs)
 
         if gradient is not None:
-            node, plain = _node(below, save, gradient), _node(run, save, gradient)
+            node, plain = (_node(call, gradient, keep, outputs) for call in (below, run))
             several = traced._schema.returns[0].type.kind() == "ListType"
             _LIBRARY.impl(name, lambda *inputs: list(node(*inputs)) if several else node(*inputs), "Autograd")
 
@@ -59,19 +60,24 @@ def operator(
     return register
 
 
-def _node(run: Callable, save: Callable | None, gradient: Callable) -> Callable:
+def _node(run: Callable, gradient: Callable, keep: Callable, outputs: int) -> Callable:
     """A function with its gradient, for autograd."""
 
     class Node(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            outputs = run(*inputs)
-            ctx.set_materialize_grads(isinstance(outputs, torch.Tensor))  # of several, most have no gradient
-            if save is not None:
-                save(ctx, inputs, outputs)
-            return tuple(outputs) if isinstance(outputs, list) else outputs
+            made = run(*inputs)
+            tensors, ctx.others = keep(inputs, made)
+            ctx.save_for_backward(*tensors)
+            if isinstance(made, torch.Tensor):
+                return made
+            ctx.set_materialize_grads(False)  # most have no gradient
+            ctx.mark_non_differentiable(*made[outputs:])
+            return tuple(made)
 
-        backward = staticmethod(gradient)
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradient((*ctx.saved_tensors, *ctx.others), *gradients)
 
     return Node.apply
 

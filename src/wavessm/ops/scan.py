@@ -133,30 +133,24 @@ def _fake_carry(added: Tensor, *others: Any) -> Tensor:
     return added.new_empty(channels, batch, chunks + 1, R)
 
 
-def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    _, decay, first, ctx.back = inputs
-    ctx.has_first = first is not None
-    ctx.save_for_backward(output, decay)
-
-
 @full_precision
-def _adjoint(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
+def _adjoint(kept: tuple, dstates: Tensor) -> tuple[Tensor | None, ...]:
     """The adjoint is the same walk the other way."""
-    states, decay = ctx.saved_tensors
+    states, decay, has_first, back = kept
     early, late = (..., slice(-1), slice(None)), (..., slice(1, None), slice(None))
-    here, there, first, last = (late, early, 0, -1) if ctx.back else (early, late, -1, 0)
-    g = carry(dstates[here], decay, dstates[:, :, first], not ctx.back)
+    here, there, first, last = (late, early, 0, -1) if back else (early, late, -1, 0)
+    g = carry(dstates[here], decay, dstates[:, :, first], not back)
     # D takes s_k to s_{k+1}, backwards Dᵀ takes s_{k+1} to s_k
-    a, s = (states[late], g[early]) if ctx.back else (g[late], states[early])
+    a, s = (states[late], g[early]) if back else (g[late], states[early])
     a, s = a.flatten(1, 2), s.flatten(1, 2)
     if decay.dim() == 3:
         ddecay = a.mT @ s
     else:
         ddecay = torch.stack([(a * s).sum(1, keepdim=True), (a * _swap(s)).sum(1, keepdim=True)])
-    return g[there], ddecay, g[:, :, last] if ctx.has_first else None, None
+    return g[there], ddecay, g[:, :, last] if has_first else None, None
 
 
-@operator(_fake_carry, _save, _adjoint)
+@operator(_fake_carry, _adjoint, lambda inputs, states: ((states, inputs[1]), (inputs[2] is not None, inputs[3])))
 def carry(added: Tensor, decay: Tensor, s: Tensor | None, back: bool) -> Tensor:
     """`walk_chunks` as one operator of PyTorch, so that a graph does not depend on the number of chunks."""
     return walk_chunks(added, decay, s, back)

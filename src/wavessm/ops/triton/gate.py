@@ -9,8 +9,6 @@ p is the projection without its bias; the backward sums the bias's gradient on t
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -45,11 +43,11 @@ def activate_backward(dz: Tensor, x: Tensor, before: Tensor | None, after: Tenso
 
 
 @first_only
-def _activate_gradient(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None]:
-    return activate_backward(dz, *ctx.saved_tensors), None, None
+def _activate_gradient(kept: tuple, dz: Tensor) -> tuple[Tensor, None, None]:
+    return activate_backward(dz, *kept), None, None
 
 
-@operator(_fake_activate, lambda ctx, inputs, _: ctx.save_for_backward(*inputs), _activate_gradient)
+@operator(_fake_activate, _activate_gradient)
 def activate(x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
     """x (batch, channels, length) → (batch, length, channels), all contiguous; factors (batch, 1, channels)."""
     (batch, channels, length), out = x.shape, _fake_activate(x, before, after)
@@ -76,19 +74,14 @@ def gate_backward(dout: Tensor, p: Tensor, bias: Tensor, factors: Tensor | None)
     return dp, sum_rows(dbias)
 
 
-def _save_gate(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    *kept, around = inputs
-    ctx.save_for_backward(*kept)
-    ctx.around = None if around is None else around.dtype
-
-
 @first_only
-def _gate_gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-    dp, dbias = gate_backward(dout, *ctx.saved_tensors)
-    return dp, dbias.to(ctx.saved_tensors[1].dtype), None, None if ctx.around is None else dout.to(ctx.around)
+def _gate_gradient(kept: tuple, dout: Tensor) -> tuple[Tensor | None, ...]:
+    *inputs, dtype = kept
+    dp, dbias = gate_backward(dout, *inputs)
+    return dp, dbias.to(inputs[1].dtype), None, None if dtype is None else dout.to(dtype)
 
 
-@operator(_fake_gate, _save_gate, _gate_gradient)
+@operator(_fake_gate, _gate_gradient, lambda inputs, _: (inputs[:3], (None if inputs[3] is None else inputs[3].dtype,)))
 def gate(p: Tensor, bias: Tensor, factors: Tensor | None, around: Tensor | None) -> Tensor:
     """See the module's docstring. p (batch, length, 2 d), bias (2 d,), factors (batch, 1, d), around and the result
     (batch, length, d), all contiguous."""

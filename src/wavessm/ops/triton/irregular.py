@@ -6,8 +6,6 @@ the one before it, then walks back through the block. Letters are those of `ops/
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -50,20 +48,13 @@ def irregular_scan_backward(
     return du, dz, dw, dx
 
 
-def _save_scan(ctx: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
-    u, z, w, _, passed, held = inputs
-    ctx.save_for_backward(u, z, w, outputs[2], passed, held)
-    ctx.mark_non_differentiable(outputs[2])
-
-
 @first_only
-def _scan_gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
-    du, dz, dw, dx = irregular_scan_backward(dy, dlast, *ctx.saved_tensors)
+def _scan_gradient(kept: tuple, dy: Tensor | None, dlast: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    du, dz, dw, dx = irregular_scan_backward(torch.zeros_like(kept[0]) if dy is None else dy, dlast, *kept)
     return du, dz.sum(0), dw.sum(0), dx, None, None
 
 
-@operator(_fake_scan, _save_scan, _scan_gradient)
+@operator(_fake_scan, _scan_gradient, lambda inputs, made: ((*inputs[:3], made[2], *inputs[4:]), ()), outputs=2)
 def irregular_scan(
     u: Tensor, z: Tensor, w: Tensor, x: Tensor, passed: Tensor, held: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

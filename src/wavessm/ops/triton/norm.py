@@ -42,11 +42,15 @@ def _cut(x: Tensor) -> tuple[int, int, int, int, int, int]:
     return rows, width, R, W, loops, cdiv(rows, R * loops)
 
 
-def _fake_normalize(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    mean, scale = (x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32) for _ in range(2))
-    return torch.empty_like(x, dtype=dtype), mean, scale
+@first_only
+def _gradient(kept: tuple, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    *saved, backward, n_others = kept
+    dx, sums = backward(dy, *saved)
+    return dx, *sums.to(saved[1].dtype), *[None] * n_others
+
+
+def _fake_normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x, dtype=dtype), x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
 
 
 def _fake_backward(dy: Tensor, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -54,34 +58,23 @@ def _fake_backward(dy: Tensor, x: Tensor, *others: Tensor | None) -> tuple[Tenso
 
 
 @operator(_fake_backward)
-def normalize_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def normalize_backward(dy: Tensor, x: Tensor, weight: Tensor, statistics: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of x, and of weight and bias together (2, d)."""
     rows, width, R, W, loops, programs = _cut(x)
     dx, sums = torch.empty_like(x), torch.empty(programs, 2, width, device=x.device)
     norm_gradient_kernel[(programs,)](
-        dy.contiguous(), x, weight, mean, scale, dx, sums, rows, width, R, W, loops, num_warps=4
+        dy.contiguous(), x, weight, statistics, dx, sums, rows, width, R, W, loops, num_warps=4
     )
     return dx, sum_rows(sums)
 
 
-def _save_normalize(ctx: Any, inputs: tuple, outputs: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:2], *outputs[1:])
-    ctx.mark_non_differentiable(*outputs[1:])
-
-
-@first_only
-def _normalize_gradient(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-    dx, sums = normalize_backward(dy, *ctx.saved_tensors)
-    return dx, *sums.to(ctx.saved_tensors[1].dtype), None, None
-
-
-@operator(_fake_normalize, _save_normalize, _normalize_gradient)
-def normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm of a contiguous x, and the mean and scale of its rows."""
+@operator(_fake_normalize, _gradient, lambda args, made: ((*args[:2], made[1]), (normalize_backward, 2)))
+def normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Layer norm of a contiguous x, and the mean and scale of its rows (2, rows)."""
     rows, width, R, W, _, _ = _cut(x)
-    y, mean, scale = _fake_normalize(x, weight, bias, eps, dtype)
-    norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, mean, scale, rows, width, eps, R, W, num_warps=4)
-    return y, mean, scale
+    y, statistics = _fake_normalize(x, weight, bias, eps, dtype)
+    norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, statistics, rows, width, eps, R, W, num_warps=4)
+    return y, statistics
 
 
 @jit
@@ -102,7 +95,7 @@ def _feature(pointer, width, W: tl.constexpr):
 
 
 @jit
-def norm_kernel(x, weight, bias, y, mean, scale, rows, width, eps, R: tl.constexpr, W: tl.constexpr):
+def norm_kernel(x, weight, bias, y, statistics, rows, width, eps, R: tl.constexpr, W: tl.constexpr):
     """One tile of the output, and the mean and scale of its rows."""
     at, there, valid = _rows(None, tl.program_id(0) * R, rows, width, R, W)
     values = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
@@ -112,13 +105,13 @@ def norm_kernel(x, weight, bias, y, mean, scale, rows, width, eps, R: tl.constex
     result = centred * factor * _feature(weight, width, W) + _feature(bias, width, W)
     tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
     r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
-    tl.store(mean + r, middle, mask=valid)
-    tl.store(scale + r, factor, mask=valid)
+    tl.store(statistics + r, middle, mask=valid)
+    tl.store(statistics + rows + r, factor, mask=valid)
 
 
 @jit
 def norm_gradient_kernel(
-    dy, x, weight, mean, scale, dx, sums, rows, width,
+    dy, x, weight, statistics, dx, sums, rows, width,
     R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     """dx, and this program's part of the sums over rows."""
@@ -128,7 +121,8 @@ def norm_gradient_kernel(
         first = (tl.program_id(0) * LOOPS + k) * R
         at, there, valid = _rows(None, first, rows, width, R, W)
         r = first + tl.arange(0, R)[:, None]
-        middle, factor = tl.load(mean + r, mask=valid, other=0.0), tl.load(scale + r, mask=valid, other=0.0)
+        middle = tl.load(statistics + r, mask=valid, other=0.0)
+        factor = tl.load(statistics + rows + r, mask=valid, other=0.0)
         g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
         standard = tl.where(there, tl.load(x + at, mask=there, other=0.0).to(tl.float32) - middle, 0.0) * factor
         to_weight += tl.sum(g * standard, 0)
@@ -175,23 +169,11 @@ def standardize_backward(
     return dx, sums
 
 
-def _save_standardize(ctx: Any, inputs: tuple, outputs: tuple[Tensor, ...]) -> None:
-    x, weight, _, mask, *_ = inputs
-    ctx.save_for_backward(x, weight, mask, outputs[1])
-    ctx.mark_non_differentiable(outputs[1])
-
-
-@first_only
-def _standardize_gradient(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    dx, sums = standardize_backward(dy, *ctx.saved_tensors)
-    return dx, *sums.to(ctx.saved_tensors[1].dtype), None, None, None, None, None
-
-
 def _fake_standardize(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(5, x.shape[-1], dtype=torch.float32)
 
 
-@operator(_fake_standardize, _save_standardize, _standardize_gradient)
+@operator(_fake_standardize, _gradient, lambda args, made: ((*args[:2], args[3], made[1]), (standardize_backward, 5)))
 def standardize(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor, eps: float,
     momentum: float,

@@ -177,27 +177,23 @@ def chunked_scan_backward(
     return [rows(du.mT).mT if channels_last else du, dfirst, *differentiate(layer, saved[4:-2], sums, rate, cut[0])]
 
 
-def _save_scan(ctx: Any, inputs: tuple, outputs: list[Tensor]) -> None:
-    u, first, _, *layer, ctx.rate, ctx.precision, ctx.cut, _, copy = inputs
-    ctx.channels_last, ctx.has_first = u.mT.is_contiguous(), first is not None
-    ctx.save_for_backward(*layer, *outputs[2:], *([] if copy else [u]))
-    ctx.mark_non_differentiable(*outputs[2:])
+def _keep(inputs: tuple, outputs: list[Tensor]) -> tuple:
+    u, first, copy = inputs[0], inputs[1], inputs[-1]
+    others = *inputs[9:12], u.mT.is_contiguous(), first is not None
+    return (*inputs[3:9], *outputs[2:], *(() if copy else (u,))), others
 
 
 @first_only
-def _scan_gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    layer, saved = Modes(*ctx.saved_tensors[:6]), list(ctx.saved_tensors[6:])
-    du, dfirst, ddt, packed, dC, dD = chunked_scan_backward(
-        dy, dlast, saved, *layer, ctx.rate, ctx.precision, ctx.cut, ctx.channels_last
-    )
+def _scan_gradient(kept: tuple, dy: Tensor | None, dlast: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    layer, saved, options, has_first = Modes(*kept[:6]), list(kept[6:-5]), kept[-5:-1], kept[-1]
+    du, dfirst, ddt, packed, dC, dD = chunked_scan_backward(dy, dlast, saved, *layer, *options)
     shared = [p for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None]
     parts = packed.split([p[0].numel() for p in shared], dim=1)
     ddecay, dfrequency, dB, *dP = (part.reshape(p.shape) for part, p in zip(parts, shared, strict=True))
-    first = dfirst if ctx.has_first else None
-    return du, first, dD, ddt, ddecay, dfrequency, dB, dC, *(dP or [None]), *[None] * 5
+    return du, dfirst if has_first else None, dD, ddt, ddecay, dfrequency, dB, dC, *(dP or [None]), *[None] * 5
 
 
-@operator(_fake_scan, _save_scan, _scan_gradient)
+@operator(_fake_scan, _scan_gradient, _keep, outputs=2)
 def chunked_scan(
     u: Tensor, first: Tensor | None, D: Tensor, log_dt: Tensor, log_decay: Tensor, frequency: Tensor, B: Tensor,
     C: Tensor, P: Tensor | None, rate: float, precision: str, cut: list[int], save: bool, copy: bool,
