@@ -94,7 +94,7 @@ def test_lists_are_separated_by_commas():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no tasks"),
+        (["--variants", "morlet"], "no tasks"),
         (["--tasks", "window-kopie"], "did you mean 'window-copy'"),
         (["--tasks", "window-copy:ETTh1"], "no data sets to choose from"),
         (["--tasks", "forecast:ETTh9"], "unknown forecasting set 'ETTh9': did you mean"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -52,6 +53,10 @@ class SweepOptions(Grid):
 
 def main(arguments: list[str]) -> int:
     """Run `wavessm sweep`; returns the exit status."""
+    if not arguments:
+        with contextlib.suppress(SystemExit):
+            parse(SweepOptions, ["--help"], "wavessm sweep")
+        return 2
     given, grid = read(arguments)
     from filelock import FileLock, Timeout
 
