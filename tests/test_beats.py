@@ -85,7 +85,11 @@ def test_windows_classes_and_split_are_those_of_mitbih(mitbih, caplog):
     assert [case[:2] for case in found] == [case[:2] for case in wanted]
     for (_, _, mine), (_, _, other) in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine[:, 0], other, atol=1e-5)
-    assert (data.info.classes, data.info.channels, data.info.sampling_rate) == (("N", "S", "V"), ("MLII",), 360.0)
+    assert (data.info.classes, data.info.channels, data.info.sampling_rate) == (
+        ("N", "S", "V"),
+        ("MLII", "pre-RR", "post-RR"),
+        360.0,
+    )
     assert "left out 6 +" in caplog.text
 
 
@@ -217,7 +221,7 @@ def test_the_command_line_trains_on_beats(mitbih, tmp_path, capsys):
 def trained(mitbih, tmp_path):
     """A run of a few steps on windows of 0.2 s, so that its outputs differ along a record."""
     run = tmp_path / "trained"
-    given = ["--before", "0.1", "--after", "0.1", "--steps", "12", "--lr", "0.05", "--batch-size", "32"]
+    given = ["--before", "0.1", "--after", "0.1", "--steps", "12", "--lr", "0.05", "--batch-size", "32", "--no-rr"]
     assert main(["train", "beats", str(mitbih), "--out", str(run), *given, *SMALL]) == 0
     return Run.read(run)
 

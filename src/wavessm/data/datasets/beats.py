@@ -60,8 +60,9 @@ class BeatsOptions(RecordingOptions):
     """Seconds of a window before the start of an event."""
     after: float = 0.5
     """Seconds of a window after the end of an event."""
-    rr: bool = False
-    """Add two constant channels: the time to the beat before and to the next, over the mean of the record."""
+    rr: bool = True
+    """Add two constant channels to annotated beats: the time to the one before and to the next, over the mean of the
+    record. Events of a table have none."""
     classes: str = ""
     """Classes to keep, with commas: N,S,V; default all."""
     leave_out: str = "102,104,107,217"
@@ -75,14 +76,14 @@ class BeatsOptions(RecordingOptions):
         leads = words(self.leads) or [read_leads(folder / records[0], folder, ()).channels[0]]
         found = self.read_all("beats", records, lambda path: self.shorten(read_leads(path, folder, leads)),
                               {"leads": leads}, named=not self.leads)  # fmt: skip
-        rate, ignored = found.about["sampling_rate"], Counter[str]()
+        rate, ignored, rr = found.about["sampling_rate"], Counter[str](), self.rr and not self.events
         windows, names, labels, record = [], [], [], []
         for name, values in zip(found.files, np.split(found.values, found.lengths.cumsum()[:-1]), strict=True):
             path, other = folder / name, Counter[str]()
             events = table.get(name)
             if events is None:
                 events, other = read_beats(path, self.annotations)
-            cut, kept = cut_windows(Signal(values, rate), events, self.before, self.after, rate, self.rr, path)
+            cut, kept = cut_windows(Signal(values, rate), events, self.before, self.after, rate, rr, path)
             ignored.update(other, **{"at the ends, without a whole window": len(events.start) - len(cut)})
             for window, start, label in zip(cut, kept.start, kept.labels.tolist(), strict=True):
                 if label in (words(self.classes) or [label]):
@@ -99,7 +100,7 @@ class BeatsOptions(RecordingOptions):
         part = np.array([_PART_OF.get(Path(name).name, "") for name in record])
         if set(part.tolist()) != set(PAPER_SPLIT):  # not MIT-BIH: records are groups that are drawn
             part = np.full(len(record), "")
-        about, added = found.about, RR if self.rr else ()
+        about, added = found.about, RR if rr else ()
         channels, units = about["channels"], (*about["units"], *("" for _ in added))
         about = {**about, "channels": (*channels, *added) if channels else (), "units": units}
         return make_set("beats", Cases(names, np.array(labels), part, str(folder), "multiclass",
