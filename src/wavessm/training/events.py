@@ -61,8 +61,7 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
             for time, label, output in zip(events.start, events.labels.tolist(), rows, strict=True)
         ]
     if info.channels[-2:] == RR:
-        raise OptionError("predict: the model reads distances of beats, so it needs their annotation file; for others, "
-                          "train one with --no-rr.")  # fmt: skip
+        raise OptionError("predict: the model reads distances of beats; give their annotations, or train with --no-rr.")
     if isinstance(options, BeatsOptions):
         log.warning(
             "%s: the model was trained on windows around events; what it predicts between them means little", path

@@ -61,8 +61,7 @@ class BeatsOptions(RecordingOptions):
     after: float = 0.5
     """Seconds of a window after the end of an event."""
     rr: bool = True
-    """Add two constant channels to annotated beats: the time to the one before and to the next, over the mean of the
-    record. Events of a table have none."""
+    """Add constant channels to annotated beats: the time to the one before and to the next, over the record's mean."""
     classes: str = ""
     """Classes to keep, with commas: N,S,V; default all."""
     leave_out: str = "102,104,107,217"
