@@ -1,18 +1,16 @@
 """`wavessm demo`: a wavelet and a polynomial state space of one size learn to find marked windows in noise.
 
-Both get the same model around them, the same cases, the same steps and several seeds, one run per core; nothing is
-downloaded. The result is a table and the learning curves.
+Both get the same model around them, the same cases, the same steps and several seeds; nothing is downloaded. The
+result is a table and the learning curves.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import shutil
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,45 +68,24 @@ def _empty(folder: Path) -> Path:
     return folder
 
 
-def _train_one(folder: Path, family: str, seed: int, steps: int) -> None:
-    """One run in a process of its own, on one core."""
+def _train_all(folder: Path, seeds: int, steps: int) -> pd.DataFrame:
+    """All runs, on one core: a row for each validation, with the test error of its run."""
+    import pandas as pd
     import torch
 
-    from wavessm.training import resolve, train
+    from wavessm.training import Progress, resolve, train
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # small products are no faster on several
     model, config = resolve("demo")
-    config = replace(config, steps=steps, seed=seed, device="cpu")
-    train("demo", {}, model.replace(family=family), config, folder, "demo", show=False)
-
-
-def _train_all(folder: Path, seeds: int, steps: int) -> pd.DataFrame:
-    """All runs, one per core, the slower family first: a row for each validation, with the test error of its run."""
-    import pandas as pd
-
-    from wavessm.training import Progress
-
-    jobs = [(folder / f"{family}-{seed}", family, seed) for seed in range(seeds) for family in reversed(FAMILIES)]
-    workers = max(1, min(len(jobs), os.cpu_count() or 1, 2 if seeds < 4 else 8))
-    one_core = ("OMP_NUM_THREADS", "1")  # set before a worker imports torch
-    context = get_context("spawn")
-    with (
-        Progress("training", total=len(jobs)) as progress,
-        ProcessPoolExecutor(workers, context, initializer=os.putenv, initargs=one_core) as pool,
-    ):
-        futures = [pool.submit(_train_one, *job, steps) for job in jobs]
-        try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                progress.update(done, f"{done} of {len(jobs)} runs", line=True)
-        except BaseException:  # Ctrl-C or a failed run: start no other
-            pool.shutdown(cancel_futures=True)
-            raise
-    tables = []
-    for run, family, seed in jobs:
-        result = json.loads((run / "result.json").read_text())
-        own = {"error": result["test_relative_mse"], "parameters": result["parameters"]}
-        tables.append(pd.read_csv(run / "metrics.csv").assign(family=family, seed=seed, **own))
+    tables: list[pd.DataFrame] = []
+    with Progress("training", total=seeds * len(FAMILIES)) as progress:
+        for family, seed in itertools.product(FAMILIES, range(seeds)):
+            own = replace(config, steps=steps, seed=seed, device="cpu")
+            run = train("demo", {}, model.replace(family=family), own, folder / f"{family}-{seed}", "demo", show=False)
+            result = json.loads((run.folder / "result.json").read_text())
+            found = {"error": result["test_relative_mse"], "parameters": result["parameters"]}
+            tables.append(pd.read_csv(run.folder / "metrics.csv").assign(family=family, seed=seed, **found))
+            progress.update(len(tables), f"{len(tables)} of {seeds * len(FAMILIES)} runs", line=True)
     return pd.concat(tables)
 
 
