@@ -87,6 +87,11 @@ def shape_error(name: str, value: Any, expected: str) -> ShapeError:
     return ShapeError(f"{name} {given}, expected {expected}.")
 
 
+def shown(value: Any) -> str:
+    """Return a value as a message shows it, in part of one line: an array by its type and shape."""
+    return f"a {type(value).__name__} of shape {value.shape}" if getattr(value, "shape", ()) else repr(value)[:60]
+
+
 def is_int(value: object) -> bool:
     """Return whether a value is a Python or NumPy integer; booleans and floats are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -95,14 +100,14 @@ def is_int(value: object) -> bool:
 def check_int(value: Any, name: str, minimum: int) -> int:
     """Return the value as an int of at least `minimum`, or raise `OptionError` with its name."""
     if not is_int(value) or operator.index(value) < minimum:
-        raise OptionError(f"{name} is {value!r}, expected a whole number of at least {minimum}.")
+        raise OptionError(f"{name} is {shown(value)}, expected a whole number of at least {minimum}.")
     return operator.index(value)
 
 
 def check_number(value: Any, name: str, below: float = math.inf) -> float:
     """Return the value as a float, 0 ≤ value < below, or raise `OptionError` with its name."""
     if not isinstance(value, numbers.Real) or not 0 <= float(value) < below:
-        raise OptionError(f"{name} is {value!r}, expected a number 0 ≤ {name} < {below:g}.")
+        raise OptionError(f"{name} is {shown(value)}, expected a number 0 ≤ {name} < {below:g}.")
     return float(value)
 
 
@@ -113,7 +118,7 @@ def check_positive(value: Any, name: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number < 1e38:
-        raise OptionError(f"{name} is {value!r}, expected a positive finite number below 1e38.")
+        raise OptionError(f"{name} is {shown(value)}, expected a positive finite number below 1e38.")
     return number
 
 
