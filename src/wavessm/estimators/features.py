@@ -38,7 +38,7 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     """State features of signals: fixed wavelet state spaces with random readouts, pooled over time.
 
     Args:
-        n_features: Numbers for a case, about; None: 12,500, and 25,000 from 1,000 cases on.
+        n_features: Numbers for a case, about; None: 12,500, and 25,000 for 1,000 to 5,000 cases.
         families: Frames of the state spaces, names of `ws.families()`.
         d_state: Atoms of a frame.
         n_scales: Time scales, from windows of 5 samples to the length of a signal.

@@ -52,7 +52,7 @@ class TrainConfig:
     """Gradient training, or a fit in closed form, in seconds: state features with a ridge for signals, a linear map for
     forecasts. auto: the closed form for your own data unless an option of gradient training is given, else gradient."""
     n_features: int | None = None
-    """features: numbers for a case, about; None takes 10,000, and 20,000 from 1,000 cases on."""
+    """features: numbers for a case, about; None takes 12,500, and 25,000 for 1,000 to 5,000 cases."""
     stretches: bool = True
     """features: also pool over stretches of a signal; --no-stretches gives a model that can stream."""
     lr: float = 1e-3
