@@ -23,19 +23,11 @@ class ListOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(ListOptions):
-    """Check that a data set is complete: files, counts and checksums."""
+class SetOptions(ListOptions):
+    """Options of commands about one data set."""
 
     name: Positional[str]
     """Name of a set, as listed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchOptions(CheckOptions):
-    """Download a data set from its official source. A connection that fails is tried again."""
-
-    tries: int = 6
-    """Failed connections in a row before giving up."""
 
 
 def list_all(arguments: list[str]) -> int:
@@ -59,7 +51,8 @@ def list_all(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     """Run `wavessm data check`; returns the exit status."""
-    given = parse(CheckOptions, arguments, "wavessm data check")
+    about = "Check that a data set is complete: files, counts and checksums."
+    given = parse(SetOptions, arguments, "wavessm data check", about=about)
     from wavessm.data.published import check_set, get_published
 
     get_published(given.name)  # an unknown name is refused before the folder is looked for
@@ -71,7 +64,8 @@ def check(arguments: list[str]) -> int:
 
 def fetch(arguments: list[str]) -> int:
     """Run `wavessm data fetch`; returns the exit status."""
-    given = parse(FetchOptions, arguments, "wavessm data fetch")
+    about = "Download a data set from its official source. A connection that fails is tried again."
+    given = parse(SetOptions, arguments, "wavessm data fetch", about=about)
     from wavessm.data.published import fetch_set, get_published
     from wavessm.training import Progress
 
@@ -84,7 +78,7 @@ def fetch(arguments: list[str]) -> int:
         def show(done: int, total: int) -> None:
             progress.update(done, f"{done / 1e6:,.1f} MB of {total / 1e6:,.1f} MB", total)
 
-        path, sha256 = fetch_set(root, given.name, given.tries, show)
+        path, sha256 = fetch_set(root, given.name, show)
     if sha256 is None:
         print(f"{path} is there already; check it with: wavessm data check {given.name}")
         return 0

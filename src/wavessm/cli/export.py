@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
@@ -13,7 +13,6 @@ from wavessm.cli.parse import parse
 from wavessm.errors import OptionError
 
 if TYPE_CHECKING:
-    from wavessm.nn.pretrained import Card
     from wavessm.training import Run
 
 _SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "pretrained": "pretrained"}
@@ -35,8 +34,6 @@ class ExportOptions:
     """ONNX: samples in a row of the scan; a stream's chunks are multiples of it, 1 allows any."""
     half: bool = False
     """pretrained: store matrices as float16, which halves the file."""
-    card: Path | None = None
-    """pretrained: JSON file with texts of the model card, and "about", one line for ws.pretrained()."""
 
 
 def main(arguments: list[str]) -> int:
@@ -52,10 +49,10 @@ def main(arguments: list[str]) -> int:
             raise OptionError(f"{given.run} was fitted by method {run.method}, which has no form pretrained; use onnx.")
         if (given.rate, given.chunk) != (1.0, 64):
             raise OptionError("--rate and --chunk go with --format onnx or step-onnx, got pretrained; leave them out.")
-        print(_save(run, out, given))
+        print(_save(run, out, given.half))
         return 0
-    if given.half or given.card:
-        raise OptionError(f"--half and --card go with --format pretrained, got {given.format}; leave them out.")
+    if given.half:
+        raise OptionError(f"--half goes with --format pretrained, got {given.format}; leave it out.")
     report = export_onnx(run.load_model(), out, given.rate, given.chunk, run.info, stream)
     compared = "chunks of a stream" if stream else "batches"
     print(f"{report.path}: {report.megabytes:.2f} MB; differs from PyTorch by {report.error:.1e} at most "
@@ -67,37 +64,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _save(run: Run, out: Path, given: ExportOptions) -> Path:
-    """Write a model folder with all that prediction and fine-tuning need to know."""
+def _save(run: Run, out: Path, half: bool) -> Path:
+    """Write a model folder with all that prediction and fine-tuning need, and a card of task, data and scores."""
     from wavessm.nn.pretrained import Card, save_model
 
-    result = run.folder / "result.json"
+    result, info = run.folder / "result.json", run.info
     content = json.loads(result.read_text()) if result.is_file() else {}
-    try:
-        texts = json.loads(given.card.read_text()) if given.card else {}
-        about = texts.pop("about", "")
-        card = dataclasses.replace(_card(run, content), **texts)
-    except (ValueError, TypeError, AttributeError) as reason:
-        names = ", ".join(field.name for field in dataclasses.fields(Card))
-        raise OptionError(f"{given.card}: expected a JSON object with texts for about, {names} ({reason}).") from reason
-    extra = {"about": about, "task": run.task, "objective": run.config.objective, "info": run.info.to_dict()}
-    extra |= {name: content[name] for name in ("thresholds",) if name in content}
-    return save_model(run.load_model(), out, card, extra, given.half)
-
-
-def _card(run: Run, content: dict[str, Any]) -> Card:
-    """The card of a run: its task, its data, its test scores."""
-    from wavessm.nn.pretrained import Card
-
-    info = run.info
     names = f"Classes: {', '.join(info.classes)}." if info.classes else ""
     if info.scaling == "recording":
         scaled = "Scale each recording first: subtract its mean, divide by its RMS."
     else:
         scaled = f"Scale it first: (x − {list(info.scale[0])}) / {list(info.scale[1])}." if info.scale else ""
-    return Card(
+    card = Card(
         task=f"{info.kind}: `{run.task}`. {names}".strip(),
         data=f"`{run.task}`, {info.d_input} channel(s), {info.length} samples; recipe `{run.recipe_name}`.",
         metrics={name.replace("_", " "): value for name, value in content.items() if name.startswith("test_")},
         use=f"Input is (batch, length, channels). {scaled}".strip(),
     )
+    extra = {"task": run.task, "objective": run.config.objective, "info": info.to_dict()}
+    extra |= {name: content[name] for name in ("thresholds",) if name in content}
+    return save_model(run.load_model(), out, card, extra, half)

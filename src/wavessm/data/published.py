@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from wavessm.data.task import modules
 from wavessm.errors import DataError, import_extra, unknown_name
 
+RETRIES = 5  # of a download that fails
 Show = Callable[[int, int], None]  # bytes done, bytes in all (0: not known)
 
 
@@ -116,13 +117,12 @@ def _size(path: Path) -> int:
 # -- wavessm data fetch ----------------------------------------------------------------------------------------------
 
 
-def fetch_set(root: str | Path, name: str, tries: int = 6, show: Show | None = None) -> tuple[Path, str | None]:
+def fetch_set(root: str | Path, name: str, show: Show | None = None) -> tuple[Path, str | None]:
     """Bring a set to `root`. An archive that is in .downloads already is checked and unpacked without any network.
 
     Args:
         root: data folder.
         name: of the set, as `wavessm data list` shows it.
-        tries: downloads to try.
         show: called with bytes done and bytes in all.
 
     Returns:
@@ -135,7 +135,7 @@ def fetch_set(root: str | Path, name: str, tries: int = 6, show: Show | None = N
     if final.exists():
         return final, None
     archive = root / ".downloads" / PurePosixPath(known.url).name
-    _download(name, known, archive, tries, show)
+    _download(name, known, archive, show)
     sha256 = _digest(archive)
     final.parent.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".csv":
@@ -163,12 +163,12 @@ class _Progress:
         pass
 
 
-def _download(name: str, known: Published, archive: Path, tries: int, show: Show | None) -> None:
+def _download(name: str, known: Published, archive: Path, show: Show | None) -> None:
     pooch, requests = (import_extra(name, "downloads") for name in ("pooch", "requests"))
     pooch.get_logger().setLevel("WARNING")
     store = pooch.create(
         archive.parent, "", registry={archive.name: known.sha256}, urls={archive.name: known.url},
-        retry_if_failed=max(0, tries - 1),
+        retry_if_failed=RETRIES,
     )  # fmt: skip
     try:
         store.fetch(archive.name, downloader=pooch.HTTPDownloader(progressbar=_Progress(show) if show else False))
