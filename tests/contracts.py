@@ -107,6 +107,7 @@ def check_refused(call, error: type[Exception], words: str) -> None:
 
 def check_mistake(command: list[str], words: str, capsys: pytest.CaptureFixture) -> None:
     """A wrong command prints one line with these words, and ends with status 2."""
+    capsys.readouterr()  # what came before
     assert main(command) == 2
     said = capsys.readouterr().err
     assert words in said

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from PIL import Image
 
 from wavessm.data import load
+from wavessm.training import Trainer, checkpoint
 
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SUPERCLASSES = ("CD", "HYP", "MI", "NORM", "STTC")
@@ -309,3 +311,28 @@ load_arrays, load_wav_folder, load_speech, load_listops, load_text, load_retriev
     functools.partial(load, task)
     for task in ("arrays", "wav", "speech", "listops", "text", "retrieval", "image", "pathfinder")
 )
+
+
+# -- training that is cut short ---------------------------------------------------------------------------------------
+
+
+def interrupt(monkeypatch, *steps, validations=(), error=KeyboardInterrupt):
+    """Raise in the middle of these steps, and of the validations after so many steps, once each."""
+
+    def breaking(original, left):
+        def broken(self, *given):
+            if self.step in left:
+                left.remove(self.step)
+                raise error
+            return original(self, *given)
+
+        return broken
+
+    monkeypatch.setattr(Trainer, "work", breaking(Trainer.work, {*steps}))
+    monkeypatch.setattr(Trainer, "score", breaking(Trainer.score, {*validations}))
+
+
+def same_weights(*folders):
+    """Whether the last weights of runs are equal, bit for bit."""
+    one, *others = (checkpoint.load(Path(folder) / "last.ckpt")["model"] for folder in folders)
+    return all(torch.equal(one[name], other[name]) for other in others for name in one)

@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.data import Published, check_set, fetch_set
 from wavessm.data.datasets import speech
@@ -206,7 +207,4 @@ def test_without_a_network_there_is_one_clear_line(publish, tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_line(words, said, tmp_path, capsys):
-    assert main(["data", *words, "--root", str(tmp_path)]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert len(err.splitlines()) == 1
+    check_mistake(["data", *words, "--root", str(tmp_path)], said, capsys)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import miniatures
+from contracts import check_refused
 from miniatures import load_ptbxl
 from wavessm.data import read_record
 from wavessm.data.datasets.ptbxl import LABELS
@@ -66,24 +67,14 @@ def damage(path, kind):
     """Break a record of `write_record` in one way."""
     data, head = path.with_suffix(".dat"), path.with_suffix(".hea")
     values = np.fromfile(data, "<i2")
-    if kind == "truncated":
-        data.write_bytes(data.read_bytes()[:-7])
-    elif kind == "empty":
-        data.write_bytes(b"")
-    elif kind == "no data":
-        data.unlink()
-    elif kind == "no header":
-        head.unlink()
-    elif kind == "header":
-        head.write_text("\n".join(head.read_text().splitlines()[:5]))
-    elif kind == "not a header":
-        head.write_text("hello")
-    elif kind == "sample":
-        values[500] += 1
-        values.tofile(data)
-    elif kind == "first":  # the sum stays, so that only the first value can tell
-        values[0] += 1
-        values[12] -= 1
+    if kind in ("no data", "no header"):
+        (data if kind == "no data" else head).unlink()
+    elif kind in ("header", "not a header"):
+        head.write_text("\n".join(head.read_text().splitlines()[:5]) if kind == "header" else "hello")
+    elif kind in ("truncated", "empty"):
+        data.write_bytes(data.read_bytes()[:-7] if kind == "truncated" else b"")
+    else:  # a changed sample, or a first one whose sum stays, so that only the first value can tell
+        values[[500] if kind == "sample" else [0, 12]] += np.array([1, -1], "<i2")[: 1 if kind == "sample" else 2]
         values.tofile(data)
 
 
@@ -105,9 +96,7 @@ def test_damaged_records_are_named_with_what_is_wrong(tmp_path, kind):
     miniatures.write_record(tmp_path / "r", values, 100)
     read_record(tmp_path / "r")
     damage(tmp_path / "r", kind)
-    with pytest.raises(DataError, match=DAMAGES[kind]) as caught:
-        read_record(tmp_path / "r")
-    assert "\n" not in str(caught.value)
+    check_refused(lambda: read_record(tmp_path / "r"), DataError, DAMAGES[kind])
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -136,13 +125,6 @@ def test_missing_samples_are_nan(tmp_path):
     (tmp_path / "d.hea").write_text(f"d 1 100 4\nd.dat 80 200 8 0 0 {total} 0 I\n")
     (tmp_path / "d.dat").write_bytes((values + 128).astype(np.uint8).tobytes())
     np.testing.assert_array_equal(read_record(tmp_path / "d").values[:, 0], np.float32([0, 0.025, np.nan, -0.025]))
-
-
-def test_what_wfdb_cannot_read_is_named_too(tmp_path):
-    (tmp_path / "s.hea").write_text("s 1 100 2\ns.dat 212 200 12 0 0 0 0 I\n")
-    (tmp_path / "s.dat").write_bytes(b"\1\2")
-    with pytest.raises(DataError, match=r"s: wfdb cannot read it"):
-        read_record(tmp_path / "s")
 
 
 # --- PTB-XL

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import wavessm as ws
+from contracts import check_refused
 from wavessm.errors import check_int, check_positive
+from wavessm.memory import recurrence
 
 s = np.linspace(0, 1, 101)
 FRAME = ws.make_frame("morlet", 8)
@@ -104,6 +106,9 @@ BAD = {
     "another batch": (lambda: busy_memory().push(np.zeros((3, 5))), ws.ShapeError, "call reset"),
     "state of the wrong size": (lambda: memory().reconstruct(np.ones(7)), ws.ShapeError, r"expected \(\.\.\., 8\)"),
     "reconstruction on nothing": (lambda: memory().reconstruct(np.ones(8), grid=0), ws.OptionError, "at least 1"),
+    "misspelt method": (lambda: recurrence(OPERATOR, [1.0], method="biliner"), ws.UnknownNameError, "of recurrence"),
+    "complex signal": (lambda: memory().project([1 + 2j]), ws.OptionError, "project: got complex numbers"),
+    "complex tensor": (lambda: memory().push(torch.tensor([1 + 2j])), ws.OptionError, "push: got complex numbers"),
     "jacobian of nothing": (lambda: memory().jacobian(0), ws.OptionError, "at least 1"),
 }
 
@@ -122,13 +127,11 @@ def test_positive_numbers_are_positive_and_finite(value):
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_clear_line(case):
-    call, error, words = BAD[case]
-    with np.errstate(all="ignore"), pytest.raises(error, match=words) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    assert isinstance(caught.value, ws.WaveSSMError)
-    assert isinstance(caught.value, ValueError)
+    _, error, _ = BAD[case]
+    assert issubclass(error, ws.WaveSSMError)
+    assert issubclass(error, ValueError)
+    with np.errstate(all="ignore"):
+        check_refused(*BAD[case])
 
 
 def test_a_refused_sample_leaves_the_stream_as_it_was():

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import miniatures
 import wavessm as ws
+from contracts import check_mistake
 from wavessm.cli import main
 
 pytest.importorskip("dash", reason="needs wavessm-lab and its dash")
@@ -398,16 +399,6 @@ def test_nothing_outside_the_folders_is_read(allowed, tmp_path):
     assert [Path(path).name for path in allowed.files(".npy", ".csv")] == ["fine.npy", "link.npy"]
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.dat", "link.dat"])
-def test_a_header_names_no_file_outside_the_folders(allowed, tmp_path, name):
-    given = allowed.folders[0]
-    np.arange(100, dtype="<i2").tofile(tmp_path / "secret.dat")
-    (given / "rec.hea").write_text(f"rec 1 100 100\n{name} 16 200/mV 16 0 0 0 0 I\n")
-    (given / "link.dat").symlink_to(tmp_path / "secret.dat")
-    with pytest.raises(DataError, match="outside of the folders"):
-        signals.signal_of(allowed, f"file:{given / 'rec.hea'}")
-
-
 def test_what_is_no_plain_file_or_too_large_is_not_opened(allowed):
     given = allowed.folders[0]
     os.mkfifo(given / "pipe.csv")
@@ -603,8 +594,7 @@ def test_it_listens_on_the_loopback_address_and_says_when_a_port_is_taken(tmp_pa
         assert server.socket.getsockname()[0] == "127.0.0.1"
         with socket.create_connection(("127.0.0.1", server.port), timeout=5):
             pass
-        assert main(["explore", str(tmp_path), "--port", str(server.port)]) == 2
-        assert f"port {server.port} is in use" in capsys.readouterr().err
+        check_mistake(["explore", str(tmp_path), "--port", str(server.port)], f"port {server.port} is in use", capsys)
     finally:
         server.server_close()
     for arguments, said in (

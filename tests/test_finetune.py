@@ -10,6 +10,8 @@ import torch
 
 import miniatures
 import wavessm as ws
+from contracts import check_mistake, check_refused
+from miniatures import interrupt, same_weights, save
 from wavessm.cli import main
 from wavessm.data import load
 from wavessm.data.info import DataInfo
@@ -251,17 +253,7 @@ def test_one_changed_bit_of_the_weights_is_noticed(folder):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1  # the lowest bits of a number: finite, of the same shape
     path.write_bytes(data)
-    with pytest.raises(DataError, match="does not have the SHA-256") as raised:
-        folders.load_model(folder)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_misfit_says_what_differs(folder):
-    content = json.loads((folder / "config.json").read_text())
-    content["model"]["d_output"] = 4
-    (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"head\.decoder\.weight has shape \(3, 8\), expected \(4, 8\)"):
-        folders.load_model(folder)
+    check_refused(lambda: folders.load_model(folder), DataError, "does not have the SHA-256")
 
 
 # -- predicting from a folder -----------------------------------------------------------------------------------------
@@ -309,8 +301,7 @@ def test_the_command_line_predicts_with_a_model_folder(folder, tmp_path, monkeyp
     np.save("record.npy", np.zeros((60, 4), np.float32))
     assert main(["predict", "model", "record.npy", "--sampling-rate", "300"]) == 0
     assert capsys.readouterr().out.startswith("file,case,prediction,A,B,C\nrecord.npy,0,")
-    assert main(["evaluate", "model"]) == 2
-    assert "a model without its data" in capsys.readouterr().err
+    check_mistake(["evaluate", "model"], "a model without its data", capsys)
     assert main(["inspect", "model"]) == 0
     assert "saliency left out" in capsys.readouterr().out
 
@@ -334,9 +325,7 @@ def test_a_folder_without_a_description_cannot_predict_but_can_be_adapted(model,
 def test_a_damaged_description_of_the_data_is_refused_in_one_line(folder, extra, words):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"extra": extra}))
-    with pytest.raises(RunError, match=words) as raised:
-        Run.read(folder)
-    assert "\n" not in str(raised.value)
+    check_refused(lambda: Run.read(folder), RunError, words)
 
 
 # -- estimators -------------------------------------------------------------------------------------------------------
@@ -394,10 +383,7 @@ def test_options_that_contradict_the_model_are_refused(folder, options, words):
 @pytest.fixture
 def arrays(tmp_path):
     X, y = signals(40, 2)
-    (tmp_path / "data").mkdir()
-    np.save(tmp_path / "data/X.npy", X.transpose(0, 2, 1).astype(np.float32))
-    np.save(tmp_path / "data/y.npy", y)
-    return tmp_path / "data"
+    return save(tmp_path / "data", X=X.transpose(0, 2, 1).astype(np.float32), y=y)
 
 
 TINY = ["--steps", "6", "--batch-size", "8", "--device", "cpu", "--quiet", "--save-seconds", "0"]
@@ -415,19 +401,13 @@ def test_train_from_a_model_and_resume_bit_for_bit(folder, arrays, tmp_path, cap
     assert torch.equal(first["model"]["backbone.blocks.0.layer.C"], kept["backbone.blocks.0.layer.C"])
     assert not torch.equal(first["model"]["backbone.blocks.2.layer.C"], kept["backbone.blocks.2.layer.C"])
 
-    def stops(trainer, batch, advance=Trainer.advance):
-        if trainer.step == 3:
-            raise KeyboardInterrupt
-        return advance(trainer, batch)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "advance", stops)
+        interrupt(patch, 3)
         assert main(["train", "arrays", str(arrays), *options, "--out", str(tmp_path / "cut")]) == 130
     for file in folder.iterdir():
         file.unlink()  # what to start from is no longer needed
     resume(tmp_path / "cut", show=False)
-    second = checkpoint.load(tmp_path / "cut/last.ckpt")
-    assert all(torch.equal(second["model"][name], value) for name, value in first["model"].items())
+    assert same_weights(run.folder, tmp_path / "cut")
     assert main(["evaluate", str(tmp_path / "run")]) == 0
 
 
@@ -442,17 +422,21 @@ def test_arrays_say_their_rate_and_names_on_the_command_line(folder, arrays, tmp
     assert torch.allclose(steps, old + np.log(100 / 250), atol=0.05), "but for six steps of training"
     assert main([*words, "--out", str(tmp_path / "bare")]) == 0
     assert "sampling rate unknown, taken as 100 Hz" in capsys.readouterr().err
-    assert main([*words, "--channels", "I", "--out", str(tmp_path / "odd")]) == 2
-    assert "2 channels, but --channels names 1" in capsys.readouterr().err
+    check_mistake(
+        [*words, "--channels", "I", "--out", str(tmp_path / "odd")], "2 channels, but --channels names 1", capsys
+    )
 
 
-def test_what_the_model_decides_is_refused_beside_it(folder, arrays, tmp_path, capsys):
-    assert main(["train", "arrays", str(arrays), "--from", str(folder), "--d-model", "9"]) == 2
-    assert "--d-model is decided by the model of --from" in capsys.readouterr().err
-    assert main(["train", "arrays", str(arrays), "--from", "no-such-model"]) == 2
-    assert "no model of ws.pretrained()" in capsys.readouterr().err
-    assert main(["train", "arrays", str(arrays), "--method", "features", "--from", str(folder)]) == 2
-    assert "--from is an option of gradient training" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--d-model", "9"], "--d-model is decided by the model of --from"),
+        (["--from", "no-such-model"], "no model of ws.pretrained()"),
+        (["--method", "features"], "--from is an option of gradient training"),
+    ],
+)
+def test_what_the_model_decides_is_refused_beside_it(folder, arrays, capsys, options, words):
+    check_mistake(["train", "arrays", str(arrays), "--from", str(folder), *options], words, capsys)
 
 
 # -- pretraining ------------------------------------------------------------------------------------------------------
@@ -473,8 +457,7 @@ def test_pretrain_then_fine_tune(objective, arrays, tmp_path, capsys):
     assert all(f"model.head.{name}" in whole["model"] for name in head)
 
     for command in (["predict", str(run.folder), "x.npy"], ["evaluate", str(run.folder)]):
-        assert main(command) == 2
-        assert "pretrained without labels" in capsys.readouterr().err
+        check_mistake(command, "pretrained without labels", capsys)
     assert main(["export", str(run.folder), "--format", "pretrained", "--out", str(tmp_path / "folder")]) == 0
     for source in (run.folder, tmp_path / "folder"):
         out = tmp_path / f"tuned-{source.name}"
@@ -512,23 +495,20 @@ def test_pretraining_resumes_bit_for_bit(arrays, tmp_path):
     config = TrainConfig(objective="cpc", steps=6, batch_size=8, device="cpu", save_seconds=0, patch=6, ahead=2)
     whole = train("arrays", {"folder": str(arrays)}, model, config, tmp_path / "whole", show=False)
 
-    def stops(trainer, batch, advance=Trainer.advance):
-        if trainer.step == 4:
-            raise KeyboardInterrupt
-        return advance(trainer, batch)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "advance", stops)
+        interrupt(patch, 4)
         with pytest.raises(KeyboardInterrupt):
             train("arrays", {"folder": str(arrays)}, model, config, tmp_path / "cut", show=False)
     resume(tmp_path / "cut", show=False)
-    one, two = (checkpoint.load(folder / "last.ckpt")["model"] for folder in (whole.folder, tmp_path / "cut"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert same_weights(whole.folder, tmp_path / "cut")
 
 
 def test_cpc_refuses_a_model_that_reads_the_future_and_masked_refuses_tokens(arrays, capsys):
-    assert main(["pretrain", "arrays", str(arrays), "--bidirectional", *TINY]) == 2
-    assert "--no-bidirectional, or --objective masked" in capsys.readouterr().err
+    check_mistake(
+        ["pretrain", "arrays", str(arrays), "--bidirectional", *TINY],
+        "--no-bidirectional, or --objective masked",
+        capsys,
+    )
     with pytest.raises(ws.OptionError, match="these are tokens"):
         Pretrainer(ws.SequenceModel(ws.ModelConfig(encoder="embedding", vocabulary=5)), TrainConfig(objective="masked"))
 
@@ -576,7 +556,8 @@ def test_masked_patches_are_scored_alone_and_never_shown():
 
 
 def test_the_linear_probe_is_a_ridge_on_pooled_outputs(tmp_path):
-    data = load("arrays", str(_probe_data(tmp_path)))
+    X, y = signals(120, 2, seed=1)
+    data = load("arrays", str(save(tmp_path, X=X.transpose(0, 2, 1), y=y)))
     torch.manual_seed(0)
     model = ws.SequenceModel(ws.ModelConfig(d_input=2, d_output=2, d_model=32, n_layers=1, d_state=16)).eval()
     ours = linear_probe(model, data, data.val, 7)["probe_accuracy"]
@@ -593,10 +574,3 @@ def test_the_linear_probe_is_a_ridge_on_pooled_outputs(tmp_path):
     theirs = RidgeClassifierCV(np.logspace(-4, 4, 17)).fit(scale.transform(X), y).score(scale.transform(Xv), yv)
     assert ours == pytest.approx(theirs, abs=0.1)
     assert ours > 0.8
-
-
-def _probe_data(tmp_path):
-    X, y = signals(120, 2, seed=1)
-    np.save(tmp_path / "X.npy", X.transpose(0, 2, 1).astype(np.float32))
-    np.save(tmp_path / "y.npy", y)
-    return tmp_path

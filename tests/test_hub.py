@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import wavessm as ws
+from contracts import check_refused
 from wavessm.errors import DataError
 from wavessm.nn.pretrained import Card, read_extra, save_model
 
@@ -89,7 +90,7 @@ def test_no_pickle_is_ever_loaded(model, tmp_path):
         ({"version": 0}, "format version 0"),
         ({"format": "other"}, "not a model of wavessm"),
         ({"model": {"d_modle": 8}}, "did you mean 'd_model'"),
-        ({"model": {"d_input": 2, "d_output": 3, "d_model": 16}}, "do not fit config.json"),
+        ({"model": {"d_input": 2, "d_output": 4, "d_model": 8, "n_layers": 2, "d_state": 8}}, "do not fit config.json"),
         ({"model": ""}, "cannot be used by"),
     ],
 )
@@ -97,9 +98,7 @@ def test_other_versions_and_contents_are_refused_in_one_line(model, tmp_path, ch
     folder = model.save_pretrained(tmp_path / "model")
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError, match=words) as raised:
-        ws.SequenceModel.from_pretrained(folder)
-    assert "\n" not in str(raised.value)
+    check_refused(lambda: ws.SequenceModel.from_pretrained(folder), DataError, words)
 
 
 def test_folders_that_are_none_are_refused(tmp_path):
@@ -133,9 +132,7 @@ def test_models_of_others_are_refused_in_one_line(model, tmp_path, name):
     other = tmp_path / "theirs"
     other.mkdir()
     (other / name).write_text('{"model_type": "bert"}')
-    with pytest.raises(DataError, match=f"{name}: is there already and not by wavessm") as raised:
-        model.save_pretrained(other)
-    assert "\n" not in str(raised.value)
+    check_refused(lambda: model.save_pretrained(other), DataError, f"{name}: is there already and not by wavessm")
     assert [file.name for file in other.iterdir()] == [name]
     assert (other / name).read_text() == '{"model_type": "bert"}'
 
@@ -155,9 +152,8 @@ def test_weights_that_are_not_finite_are_refused(model, tmp_path, value):
     weights = load_file(folder / "model.safetensors")
     weights["head.decoder.bias"][1] = value
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(DataError, match=r"head\.decoder\.bias has numbers that are not finite") as raised:
-        ws.SequenceModel.from_pretrained(folder)
-    assert "\n" not in str(raised.value)
+    words = r"head\.decoder\.bias has numbers that are not finite"
+    check_refused(lambda: ws.SequenceModel.from_pretrained(folder), DataError, words)
 
 
 def test_a_config_with_which_the_weights_would_mean_something_else_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.frames import make_frame
 from wavessm.inspection.drawing import Drawing, canvas
@@ -44,10 +45,8 @@ def test_command_writes_picture_document_data_and_caption_the_same_every_time(tm
 
 
 def test_command_answers_wrong_names_with_the_closest_and_lists_the_right_ones(tmp_path, capsys):
-    assert main(["figures", "overlop", "--out", str(tmp_path)]) == 2
-    assert "did you mean 'overlap'?" in capsys.readouterr().err
-    assert main(["figures", "overlap", "--gallery", str(tmp_path)]) == 2
-    assert "whole set" in capsys.readouterr().err
+    check_mistake(["figures", "overlop", "--out", str(tmp_path)], "did you mean 'overlap'?", capsys)
+    check_mistake(["figures", "overlap", "--gallery", str(tmp_path)], "whole set", capsys)
     assert not list(tmp_path.iterdir())
     assert main(["figures", "--list"]) == 0
     assert capsys.readouterr().out.split() == list(figures.FIGURES)

@@ -1,6 +1,5 @@
 """Signals as they come: groups stay together, weights weigh, rare classes are told, NaN is a missing sample."""
 
-import csv
 import dataclasses
 import json
 import logging
@@ -14,7 +13,8 @@ import torch
 from sklearn import metrics as sk
 
 import wavessm as ws
-from miniatures import load_arrays, load_wav_folder, load_wfdb, save, wfdb_folder
+from contracts import check_mistake, check_refused
+from miniatures import load_arrays, load_wav_folder, load_wfdb, save, table, wfdb_folder
 from wavessm.cli import main
 from wavessm.data.cases import split_groups
 from wavessm.errors import DataError, OptionError
@@ -49,10 +49,6 @@ def fit(folder, out, steps=30, model=None, **training):
     )
 
 
-def table(text):
-    return list(csv.DictReader(text.splitlines()))
-
-
 # --- groups
 
 
@@ -74,9 +70,8 @@ def test_few_groups_fill_every_part_and_fewer_are_refused():
     groups = np.repeat(["ann", "bob", "cy"], 10)
     parts = split_groups(np.arange(30) % 2, groups, [0.15, 0.15], np.random.default_rng(0), "x")
     assert [len(part) for part in parts] == [10, 10, 10]
-    with pytest.raises(DataError, match="x: 2 groups are too few to draw 2 parts") as caught:
+    with pytest.raises(DataError, match="x: 2 groups are too few to draw 2 parts"):
         split_groups(np.arange(20) % 2, groups[:20], [0.15, 0.15], np.random.default_rng(0), "x")
-    assert "\n" not in str(caught.value)
 
 
 def test_arrays_with_groups_keep_each_in_one_part(tmp_path):
@@ -103,9 +98,7 @@ def test_arrays_with_groups_keep_each_in_one_part(tmp_path):
 )  # fmt: skip
 def test_bad_groups_and_weights_are_refused_in_one_line(tmp_path, arrays, message):
     X, y = waves()
-    with pytest.raises(DataError, match=message) as caught:
-        load_arrays(save(tmp_path, X=X, y=y, **arrays))
-    assert "\n" not in str(caught.value)
+    check_refused(lambda: load_arrays(save(tmp_path, X=X, y=y, **arrays)), DataError, message)
 
 
 def test_a_folder_of_recordings_reads_groups_csv(tmp_path):
@@ -277,8 +270,7 @@ def test_evaluate_shows_rare_classes_and_groups_and_writes_a_confusion_matrix(tm
 def test_by_group_without_groups_is_refused(tmp_path, capsys):
     X, y = waves()
     run = fit(save(tmp_path / "a", X=X, y=y), tmp_path / "run", steps=2)
-    assert main(["evaluate", str(run.folder), "--by-group"]) == 2
-    assert "these data have no groups; add groups.npy" in capsys.readouterr().err
+    check_mistake(["evaluate", str(run.folder), "--by-group"], "these data have no groups; add groups.npy", capsys)
 
 
 def test_group_scores_are_scores_of_the_rows_of_a_group():
@@ -309,8 +301,7 @@ def test_thresholds_of_labels_are_chosen_on_validation_and_used_by_predict(tmp_p
         result.write_text(json.dumps(content | {"thresholds": {"0": threshold, "1": threshold}}))
         assert set(predicted()) == {wanted}
     result.write_text(json.dumps(content | {"thresholds": {"0": "high"}}))
-    assert main(["predict", str(run.folder), str(folder / "X.npy")]) == 2
-    assert "result.json: cannot be read" in capsys.readouterr().err
+    check_mistake(["predict", str(run.folder), str(folder / "X.npy")], "result.json: cannot be read", capsys)
 
 
 def test_regression_of_several_targets_is_scored_in_units_of_the_data(tmp_path, capsys):
@@ -360,15 +351,6 @@ def test_layers_that_read_no_gaps_hold_and_error_refuses(tmp_path):
         fit(folder, tmp_path / "error", model={"missing": "error"})
     whole = save(tmp_path / "b", X=np.nan_to_num(X), y=y)
     assert fit(whole, tmp_path / "whole", steps=2).model.missing == "error", "the same model as before without NaN"
-
-
-def test_infinity_and_a_channel_of_nan_are_refused(tmp_path):
-    X, y = waves()
-    X[3, 4] = np.inf
-    with pytest.raises(DataError, match=r"X\.npy, case 3: infinity at step 4, channel 0 \(1 in all\)"):
-        load_arrays(save(tmp_path, X=X, y=y))
-    with pytest.raises(DataError, match="channel 0 is NaN in all training cases"):
-        load_arrays(save(tmp_path, X=np.full_like(X, np.nan), y=y))
 
 
 @pytest.mark.parametrize("missing", ["auto", "gap"])

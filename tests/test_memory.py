@@ -280,15 +280,3 @@ def test_tables_made_without_gradients_serve_calls_with_them(family):
     x.requires_grad_()
     gradient = torch.autograd.grad(memory.project(x)[-1, 3], x)[0]
     torch.testing.assert_close(gradient, memory.jacobian(60)[3], atol=1e-9, rtol=1e-9)
-
-
-@pytest.mark.parametrize("call", ["project", "push", "step", "reconstruct"])
-@pytest.mark.parametrize("kind", [np.array, torch.tensor])
-def test_complex_numbers_are_refused_in_one_line(call, kind):
-    with pytest.raises(ws.OptionError, match=f"OnlineMemory.{call}: got complex numbers"):
-        getattr(make("morlet", "scaled", n=2), call)(kind([1 + 2j, 3.0]))
-
-
-def test_a_recurrence_of_another_method_is_refused():
-    with pytest.raises(ws.UnknownNameError, match="unknown method of recurrence 'biliner'"):
-        recurrence(ws.make_operator("legs", n=4), np.ones(3), method="biliner")

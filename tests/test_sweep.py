@@ -1,7 +1,6 @@
 """Sweeps: the grid, the table that many processes append to, and runs side by side that survive a kill."""
 
 import contextlib
-import csv
 import dataclasses
 import json
 import os
@@ -19,6 +18,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 import wavessm as ws
+from contracts import check_mistake
+from miniatures import table
 from wavessm.cli import main
 from wavessm.cli import train as train_command
 from wavessm.errors import MissingExtraError
@@ -39,8 +40,7 @@ COLUMNS = (
 
 
 def rows_of(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return table(path.read_text())
 
 
 def jobs_of(count):
@@ -116,20 +116,15 @@ def test_lists_are_separated_by_commas():
 )
 def test_mistakes_are_one_line_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
-    assert main(["sweep", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    check_mistake(["sweep", *arguments], words, capsys)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kept", ["{", "{}", "[]", '{"grid": 1}'])
 def test_a_broken_sweep_is_one_line(tmp_path, capsys, kept):
     (tmp_path / "sweep.json").write_text(kept)
-    assert main(["sweep", "--resume", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith(
-        "not written by `wavessm sweep`; start the sweep again with its first command.\n"
-    )
+    words = "not written by `wavessm sweep`; start the sweep again with its first command.\n"
+    check_mistake(["sweep", "--resume", str(tmp_path)], words, capsys)
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -212,17 +207,8 @@ def test_runs_killed_and_resumed_have_a_row_each(tmp_path):
 
 
 def test_a_failed_run_is_written_down_and_the_others_go_on(tmp_path, capsys):
-    line = [
-        "sweep",
-        "--tasks",
-        "window-copy",
-        "--variants",
-        "mexhat:translated,s4d-lin:scaled:dplr",
-        "--seeds",
-        "0,1",
-        "--jobs",
-        "2",
-    ]
+    line = ["sweep", "--tasks", "window-copy", "--variants", "mexhat:translated,s4d-lin:scaled:dplr"]
+    line += ["--seeds", "0,1", "--jobs", "2"]
     line += ["--out", str(tmp_path / "s"), "--csv", str(tmp_path / "t.csv"), "--scores", "all", "--", *TINY]
     assert main([*line, "--steps", "2"]) == 1
     said = capsys.readouterr()

@@ -3,11 +3,13 @@
 import io
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from contracts import check_mistake, check_refused
 from miniatures import save
 from miniatures import table as rows_of
 from wavessm.cli import main
@@ -111,9 +113,8 @@ def test_times_that_cannot_be_used_are_one_line(trained, tmp_path, capsys, monke
             "times": times[:, 1:]
         },
     }.items():
-        with pytest.raises(DataError, match=words) as caught:
-            load("arrays", save(tmp_path / "bad", X=X, y=y, **given))
-        assert "\n" not in str(caught.value)
+        folder = save(tmp_path / "bad", X=X, y=y, **given)
+        check_refused(partial(load, "arrays", folder), DataError, words)
     own = str(save(tmp_path / "own", X=X, y=y, times=times))
     np.save(tmp_path / "new.npy", np.stack([back[3], X[3]], axis=1))
     run, other = str(trained.folder), ["--out", str(tmp_path / "no"), *SMALL]
@@ -126,8 +127,5 @@ def test_times_that_cannot_be_used_are_one_line(trained, tmp_path, capsys, monke
         "before line 4: times do not increase": ["predict", run, "-", "--times"],
     }.items():
         monkeypatch.setattr(sys, "stdin", io.StringIO("1,5\n2,5\n2,5\n"))
-        assert main(line) == 2
-        text = capsys.readouterr().err.strip()
-        assert words in text
-        assert "\n" not in text
+        check_mistake(line, words, capsys)
     assert not (tmp_path / "no").exists()

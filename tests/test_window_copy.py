@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import wavessm as ws
+from miniatures import interrupt
 from test_graphs import FakeGraph, fake_cuda  # noqa: F401
 from test_report import row, written
 from wavessm.cli import main
@@ -107,22 +108,14 @@ def test_impossible_tasks_get_one_line(options, words):
 def test_a_run_broken_in_every_stage_goes_on_bit_for_bit(tmp_path, monkeypatch):
     whole = train("window-copy", STAGED, MODEL, TINY, tmp_path / "whole", show=False)
     lengths, work = [], Trainer.work
-    stops = {2, 3, 4, 9}
-
-    def broken(self, batch):
-        if self.step in stops:
-            stops.remove(self.step)
-            raise KeyboardInterrupt
-        lengths.append(batch.x.shape[1])
-        return work(self, batch)
-
-    monkeypatch.setattr(Trainer, "work", broken)
-    folder, begin = tmp_path / "broken", True
-    while begin or not (folder / "result.json").exists():
+    monkeypatch.setattr(Trainer, "work", lambda self, batch: lengths.append(batch.x.shape[1]) or work(self, batch))
+    interrupt(monkeypatch, 2, 3, 4, 9)
+    folder, starts = tmp_path / "broken", 0
+    while not (folder / "result.json").exists():
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
-            train("window-copy", STAGED, MODEL, TINY, folder, show=False) if begin else resume(folder, show=False)
-        begin = False
-    assert not stops
+            resume(folder, show=False) if starts else train("window-copy", STAGED, MODEL, TINY, folder, show=False)
+        starts += 1
+    assert starts == 5
     assert lengths == [16] * 4 + [24] * 4 + [48] * 5
     assert (folder / "result.json").read_text() == (whole.folder / "result.json").read_text()
     scores = json.loads((folder / "result.json").read_text())["parts"]
@@ -136,15 +129,7 @@ def test_layers_slow_down_as_sequences_grow_wherever_the_run_was_broken(tmp_path
     monkeypatch.setattr("wavessm.training.loop.stretch_timescales", lambda model, factor: None)
     plain = train("window-copy", STAGED, MODEL, still, tmp_path / "plain", show=False).load_model("last")
     monkeypatch.undo()
-    work, stops = Trainer.work, [4, 8]
-
-    def broken(self, batch):
-        if stops and self.step == stops[0]:  # after the layers were slowed down, before it was saved
-            stops.pop(0)
-            raise KeyboardInterrupt
-        return work(self, batch)
-
-    monkeypatch.setattr(Trainer, "work", broken)
+    interrupt(monkeypatch, 4, 8)  # after the layers were slowed down, before it was saved
     folder = tmp_path / "broken"
     for attempt in range(3):
         with contextlib.suppress(KeyboardInterrupt, Interrupted, SystemExit):
