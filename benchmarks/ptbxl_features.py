@@ -105,7 +105,7 @@ def main() -> None:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     blocks = make_features(given.data, given.work)
-    folder = ptbxl.find_ptbxl(given.data)
+    folder = ptbxl.PtbxlOptions(root=str(given.data)).files()[0].parent
     table = ptbxl.read_database(folder)
     truth = {labels: ptbxl.read_labels(folder, table, labels)[0] for labels in ptbxl.LABELS}
     parts = {part: table["strat_fold"].isin(list(folds)).to_numpy() for part, folds in ptbxl.FOLDS.items()}

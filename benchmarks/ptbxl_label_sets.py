@@ -33,7 +33,7 @@ class Labels:
     """Labels of every set on both folds, and how sub- and superclasses are made of codes."""
 
     def __init__(self, root: Path) -> None:
-        folder = ptbxl.find_ptbxl(root)
+        folder = ptbxl.PtbxlOptions(root=str(root)).files()[0].parent
         table = ptbxl.read_database(folder)
         fold = table["strat_fold"].to_numpy()
         statements = pandas.read_csv(folder / "scp_statements.csv", index_col=0)

@@ -127,7 +127,7 @@ def test_every_class_keeps_a_training_case_at_any_size(kind):
         classes[classes == 3] = np.where(np.arange((classes == 3).sum()) == 0, 3, 0)  # one case of class 3
         targets = {"multiclass": classes, "multilabel": np.eye(4)[classes], "regression": classes * 1.0}[kind]
         part = np.full(cases, "")
-        rows = split(Cases([str(i) for i in range(cases)], targets, part, "x", kind))
+        rows = split(Cases([str(i) for i in range(cases)], targets, part, "x", kind, np.zeros((0, 1)), np.zeros(0)))
         together = np.concatenate(list(rows.values()))
         assert sorted(together) == list(range(cases))
         assert len(rows["val"]) == len(rows["test"]) == round(0.15 * cases)

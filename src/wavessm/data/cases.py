@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from wavessm.data.files import Signal, align, resample
 from wavessm.data.info import DataInfo, DataSet, Scale, tuples
 from wavessm.data.task import OwnOptions
 from wavessm.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("wavessm.data")
 
@@ -43,9 +46,8 @@ class Cases:
     part: np.ndarray  # (cases,) of "train", "val", "test"; or "" of all, where no parts are given
     source: str
     kind: str
-    values: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((0, 1), np.float32))
-    """Samples (samples, channels) float32, the cases one after another."""
-    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))  # (cases,) int64
+    values: np.ndarray  # (samples, channels) float32, the cases one after another
+    lengths: np.ndarray  # (cases,) int64
     classes: tuple[str, ...] = ()  # of a multi-label table; found from the labels otherwise
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # other fields of `DataInfo`
     groups: np.ndarray | None = None  # (cases,) who or what a case is of: no group is in two parts
@@ -397,6 +399,26 @@ class RecordingOptions(OwnOptions):
         values, lengths = (np.array(prepared.arrays[each]) for each in ("values", "lengths"))
         return Recordings(prepared.notes["files"], values, lengths, about)
 
+    def load_table(
+        self, name: str, table: pd.DataFrame, read: Callable[[Path], Signal], key: Mapping[str, Any], **about: Any
+    ) -> DataSet:
+        """Read the recordings of a table and make a set of them; see `read_all`.
+
+        Its columns: record, a path below the folder; split, train, val or test, or "" of all; group, if there is one;
+        and one of classes, or several of 0 and 1.
+        """
+        folder, files = self.place(), table["record"].tolist()
+        names = tuple(table.columns.drop(["record", "split", "group"], errors="ignore"))
+        kind = "multiclass" if len(names) == 1 else "multilabel"
+        found = self.read_all(name, files, read, key)
+        table = table[table["record"].isin(found.files)]
+        targets = table[names[0]].to_numpy(str) if len(names) == 1 else table[list(names)].to_numpy(np.float64)
+        return make_set(name, Cases(
+            [str(folder / file) for file in found.files], targets, table["split"].to_numpy(str), str(folder), kind,
+            found.values, found.lengths, () if kind == "multiclass" else names, {**found.about, **about},
+            table["group"].to_numpy(str) if "group" in table.columns else None,
+        ))  # fmt: skip
+
 
 def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal], named: bool) -> Prepared:
     """Every sound file. The most common format is that of the set, files that differ count as bad; volts are converted
@@ -426,13 +448,3 @@ def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal], na
 def _format(signal: Signal, named: bool) -> str:
     names = f" ({', '.join(signal.channels)})" if signal.channels and named else ""
     return f"{signal.sampling_rate:g} Hz, {signal.values.shape[1]} channels{names}"
-
-
-def recorded(cases: Cases, files: list[str], found: Recordings) -> Cases:
-    """Return the cases, one for each of `files`, whose recordings were found, with their samples."""
-    rows = np.flatnonzero(np.isin(files, found.files))
-    return dataclasses.replace(
-        cases, names=[cases.names[row] for row in rows], targets=cases.targets[rows], part=cases.part[rows],
-        values=found.values, lengths=found.lengths, about={**cases.about, **found.about},
-        groups=None if cases.groups is None else cases.groups[rows],
-    )  # fmt: skip

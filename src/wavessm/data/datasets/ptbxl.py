@@ -51,12 +51,10 @@ class PtbxlOptions(PublishedOptions):
     """Leave out records that cannot be read, and list them."""
 
     def files(self) -> list[Path]:
-        folder = find_ptbxl(data_root(self.root))
-        files = [folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", f"records{self.sampling_rate}")]
-        for path in files:
-            if not path.exists():
-                raise DataError(f"PTB-XL: {path} is missing; it is published at {HOMEPAGE}.")
-        return files
+        places = ["", "ptbxl", *(path.name for path in sorted(data_root(self.root).glob("ptb-xl*")))]
+        names = ["ptbxl_database.csv", "scp_statements.csv", f"records{self.sampling_rate}"]
+        missing, source = f"PTB-XL: no folder with {', '.join(names)}", f"it is published at {HOMEPAGE}."
+        return [self.find(places, names, missing, source) / name for name in names]
 
     def load(self, seed: int) -> DataSet:
         labels, rate, (database, _, records) = self.labels, self.sampling_rate, self.files()
@@ -103,14 +101,6 @@ class PtbxlOptions(PublishedOptions):
             columns = [LEADS.index(name) for name in names]
             arrays |= {f"x_{part}": arrays[f"x_{part}"][..., columns] for part in FOLDS}
         return names
-
-
-def find_ptbxl(root: Path) -> Path:
-    """Return the folder with ptbxl_database.csv: `root` itself, `root/ptbxl`, or an unzipped release below `root`."""
-    for folder in (root, root / "ptbxl", *sorted(root.glob("ptb-xl*"))):
-        if (folder / "ptbxl_database.csv").exists():
-            return folder
-    raise DataError(f"PTB-XL: no ptbxl_database.csv in {root} or {root / 'ptbxl'}; it is published at {HOMEPAGE}.")
 
 
 def read_database(folder: Path) -> pd.DataFrame:

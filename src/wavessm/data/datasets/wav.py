@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from wavessm.data.cases import PARTS, Cases, RecordingOptions, make_set, recorded
+from wavessm.data.cases import PARTS, RecordingOptions
 from wavessm.data.datasets.arrays import RECIPES
 from wavessm.data.files import Signal, read_wav
 from wavessm.data.info import DataSet
-from wavessm.data.tables import need_columns, read_table
+from wavessm.data.tables import import_pandas, need_columns, read_table
 from wavessm.data.task import Task
 from wavessm.errors import DataError
 
@@ -48,22 +48,24 @@ class WavOptions(RecordingOptions):
     def load(self, seed: int) -> DataSet:
         folder = self.place()
         expected = f"expected {folder.name}/<class>/*.wav, with train, val or test above the class or nothing."
-        files, labels, parts = [], [], []
+        rows = []
         for path in self._recordings():
             *above, label, _ = ("", *path.relative_to(folder).parts)
             if not label or label in PARTS or len(above) > 2 or (len(above) == 2 and above[1].lower() not in PARTS):
                 raise DataError(f"{path}: a WAV file outside of a class folder; {expected}")
-            files.append(str(path.relative_to(folder)))
-            labels.append(label)
-            parts.append(PARTS[above[1].lower()] if len(above) > 1 else "")
-        if not files:
+            rows.append((str(path.relative_to(folder)), label, PARTS[above[1].lower()] if len(above) > 1 else ""))
+        if not rows:
             raise DataError(f"{folder}: no WAV file in it; {expected}")
-        about = {"scaling": self.scaling, "front_end": self.front_end}
-        cases = Cases([str(folder / file) for file in files], np.array(labels), np.array(parts), str(folder),
-                      "multiclass", about=about, groups=self._groups(files))  # fmt: skip
+        table = import_pandas().DataFrame(rows, columns=["record", "label", "split"])
+        if (path := folder / "groups.csv").exists():
+            groups = read_table(path, text=True)
+            need_columns(groups, ["file", "group"], path)
+            table["group"] = table["record"].map(dict(zip(groups["file"], groups["group"], strict=True)))
+            for file in table["record"][table["group"].isna()]:
+                raise DataError(f"{path}: no group for {file}; add a line with the file and its group.")
         key = {name: getattr(self, name) for name in ("max_length", "trim_silence")}
-        found = self.read_all("wav", files, lambda path: self.shorten(read_wav(path)), key)
-        data = make_set("wav", recorded(cases, files, found))
+        data = self.load_table("wav", table, lambda path: self.shorten(read_wav(path)), key, scaling=self.scaling,
+                               front_end=self.front_end)  # fmt: skip
         if self.max_length and data.info.length == round(self.max_length * (data.info.sampling_rate or 0)):
             log.warning("%s: recordings longer than %g s are cut there (max_length).", folder, self.max_length)
         return data
@@ -78,19 +80,6 @@ class WavOptions(RecordingOptions):
         if self.max_length:
             values = values[: max(1, round(self.max_length * (signal.sampling_rate or sampling_rate or 0)))]
         return signal._replace(values=values)
-
-    def _groups(self, files: list[str]) -> np.ndarray | None:
-        """The group of each file, from groups.csv; None without it."""
-        path = self.place() / "groups.csv"
-        if not path.exists():
-            return None
-        table = read_table(path, text=True)
-        need_columns(table, ["file", "group"], path)
-        of = dict(zip(table["file"], table["group"], strict=True))
-        for file in files:
-            if not isinstance(of.get(file), str):
-                raise DataError(f"{path}: no group for {file}; add a line with the file and its group.")
-        return np.array([of[file] for file in files])
 
     def files(self) -> list[Path]:
         return [self.place() / "groups.csv", *self._recordings()]

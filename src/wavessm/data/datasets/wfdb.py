@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from wavessm.data.cases import PARTS, Cases, RecordingOptions, make_set, recorded
+from wavessm.data.cases import PARTS, RecordingOptions
 from wavessm.data.datasets.arrays import RECIPES
 from wavessm.data.files import Signal, inside, pick_leads, read_record
 from wavessm.data.info import DataSet
@@ -55,26 +53,18 @@ class WfdbOptions(RecordingOptions):
                 raise DataError(f"{path}: nothing in column {column!r}, line {line}; fill it or drop the row.")
         for line in table.index[table["record"].duplicated()]:
             raise DataError(f"{path}: {table['record'][line]} is listed twice, line {line}; list every record once.")
-        parts = [""] * len(table)
-        if "split" in table.columns:
-            split = table["split"].astype(str).str.lower()
-            for line in split.index[~split.isin(list(PARTS))]:
-                raise DataError(f"{path}: split is {split[line]!r} in line {line}, expected train, val or test.")
-            parts = [PARTS[part] for part in split]
-        files = table["record"].tolist()
-        one = len(names) == 1
-        targets = table[names[0]].to_numpy(str) if one else numbers(table, names, path)
-        cases = Cases(
-            [str(folder / file) for file in files], targets, np.array(parts), str(folder),
-            "multiclass" if one else "multilabel", classes=() if one else tuple(names),
-            groups=table["group"].to_numpy(str) if "group" in table.columns else None,
-        )  # fmt: skip
-
+        if "split" not in table.columns:
+            table["split"] = ""
+        split = table["split"].astype(str).str.lower().map({"": "", **PARTS})
+        for line in split.index[split.isna()]:
+            raise DataError(f"{path}: split is {table['split'][line]!r} in line {line}, expected train, val or test.")
+        table["split"] = split
+        if len(names) > 1:
+            table[names] = numbers(table, names, path)
         leads = words(self.leads)
-        found = self.read_all(
-            "wfdb", files, lambda path: self.shorten(read_leads(path, folder, leads)), {"leads": leads}
+        return self.load_table(
+            "wfdb", table, lambda path: self.shorten(read_leads(path, folder, leads)), {"leads": leads}
         )
-        return make_set("wfdb", recorded(cases, files, found))
 
     def files(self) -> list[Path]:
         records = read_table(self._labels(), text=True)["record"].dropna()
