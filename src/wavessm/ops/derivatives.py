@@ -52,8 +52,9 @@ def operator(
 
         @functools.wraps(run)
         def call(*inputs: Any) -> Any:
-            tracing = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-            return traced(*inputs) if tracing else plain(*inputs)
+            if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+                return traced(*inputs)
+            return plain(*inputs)
 
         return call
 
@@ -79,7 +80,9 @@ def _node(run: Callable, gradient: Callable, keep: Callable, outputs: int) -> Ca
         def backward(ctx: Any, *gradients: Any) -> Any:
             return gradient((*ctx.saved_tensors, *ctx.others), *gradients)
 
-    return Node.apply
+    # What `Function.apply` does before is for transforms of torch.func, and takes as long again.
+    direct = super(torch.autograd.Function, Node).apply
+    return lambda *inputs: (Node.apply if torch._C._are_functorch_transforms_active() else direct)(*inputs)
 
 
 def full_precision(backward: Callable[..., T], once: bool = False) -> Callable[..., T]:

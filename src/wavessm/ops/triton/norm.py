@@ -281,7 +281,7 @@ def apply_gradient_kernel(dy, x, mask, weight, statistics, sums, dx, rows, width
 
 def sum_rows(table: Tensor) -> Tensor:
     """Sum over the first axis of a contiguous float32 table (rows, …), always in the same order."""
-    rows, width = len(table), table[0].numel()
+    rows, width = table.shape[0], table.numel() // table.shape[0]
     out = torch.empty(table.shape[1:], device=table.device)
     sum_rows_kernel[(cdiv(width, SUM_COLUMNS),)](table, out, rows, width, R=SUM_ROWS, H=SUM_COLUMNS, num_warps=8)
     return out

@@ -105,7 +105,7 @@ class ScanPlan:
         y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
         ends = [
             self._run(u, tables, direction, direction == 1, None if direction else first, y, states)
-            for direction in range(len(tables.K))
+            for direction in range(tables.K.shape[0])
         ]
         return y, ends[0][:, -1].contiguous()
 
@@ -119,14 +119,14 @@ class ScanPlan:
         du, adjoints = torch.empty(u.shape, dtype=u.dtype, device=u.device), torch.empty_like(states)
         ends = [
             self._run(dy, tables, direction, direction == 0, None if direction else dlast, du, adjoints)
-            for direction in range(len(states))
+            for direction in range(states.shape[0])
         ]
-        sums = torch.empty(len(states), *self.sums_shape, device=u.device)
-        if len(states) == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
+        sums = torch.empty(states.shape[0], *self.sums_shape, device=u.device)
+        if states.shape[0] == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
             self._sum(u, dy, (states[0], adjoints[0], adjoints[1], states[1]), sums)
         else:
             self._sum(u, dy, (states[0], adjoints[0], None, None), sums[0])
-            if len(states) == 2:
+            if states.shape[0] == 2:
                 self._sum(dy, u, (adjoints[1], states[1], None, None), sums[1])
         return du, ends[0][:, 0].contiguous(), sums
 
@@ -160,7 +160,7 @@ class ScanPlan:
     ) -> Tensor:  # fmt: skip
         """Launch `walk_kernel`; the first of two directions adds the contribution of a chunk to itself for both."""
         ends = torch.empty(self.edge_shape, device=x.device)
-        K = (None, None) if direction else (tables.K[0], tables.K[1] if len(tables.K) == 2 else None)
+        K = (None, None) if direction else (tables.K[0], tables.K[1] if tables.K.shape[0] == 2 else None)
         strides, sizes = self._sizes_of(x)
         walk_kernel[(self.channels, cdiv(self.rows, self.cut.tile))](
             x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, ends, *strides,

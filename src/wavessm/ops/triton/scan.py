@@ -67,7 +67,7 @@ def run_layer(
         first = None if state is None else state.float().flatten(2)[:, :, None] if dense else state.float().mT
         leaves = u, first, D, *layer
         save = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
-        copy = len(layer.C) == 1 or u.stride(-1) != 1
+        copy = layer.C.shape[0] == 1 or u.stride(-1) != 1
         y, last, *_ = chunked_scan(u[..., :whole] if want_state else u, *leaves[1:], rate, precision, cut, save, copy)
         last = last[:, :, 0].unflatten(-1, (-1, 2)) if dense else last.mT
         state = last if want_state else None
@@ -142,7 +142,7 @@ def _empty(u: Tensor, layer: Modes, precision: str, M: int, save: bool) -> list[
     if not save:
         return [*tables, *made]
     batch, channels, length = u.shape
-    shape = len(layer.C), channels, batch, (length + M - 1) // M, *tables.C.shape[2:4]
+    shape = layer.C.shape[0], channels, batch, (length + M - 1) // M, *tables.C.shape[2:4]
     return [*tables, *made, u.new_empty(shape, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)]
 
 
@@ -158,8 +158,8 @@ def _fake_scan_backward(dy: Tensor | None, dlast: Tensor | None, saved: list[Ten
     layer, u, states = Modes(*parameters), saved[-1], saved[-2]
     batch, channels, length = u.shape
     du = u.new_empty(batch, length, channels).mT if channels_last else u.new_empty(u.shape)
-    width = sum(p[0].numel() for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None)
-    shapes = (batch, channels, *states.shape[-2:]), (channels,), (len(layer.B), width), layer.C.shape, (channels,)
+    width = sum(p.numel() // p.shape[0] for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None)
+    shapes = (batch, channels, *states.shape[-2:]), (channels,), (layer.B.shape[0], width), layer.C.shape, (channels,)
     return [du, *(u.new_empty(shape, dtype=torch.float32) for shape in shapes)]
 
 
@@ -188,7 +188,7 @@ def _scan_gradient(kept: tuple, dy: Tensor | None, dlast: Tensor | None, *_: Non
     layer, saved, options, has_first = Modes(*kept[:6]), list(kept[6:-5]), kept[-5:-1], kept[-1]
     du, dfirst, ddt, packed, dC, dD = chunked_scan_backward(dy, dlast, saved, *layer, *options)
     shared = [p for p in (layer.log_decay, layer.frequency, layer.B, layer.P) if p is not None]
-    parts = packed.split([p[0].numel() for p in shared], dim=1)
+    parts = packed.split([p.numel() // p.shape[0] for p in shared], dim=1)
     ddecay, dfrequency, dB, *dP = (part.reshape(p.shape) for part, p in zip(parts, shared, strict=True))
     return du, dfirst if has_first else None, dD, ddt, ddecay, dfrequency, dB, dC, *(dP or [None]), *[None] * 5
 
@@ -205,12 +205,14 @@ def chunked_scan(
     tables, made, states = KernelTables(*saved[:4]), saved[4:-1] if save else saved[4:], saved[-1] if save else None
     (fill_diagonal if P is None else fill_low_rank)(layer, D, rate, tables, made)
     (batch, channels, length), broken = u.shape, None
-    if len(C) == 1:
+    if C.shape[0] == 1:
         broken = torch.full((batch, channels), length, dtype=torch.int32, device=u.device)
     x = rows(u, broken)
     y, last = _make_plan(u, layer, precision, cut).forward(x, tables, first, states)
     if broken is not None:
-        propagate_nan_kernel[(channels, batch)](y, last, broken, channels, length, last[0, 0].numel(), BLOCK=1024)
+        propagate_nan_kernel[(channels, batch)](
+            y, last, broken, channels, length, last.shape[2] * last.shape[3], BLOCK=1024
+        )
     if not save:
         return [y, last]
     return [y, last, *saved, *([x.clone() if x is u else x] if copy else [])]
