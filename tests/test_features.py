@@ -1,5 +1,7 @@
 """State features: exact states, pools, streams, and a ridge whose leave-one-out is what leaving out gives."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -85,22 +87,28 @@ def test_readouts_do_not_respond_to_a_constant():
         assert float(y[:, -10:].abs().max()) < 1e-4
 
 
-@given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 100))
-def test_a_stream_gives_what_the_signal_so_far_gives(cuts, seed):
+@given(
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6), seed=st.integers(0, 100), slow=st.sampled_from([1, 4])
+)
+def test_a_stream_gives_what_the_signal_so_far_gives(cuts, seed, slow):
     x, y = two_classes()
     model = FeatureModel.fit(
         x, y, "multiclass", config=FeatureConfig(n_features=360, n_scales=4, readouts=6, stretches=False)
     )
     new = signals(2, sum(cuts), seed=seed)
-    stream, at = model.initial_state(2), 0
+    with mock.patch("wavessm.features.model.SLOW", slow):
+        stream, at = model.initial_state(2), 0
     for cut in cuts:
         got = stream.step(new[:, at : at + cut])
         at += cut
         torch.testing.assert_close(got, model(new[:, :at]), rtol=1e-4, atol=1e-4)
 
 
-@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6), seed=st.integers(0, 99), gap=st.booleans())
-def test_a_stream_with_missing_samples_gives_what_the_signal_so_far_gives(cuts, seed, gap):
+@given(
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6), seed=st.integers(0, 99), gap=st.booleans(),
+    slow=st.sampled_from([1, 8]),
+)  # fmt: skip
+def test_a_stream_with_missing_samples_gives_what_the_signal_so_far_gives(cuts, seed, gap, slow):
     config = FeatureConfig(n_features=480, n_scales=3, readouts=4, stretches=False, missing="gap" if gap else "hold")
     y = torch.arange(20) % 2
     model = FeatureModel.fit(signals(20, 90, 2) + y[:, None, None], y, "multiclass", config=config)
@@ -111,7 +119,8 @@ def test_a_stream_with_missing_samples_gives_what_the_signal_so_far_gives(cuts, 
     for start in torch.randint(sum(cuts), (3,), generator=random).tolist():  # whole stretches, of one case and of all
         new[start % 3, start : start + 9], new[:, start : start + 3] = torch.nan, torch.nan
     new[0, : seed % 25, 1], new[1, : seed % 7] = torch.nan, torch.nan
-    stream, at = model.initial_state(3), 0
+    with mock.patch("wavessm.features.model.SLOW", slow):
+        stream, at = model.initial_state(3), 0
     for cut in cuts:
         got = stream.step(new[:, at : at + cut])
         at += cut

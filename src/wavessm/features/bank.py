@@ -13,6 +13,7 @@ Letters: P positions at which a chunk is read, M = P · stride samples of a chun
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -96,6 +97,7 @@ class CellGroup(nn.Module):
     weight: Tensor  # (cells, P·R, M + N), from a chunk and the state before it to the outputs
     into: Tensor  # (cells, N, M), from a chunk to the state after it
     decay: Tensor  # (cells, N, N), from the state before a chunk to that after it
+    stride_decay: Tensor  # (cells, N, N), the same over one stride
     bias: Tensor  # (cells, R), outputs above it count for the pool "share"
     stretch: Tensor  # (2, cells, R), start and end of the part of a signal that a readout's pool "stretch" looks at
 
@@ -127,6 +129,17 @@ class CellGroup(nn.Module):
         made = {"weight": weight, "into": into, "decay": decay, "bias": np.zeros(C.shape[:2]), "stretch": stretch}
         for name, array in made.items():
             self.register_buffer(name, torch.from_numpy(array.astype(np.float32)))
+        over_stride = ((V * powers[:, None, :, stride]) @ inverse).real
+        self.register_buffer("stride_decay", torch.from_numpy(over_stride.astype(np.float32)), persistent=False)
+
+    def by_position(self) -> CellGroup:
+        """The same cells with chunks of one position: for streams, where the outputs of slow cells are few."""
+        group, M, R = copy.copy(self), self.chunk, self.bias.shape[1]
+        group.positions, group.chunk, first = 1, self.stride, self.weight[:, :R]
+        weight = torch.cat([first[..., : self.stride], first[..., M:]], dim=-1)
+        into = self.into[..., M - self.stride :].contiguous()
+        group._buffers = {**self._buffers, "weight": weight, "into": into, "decay": self.stride_decay}
+        return group
 
     def columns(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Each chunk of u (sources, length, cases) above the state before it, and the state after the last.
@@ -137,14 +150,14 @@ class CellGroup(nn.Module):
         sources, length, cases = u.shape
         M, (cells, N) = self.chunk, self.decay.shape[:2]
         K = length // M
-        state = u.new_zeros(cells, N, cases) if state is None else state
         z = u.new_empty(cells, M + N, K, cases)
         z[:, :M] = u.view(sources, K, M, cases).transpose(1, 2)[self.source]
         entering = torch.bmm(self.into, z[:, :M].flatten(2)).view(cells, N, K, cases)
-        for k in range(K):
-            z[:, M:, k] = state
-            state = torch.baddbmm(entering[:, :, k], self.decay, state)
-        return z, state
+        states = [u.new_zeros(cells, N, cases) if state is None else state]
+        for added in entering.unbind(2):
+            states.append(torch.baddbmm(added, self.decay, states[-1]))
+        torch.stack(states[:-1], dim=2, out=z[:, M:])
+        return z, states[-1]
 
     def padded(self, u: Tensor) -> Tensor:
         """Samples (sources, length, cases) with zeros up to whole chunks, at least one."""

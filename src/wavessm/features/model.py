@@ -29,6 +29,7 @@ AT_ONCE = 2**27  # features of all training cases that are held in memory; more 
 BLOCK = 2048  # cases of such a block
 MINOR = ("values", "profile", "energy")  # blocks that are worth much on some signals only
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
+SLOW = 8  # stride from which streams read a group position by position
 
 
 class SignalFeatures(nn.Module):
@@ -262,7 +263,8 @@ class _CaseStream:
     def __init__(self, model: FeatureModel) -> None:
         bank, mean = model.features.bank, model.features.mean
         self.model, self.waiting = model, 0
-        self.groups = [_GroupStream(group, bank.summed) for group in bank.groups]
+        groups = (group.by_position() if group.stride >= SLOW else group for group in bank.groups)
+        self.groups = [_GroupStream(group, bank.summed) for group in groups]
         self.counts = mean.new_zeros(1, 8, bank.values.sources, bank.values.levels.shape[1] + 1)
         self.first = self.last = mean.new_full((1, 1, len(mean)), torch.nan)  # NaN before there was a number
 
@@ -318,6 +320,8 @@ class _GroupStream:
         if whole:
             self.sums, self.count, self.state = self._added(u[:, :whole], mask[:whole])
         self.open = u[:, whole:], mask[whole:]
+        if u.shape[1] - whole < self.group.stride:  # before the first position of a chunk
+            return self.sums, self.count
         return self._added(*self.open)[:2]
 
     def _added(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:

@@ -38,7 +38,7 @@ def pooled(
     K, cases = z.shape[2:]
     P, R = group.positions, group.bias.shape[1]
     whole = valid.flatten(1).amin(1) > 0  # (K,), chunks without a gap
-    at_once = max(1, COLUMNS // cases)
+    at_once = min(K, max(1, COLUMNS // cases))
     several = max(1, BLOCK_BYTES.get(z.device.type, 2**24) // (4 * P * R * at_once * cases))
     edges = _edges(whole.tolist(), at_once)
     for first in range(0, len(z), several):
