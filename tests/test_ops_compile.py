@@ -5,14 +5,16 @@ Triton's kernels run in its interpreter here; the graphs are those of a GPU.
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import wavessm as ws
+from wavessm.features import FeatureConfig, SignalFeatures, StateBank, model
 from wavessm.ops import modes, run_layer
 from wavessm.ops.triton import gate, irregular, norm, scan
+from wavessm.training import metrics
 
 KINDS = [("morlet", False), ("db6", True), ("legs", False), ("legt", True)]
 
@@ -198,3 +200,47 @@ def test_models_and_streams_keep_float64_on_the_cpu(options, wrap, monkeypatch):
         y = torch.func.functional_call(model, leaves, (torch.empty(2, 20, 1, device="meta"),))
         assert y.device.type == "meta"
         torch.autograd.grad(y.sum(), list(leaves.values()))
+
+
+@pytest.mark.parametrize("stretches", [True, False])
+def test_state_features_keep_float64_on_the_cpu(stretches, monkeypatch):
+    monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
+    monkeypatch.setattr(FakeTensor, "tolist", lambda whole: [True] * len(whole))  # there are no values to read
+    monkeypatch.setattr(torch, "bincount", lambda index, minlength: index.new_zeros(minlength))
+    config = FeatureConfig(n_features=200, n_scales=3, stretches=stretches)
+    with FakeTensorMode(), NoFloat64():
+        monkeypatch.setattr(torch, "from_numpy", lambda array: torch.empty(array.shape))  # a bank without numbers
+        bank = StateBank(config, channels=2, length=40, seed=0).to("meta")
+        made = bank.features(torch.empty(3, 40, 2, device="meta"))
+        assert (made.device.type, made.shape) == ("meta", (3, bank.n_features))
+
+
+def test_closed_forms_are_fitted_on_the_cpu_where_a_device_has_no_float64(monkeypatch):
+    """The bank computes where it is; the ridge takes float64."""
+
+    class Fitted(Exception):
+        pass
+
+    def fit_ridge(features, targets, *others):
+        assert (features.device.type, targets.device.type) == ("cpu", "cpu")
+        raise Fitted
+
+    x, y = torch.randn(6, 40, 1), torch.randn(6, 1)
+    monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
+    monkeypatch.setattr(model, "fit_ridge", fit_ridge)
+    features = SignalFeatures(x, None, FeatureConfig(n_features=60, n_scales=2), 0, "cpu")
+    with FakeTensorMode(allow_non_fake_inputs=True), NoFloat64():
+        features.mean = torch.empty(1, device="meta")
+        monkeypatch.setattr(model, "SignalFeatures", lambda *others: features)
+        monkeypatch.setattr(SignalFeatures, "forward", lambda *others: torch.empty(6, 60, device="meta"))
+        with pytest.raises(Fitted):
+            model.FeatureModel.fit(x, y, "regression")
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+def test_scores_keep_float64_on_the_cpu(kind, monkeypatch):
+    monkeypatch.setattr(modes, "HAVE_FLOAT64", ("cpu",))
+    with FakeTensorMode(), NoFloat64():
+        output, target = (torch.empty(4, 3, device="meta") for _ in range(2))
+        target = torch.empty(4, dtype=torch.long, device="meta") if kind == "multiclass" else target
+        assert metrics.rows(kind, output, target).dtype == torch.float64

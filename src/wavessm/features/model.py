@@ -22,6 +22,7 @@ from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
 from wavessm.features.pools import pooled, read_pools, total_sums
 from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
 from wavessm.nn.encoders import hold as fill
+from wavessm.ops.modes import float64_device
 
 BIAS_CASES = 32  # training cases on whose outputs the biases are quantiles
 N_FEATURES = ((1_000, 12_500), (5_000, 25_000), (math.inf, 12_500))  # by default, below a number of training cases
@@ -111,7 +112,7 @@ class FeatureModel(nn.Module):
 
     def __init__(self, features: SignalFeatures, ridge: Ridge) -> None:
         super().__init__()
-        self.features, self.ridge = features, ridge
+        self.features, self.ridge = features, ridge.to(features.mean.device)
 
     @classmethod
     def fit(
@@ -134,14 +135,14 @@ class FeatureModel(nn.Module):
             x, y, weights = x[counts], y[counts], weights[counts]
             lengths = None if lengths is None else lengths[counts]
         features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
-        targets = _targets(y, kind, outputs).to(features.mean)
+        targets = _targets(y, kind, outputs).to(float64_device(features.mean), torch.float32)
         if len(x) * features.bank.n_features > AT_ONCE and (weights is None or weights.dim() == 1):
             sums = FeatureSums(features, kind, targets.shape[1])
             for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).split(BLOCK):
                 ends, own = (None if each is None else each[rows] for each in (lengths, weights))
                 sums.add(x[rows], y[rows], ends, own, rows)
             return sums.solve()
-        made, blocks = features(x, lengths), (features.bank.blocks, MINOR)
+        made, blocks = features(x, lengths).to(targets.device), (features.bank.blocks, MINOR)
         if weights is None or weights.dim() == 1:
             ridge = fit_ridge(made, targets, *blocks, weights, _scored(targets, kind))
             return cls(features, calibrate(ridge, kind, targets, weights))
@@ -215,7 +216,7 @@ class FeatureSums:
         rows: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Add a block of cases, as in `FeatureModel.fit`; `rows` (cases,) are their places among all."""
-        made = self.features(x, lengths)
+        made = self.features(x, lengths).to(float64_device(self.features.mean))
         self.sums = self.sums or RidgeSums.empty(made, self.outputs)
         self.sums.add(made, _targets(y, self.kind, self.outputs).to(made), weights, rows)
 

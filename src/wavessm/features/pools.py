@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wavessm.ops.modes import exact
+
 if TYPE_CHECKING:
     from wavessm.features.bank import CellGroup
 
@@ -37,10 +39,10 @@ def pooled(
     """
     K, cases = z.shape[2:]
     P, R = group.positions, group.bias.shape[1]
-    whole = valid.flatten(1).amin(1) > 0  # (K,), chunks without a gap
+    whole = (valid.flatten(1).amin(1) > 0).tolist()  # (K,), chunks without a gap
     at_once = min(K, max(1, COLUMNS // cases))
     several = max(1, BLOCK_BYTES.get(z.device.type, 2**24) // (4 * P * R * at_once * cases))
-    edges = _edges(whole.tolist(), at_once)
+    edges = _edges(whole, at_once)
     for first in range(0, len(z), several):
         cells = slice(first, first + several)
         weight, bias = group.weight[cells], group.bias[cells, None, :, None]
@@ -156,15 +158,15 @@ class Values(nn.Module):
 
         x: (cases, length, channels); mask: (cases, length) bool.
         """
-        v = self.samples(x).double()
+        device, v = x.device, exact(self.samples(x))
         v = torch.cat([v, v[..., x.shape[2] :].abs()], dim=2)
-        seen = torch.ones_like(v[..., :1]) if mask is None else mask[..., None].double()
-        ends, part = self._ends(x, mask), torch.arange(self.bins, device=x.device)
+        seen = torch.ones_like(v[..., :1]) if mask is None else exact(mask[..., None])
+        ends, part = self._ends(x, mask).to(v.device), torch.arange(self.bins, device=v.device)
         edges = part * ends // self.bins, ((part + 1) * ends + self.bins - 1) // self.bins  # (cases, bins) each
         sums = F.pad(torch.cat([v * seen, seen], dim=2).cumsum(1), (0, 0, 1, 0))
         first, end = (sums.gather(1, edge[..., None].expand(-1, -1, sums.shape[2])) for edge in edges)
         (total, n), (whole, count) = (own.tensor_split([self.curves], dim=2) for own in (end - first, sums[:, -1:]))
-        return torch.where(n > 0, total / n.clamp_min(1), whole / count.clamp_min(1)).flatten(1).float()
+        return torch.where(n > 0, total / n.clamp_min(1), whole / count.clamp_min(1)).flatten(1).float().to(device)
 
     def _ends(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Length of each case (cases, 1), at least 1."""

@@ -109,9 +109,9 @@ def _inverse(small: Tensor) -> Tensor:
     return torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2)) / (a * d - b * c)[:, None, None]
 
 
-def exact(parameter: Tensor) -> Tensor:
-    """A parameter in float64, on the CPU if its device has none: tables are made there and moved."""
-    return parameter.to(float64_device(parameter), torch.float64)
+def exact(values: Tensor) -> Tensor:
+    """A tensor in float64, on the CPU if its device has none: tables are made there and moved."""
+    return values.to(float64_device(values), torch.float64)
 
 
 def float64_device(like: Tensor) -> torch.device:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from wavessm.data.source import DataSet, Source
 from wavessm.nn.model import SequenceModel
+from wavessm.ops.modes import exact
 from wavessm.training.batches import EvalBatches
 
 PENALTIES = (1e-4, 1e-2, 0.1, 1.0, 10.0, 100.0)
@@ -88,7 +89,7 @@ def _moments(model: SequenceModel, source: Source) -> list[Tensor]:
     X (columns, k, context), Y (columns, k, horizon)."""
     sums: list[Tensor] = []
     for r, m, y, _ in _read(model, source):
-        r, m, y = r.double(), m.double(), y.double()
+        r, m, y = exact(r), exact(m), exact(y)
         flat = r.flatten(0, 1)  # every column is one more window
         new = [flat.mT @ flat / r.shape[1], flat.mT @ y.flatten(0, 1) / r.shape[1], m.mT @ m,
                torch.einsum("bk,bcs->cks", m, r), torch.einsum("bk,bch->ckh", m, y)]  # fmt: skip
@@ -98,12 +99,13 @@ def _moments(model: SequenceModel, source: Source) -> list[Tensor]:
 
 def _errors(model: SequenceModel, source: Source, maps: list[tuple[Tensor, Tensor]]) -> list[float]:
     """Mean squared errors of several maps over a split."""
-    single = [(W.float(), U.float()) for W, U in maps]
+    device = next(model.parameters()).device
+    single = [(W.float().to(device), U.float().to(device)) for W, U in maps]
     sums = maps[0][0].new_zeros(len(maps))  # one transfer at the end, so that a GPU never waits
     count = 0
     for r, m, y, scale in _read(model, source):
         for number, (W, U) in enumerate(single):
             error = (r @ W + torch.einsum("bk,khc->bch", m, U) - y) * scale
-            sums[number] += error.square().double().sum()
+            sums[number] += exact(error.square()).sum()
         count += y.numel()
     return (sums / count).tolist()

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wavessm.ops.modes import exact
+
 RESAMPLES = 100
 QUANTILES = (0.05, 0.95)
 MAX_FAILED_DRAWS = 2000
@@ -133,7 +135,8 @@ def weigh_cases(kind: str, targets: Tensor, class_weight: Tensor | None, weight:
 
 def rows(kind: str, output: Tensor, target: Tensor, levels: Sequence[float] = ()) -> Tensor:
     """One row of float64 per case: outputs and targets (batch, …) → (batch, k); levels of quantiles as in `loss`."""
-    output = output.double()
+    output = exact(output)
+    target = target.to(output.device)
     if kind == "multilabel":
         return torch.cat([output, target.double()], dim=1)
     if kind == "multiclass":

@@ -22,6 +22,7 @@ from wavessm.errors import OptionError
 from wavessm.features.ridge import fit_ridge
 from wavessm.nn.encoders import masked_mean
 from wavessm.nn.model import SequenceModel
+from wavessm.ops.modes import exact
 from wavessm.training import metrics
 from wavessm.training.batches import EvalBatches
 from wavessm.training.config import TrainConfig
@@ -109,7 +110,7 @@ def pretrain_objective(
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
             batches = EvalBatches(data.val, config.eval_batch_size, dist)
-            rows = [loss(network, batch).double().expand(len(batch.x), 1) for batch in batches]
+            rows = [exact(loss(network, batch)).expand(len(batch.x), 1) for batch in batches]
         mean = float(dist.rows(torch.cat(rows)[: batches.cases]).mean())
         return {"loss": mean, **linear_probe(network.model, data, data.val, config.eval_batch_size)}
 
