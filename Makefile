@@ -17,7 +17,7 @@ demo: setup ## a wavelet and a polynomial state space learn side by side; five m
 test: setup ## every test, doctest and documentation snippet
 	$(BIN)/python -m pytest --numprocesses 2
 
-fuzz: setup ## property tests with fresh random draws, then damaged files and requests; FUZZ_SECONDS (600) in all
+fuzz: setup ## property tests with fresh random draws, then damaged files; FUZZ_SECONDS (600) in all
 	HYPOTHESIS_PROFILE=fuzz FUZZ_SECONDS=$$(($(FUZZ_SECONDS) / 2)) \
 		$(BIN)/python -m pytest --numprocesses 2 -m hypothesis tests
 	$(BIN)/python tests/fuzz_damage.py --seconds $$(($(FUZZ_SECONDS) / 2))

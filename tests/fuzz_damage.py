@@ -1,12 +1,12 @@
-"""Random damage to run folders, checkpoints, tables, headers, model folders and requests of the explorer.
+"""Random damage to run folders, checkpoints, tables, headers and model folders.
 
     python tests/fuzz_damage.py [--seconds 200] [--seed N]
     python tests/fuzz_damage.py --seed N --case K       # one case again, with its traceback
 
 A case copies what is whole, damages the copy and uses it. It ends *right* (as the undamaged copy does, or as another
 reader of the same format has it), *clear* (an error of ours in one line; on the command line exit status 2 and one
-line; in the explorer a status below 500 and one line), *unclear* (any other exception, or none within a minute) or
-*wrong* (silently another result). Any unclear or wrong case makes the exit status 1. `make fuzz` runs it.
+line), *unclear* (any other exception, or none within a minute) or *wrong* (silently another result). Any unclear or
+wrong case makes the exit status 1. `make fuzz` runs it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,15 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import pytest
 import torch
 
 import miniatures
 import wavessm as ws
-from test_explore import call
 from wavessm.cli import main as command
 from wavessm.data import read_signal
 from wavessm.errors import WaveSSMError
-from wavessm.training import Interrupted, Run, TrainConfig, Trainer, evaluate_run, predict_files, resume, train
-from wavessm_lab.explore import app as explorer
-from wavessm_lab.explore.allowed import AllowedFiles
-from wavessm_lab.explore.state import State
+from wavessm.training import Interrupted, Run, TrainConfig, evaluate_run, predict_files, resume, train
 
 JUNK: tuple[Any, ...] = (
     None, "", "x", "nan", "-1", [], {}, [[]], [1, "a"], {"a": {}}, -1, 0, 0.5, 1e308, -1e308, 10**30, True, False,
@@ -60,7 +57,7 @@ SECONDS_A_CASE = 60
 
 
 class Refused(Exception):
-    """The command line or the explorer has answered in one clear line."""
+    """The command line has answered in one clear line."""
 
 
 class Case(NamedTuple):
@@ -176,7 +173,8 @@ class Whole:
         arrays = {"folder": str(folder / "arrays")}
         for name, seed in (("run", 0), ("other", 1)):
             train("arrays", arrays, model, dataclasses.replace(config, seed=seed), folder / name, show=False)
-        with self.stopped_at(7), contextlib.suppress(Interrupted, KeyboardInterrupt):
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Interrupted, KeyboardInterrupt):
+            miniatures.interrupt(patch, 7)
             train("arrays", arrays, model, config, folder / "half", show=False)
         series = {"path": str(folder / "series.csv"), "context": 24, "horizon": 6}
         train("csv", series, model, config, folder / "forecast", show=False)
@@ -192,25 +190,7 @@ class Whole:
         made = ws.SequenceModel(ws.ModelConfig(**sizes, norm="batch", prenorm=False)).eval()
         made.save_pretrained(folder / "model")
         self.x = torch.randn(2, 15, 2)
-        self.page = explorer.make_app(AllowedFiles([folder]))
         self.expected: dict[str, Any] = {}
-
-    @staticmethod
-    @contextlib.contextmanager
-    def stopped_at(step: int):
-        """Interrupt trainings at a step."""
-        work = Trainer.work
-
-        def broken(self: Trainer, batch: Any) -> Any:
-            if self.step == step:
-                raise KeyboardInterrupt
-            return work(self, batch)
-
-        Trainer.work = broken
-        try:
-            yield
-        finally:
-            Trainer.work = work
 
     def copy(self, name: str, place: Path) -> Path:
         """A copy of a file or folder, to be damaged."""
@@ -379,57 +359,6 @@ def model_case(whole: Whole, rng: random.Random, place: Path) -> Case:
     return Case(damage, lambda: outputs(folder), same(whole, "model", lambda: outputs(whole.folder / "model")))
 
 
-def request_case(whole: Whole, rng: random.Random, place: Path) -> Case:
-    """A call of the explorer with damaged values or parts, or an odd path."""
-    page = whole.page
-    keys = [key for key in page.callback_map if page.callback_map[key].get("callback")]
-    key = rng.choice(keys)
-    values = {**explorer.values_of(State(n=8, view=rng.choice(("frame", "operator", "memory", "runs")))),
-              "asked": "?n=8", "search": "?n=8"}  # fmt: skip
-    for _ in range(rng.randrange(3)):
-        values[rng.choice(list(values))] = rng.choice(JUNK)
-    body: Any = call(page, key, **values)
-    target = rng.choice(("/_dash-update-component",) * 6 + ("/assets/x.js", "/_dash-component-suites/a/b.js", "/%00"))
-    if rng.random() < 0.4:
-        part = rng.choice(list(body))
-        body[part] = rng.choice(JUNK)
-    if rng.random() < 0.1:
-        body = rng.choice(JUNK)
-
-    def ask() -> int:
-        client = page.server.test_client()
-        data = json.dumps(body)
-        if target == "/_dash-update-component":
-            answer = client.post(target, data=data, content_type="application/json", base_url="http://127.0.0.1")
-        else:
-            answer = client.get(target, base_url="http://127.0.0.1")
-        if 400 <= answer.status_code < 500 and answer.text.count("\n") == 1:
-            raise Refused(answer.text)
-        if answer.status_code >= 400:
-            raise RuntimeError(f"status {answer.status_code}: {answer.text[:200]}")
-        return answer.status_code
-
-    what = f"{target} {key[:30]} {json.dumps(body)}" if isinstance(body, dict) else f"{target} {body!r}"
-    return Case(what[:160], ask, lambda status: status in (200, 204))
-
-
-def shown_case(whole: Whole, rng: random.Random, place: Path) -> Case:
-    """A run on the explorer's page; what metrics.csv and result.json hold is shown as it is."""
-    folder, name = whole.copy("run", place), rng.choice(("run.json", "metrics.csv", "best.ckpt", "result.json"))
-    damage = (damage_json if name.endswith("json") and rng.random() < 0.7 else damage_bytes)(folder / name, rng)
-    predict = rng.choice(("", "test"))
-
-    def show(at: Path) -> str:
-        values = explorer.values_of(State(view="runs", run=str(at), predict=predict))
-        answer = explorer.draw_run(AllowedFiles([whole.folder]), values)
-        if answer["message"]:
-            raise WaveSSMError(answer["message"])
-        return json.dumps(answer, default=repr)
-
-    right = same(whole, f"shown {predict}", lambda: show(whole.folder / "run"))
-    return Case(damage, lambda: show(folder), lambda found: name in ("metrics.csv", "result.json") or right(found))
-
-
 def training_case(whole: Whole, rng: random.Random, place: Path) -> Case:
     """Own data, damaged before a training; values that another reader finds in the files too may be learned from."""
     if arrays := rng.random() < 0.5:
@@ -463,9 +392,7 @@ KINDS: dict[str, Callable[[Whole, random.Random, Path], Case]] = {
     "checkpoint": checkpoint_case,
     "model folder": model_case,
     "forecast": forecast_case,
-    "request": request_case,
     "resumed run": resume_case,
-    "shown run": shown_case,
     "training": training_case,
 }
 
