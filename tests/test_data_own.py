@@ -170,7 +170,7 @@ FLAGS = np.stack([TWO, 1 - TWO], axis=1)
         ({"X": GOOD, "y": np.eye(4, dtype=int)[TWO]}, r"label 2 never occurs in training"),
         ({"X": GOOD, "y": TWO, "lengths": np.full(40, 7)}, r"lengths\.npy: .*expected 40 whole numbers from 1 to 6"),
         ({"X": GOOD, "y": TWO, "lengths": np.full(40, 6.0)}, r"lengths\.npy: .*expected 40 whole numbers"),
-        ({"X": GOOD[:3], "y": [0, 1, 1]}, r"3 cases in 2 classes are too few to draw a val and a test part"),
+        ({"X": GOOD[:3], "y": [0, 1, 1]}, r"3 cases in 2 classes are too few to draw 2 parts beside training"),
         ({"X": GOOD, "y": THREE[:, None]}, r"targets of shape \(40, 1\), expected \(40,\) for multiclass; save y"),
         ({"X": GOOD, "y": THREE[:, None].astype(str)}, r"targets of shape \(40, 1\), expected \(40,\)"),
         ({"X": GOOD, "y": TWO * 1j}, r"y\.npy: shape \(40,\) of complex128, expected numbers or text"),

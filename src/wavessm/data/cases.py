@@ -163,24 +163,32 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
     rows["train"] = pool
     if cases.groups is not None:
         _check_groups(cases.groups, rows, cases.source)
-    missing = [part for part in ("val", "test") if not rows[part].size]
-    if missing and cases.groups is not None:
+    if missing := [part for part in FRACTIONS if not rows[part].size]:
         keys, fractions = _strata(cases.targets[pool], cases.kind), [FRACTIONS[part] for part in missing]
-        drawn = split_groups(keys, cases.groups[pool], fractions, np.random.default_rng(0), cases.source)
-        rows["train"], *others = (pool[part] for part in drawn)
-        rows |= dict(zip(missing, others, strict=True))
-    elif missing:
-        keys = _strata(cases.targets[pool], cases.kind)
-        counts = {part: max(1, round(FRACTIONS[part] * pool.size)) for part in missing}
-        order = _stratified_order(keys, np.random.default_rng(0))
-        if order.size < sum(counts.values()) + 1:
-            raise DataError(f"{cases.source}: {pool.size} cases in {np.unique(keys).size} classes are too few to draw "
-                            f"a {' and a '.join(missing)} part from; give more, or the parts as files.")  # fmt: skip
-        for part, count in counts.items():
-            rows[part], order = np.sort(pool[order[:count]]), order[count:]
-        taken = np.concatenate([rows[part] for part in missing])
-        rows["train"] = np.setdiff1d(pool, taken)
+        rng = np.random.default_rng(0)
+        if cases.groups is None:
+            drawn = _split_cases(keys, fractions, rng, cases.source)
+        else:
+            drawn = split_groups(keys, cases.groups[pool], fractions, rng, cases.source)
+        rows |= {part: pool[own] for part, own in zip(("train", *missing), drawn, strict=True)}
     return rows
+
+
+def _split_cases(keys: np.ndarray, fractions: list[float], rng: np.random.Generator, source: str) -> list[np.ndarray]:
+    """As `split_groups`, without groups: every part has the classes `keys` (cases,) in their proportions.
+
+    Rows sorted by class get the points of a golden-ratio sequence; in any run of them these points are spread evenly.
+    """
+    order, counts = rng.permutation(len(keys)), [max(1, round(fraction * len(keys))) for fraction in fractions]
+    classes, first = np.unique(keys[order], return_index=True)
+    rest = np.delete(order, first)  # one case of each class stays in training
+    if rest.size < sum(counts) + 1:
+        raise DataError(f"{source}: {len(keys)} cases in {classes.size} classes are too few to draw {len(counts)} "
+                        "parts beside training; give more, or the parts as files.")  # fmt: skip
+    rest = rest[np.argsort(keys[rest], kind="stable")]
+    rest = rest[np.argsort((rng.random() + _GOLDEN * np.arange(rest.size)) % 1.0)]
+    parts = [np.sort(part) for part in np.split(rest, np.cumsum(counts))[:-1]]
+    return [np.setdiff1d(order, np.concatenate(parts)), *parts]
 
 
 def split_groups(
@@ -286,19 +294,6 @@ def _strata(targets: np.ndarray, kind: str) -> np.ndarray:
         return np.zeros(len(targets), np.int64)
     frequency = np.where(targets > 0, targets.sum(axis=0), np.inf)
     return np.where(targets.any(axis=1), frequency.argmin(axis=1), -1)
-
-
-def _stratified_order(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows in an order whose every beginning has the classes in their proportions, one row of each class left out.
-
-    Rows sorted by class get the points of a golden-ratio sequence; in any run of them these points are spread evenly.
-    """
-    order = rng.permutation(len(keys))
-    _, first = np.unique(keys[order], return_index=True)
-    rest = np.delete(order, first)
-    rest = rest[np.argsort(keys[rest], kind="stable")]
-    points = (rng.random() + _GOLDEN * np.arange(rest.size)) % 1.0
-    return rest[np.argsort(points)]
 
 
 def _encode(cases: Cases, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...], Scale | None]:
