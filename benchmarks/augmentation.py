@@ -6,7 +6,7 @@ FOLDER holds ptbxl and speech_commands_v0.01 as published. PTB-XL: super-diagnos
 1 to 8 (leads II and V5, every second sample), tested on fold 10. Speech: `WORDS`, 60 clips of each from the training
 list, frames of log energies, tested on 60 clips of each from the testing list (other speakers). The same number of
 steps with each change, last weights, three seeds; nothing is chosen on test data. Writes augmentation.csv, a row per
-run, and README.md with means and spread.
+run as it ends (runs that are there are not made again), and prints means and spread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 import wavessm as ws
@@ -92,31 +93,34 @@ def main() -> None:
     parser = arguments(__doc__, "results/augmentation")
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--sets", nargs="*", default=["speech", "ptbxl"])
+    parser.add_argument("--changes", nargs="*", default=list(CHANGES))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[dict] = []
-    for name, make in (("speech", speech), ("ptbxl", ptbxl)):
-        data = make(given.data_root)
+    path = given.out / "augmentation.csv"
+    rows = pd.read_csv(path).to_dict("records") if path.is_file() else []
+    for name in given.sets:
+        data = {"speech": speech, "ptbxl": ptbxl}[name](given.data_root)
         score = metrics.SELECTION[data.info.kind].name
-        for seed in range(given.seeds):
-            for change, values in CHANGES.items():
+        for seed in given.seeds:
+            for change, values in ((one, CHANGES[one]) for one in given.changes):
+                if any((row["set"], row["change"], row["seed"]) == (name, change, seed) for row in rows):
+                    continue
                 began = time.process_time()
                 found = run(data, values, given.steps, seed)[score]
                 rows.append({"set": name, "change": change, "seed": seed, "score": score, "value": found,
                              "train_cases": len(data.train), "test_cases": len(data.test), "steps": given.steps,
                              "cpu_seconds": time.process_time() - began})  # fmt: skip
                 print(rows[-1], flush=True)
-                write_csv(given.out / "augmentation.csv", rows)
-    (given.out / "README.md").write_text(
-        f"{report(rows)}\n\nMade by {provenance('python benchmarks/augmentation.py')}.\n"
-    )
+                write_csv(path, rows)
+    print(f"{table(rows)}\n\nMade by {provenance('python benchmarks/augmentation.py')}.")
 
 
-def report(rows: list[dict]) -> str:
+def table(rows: list[dict]) -> str:
     """Mean and range over seeds, a row for each change."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
-    lines = ["# What augmentation is worth", "", f"| change | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
+    lines = [f"| change | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
     for change, values in CHANGES.items():
         cells = []
         for name in sets:

@@ -44,6 +44,7 @@ from wavessm.estimators import WaveSSMForecaster
 from wavessm.features.line import PENALTIES, Features, Line, Moments, Part, ridge_maps
 from wavessm.frames import make_frame
 from wavessm.training.backtest import Forecast
+from wavessm.training.record import write_csv
 
 HORIZONS = (96, 192, 336, 720)
 CONTEXTS = (96, 192, 336, 512, 720)
@@ -219,9 +220,8 @@ def nhits_row(data: DataSet, seed: int, context: int = 336, steps: int = 1000) -
     )
     options = {"max_steps": steps, "val_check_steps": 100, "early_stop_patience_steps": 3, "random_seed": seed}
     quiet = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
-    nf = NeuralForecast(
-        [NHITS(h=horizon, input_size=context, **options, **quiet)], freq=pd.Timedelta(seconds=data.info.step)
-    )
+    freq = f"{round(data.info.step / 60)}min"
+    nf = NeuralForecast([NHITS(h=horizon, input_size=context, **options, **quiet)], freq=freq)
     start = time.process_time()
     found = nf.cross_validation(table, val_size=end - first, test_size=rows - end, n_windows=None, step_size=1)
     seconds = time.process_time() - start
@@ -442,8 +442,12 @@ def main() -> None:
         sets = [(name, kind) for kind in given.informer for name in SETS if (name, kind) != ("ECL", "multi")]
         rows = [row for pair in sets for row in informer_rows(given.data_root, *pair)]
         return report(rows, given.out / "informer.csv", "forecast.py --informer")
-    rows = [row for name in given.datasets for horizon in given.horizons
-            for row in rows_of(given.data_root, name, horizon, given.models, given.seed)]  # fmt: skip
+    rows = []
+    for name in given.datasets:
+        for horizon in given.horizons:
+            for model in given.models:
+                rows += rows_of(given.data_root, name, horizon, [model], given.seed)
+                write_csv(given.out / f"{given.name}.csv", rows)  # so that a run that is cut short leaves something
     report(rows, given.out / f"{given.name}.csv", "forecast.py")
 
 

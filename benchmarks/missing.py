@@ -1,42 +1,42 @@
-"""Accuracy as samples go missing, at random and in blocks: gaps of our own, or a fill before the same model.
+"""Accuracy and forecasts as samples go missing, at random and in blocks: gaps of our own, or a fill before the model.
 
     OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --out results/missing
+    OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --forecast
+    OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --gradient --problems Coffee ECGFiveDays
 
-FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class). Samples are taken away from training and
-test cases alike, with one seed. Methods:
+FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class) and forecasting/ETTh1.csv. Samples are taken
+away from training and test cases alike, with one seed. Methods:
 
-    gap            WaveSSMClassifier(missing="gap"): NaN is not pooled
-    hold           WaveSSMClassifier(missing="hold"), the default: the last value stands in for NaN
-    interpolation  straight lines over the gaps, then WaveSSMClassifier
-    zero           zeros in the gaps, then WaveSSMClassifier
+    gap            missing="gap": NaN is not pooled; no forecast of it is fitted
+    hold           missing="hold": the last value stands in for NaN
+    interpolation  straight lines over the gaps first; before an origin only those that end there, then the last value
+    zero           zeros in the gaps (of a series: the mean of what was observed)
     MiniRocket     straight lines over the gaps, then aeon's MiniRocketClassifier, which takes no NaN
 
-aeon is not a dependency of wavessm: install it beside it. Writes missing.csv, a row per fit, and
-README.md with the means over the problems.
+aeon is not a dependency of wavessm: install it beside it. `--gradient` trains the classifiers instead of fitting
+features in closed form. Writes missing.csv, gradient.csv or forecast.csv, a row as each fit ends, and prints means.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from importlib import metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from common import arguments
+from common import Row, arguments
+from wavessm.data.datasets.forecast import ForecastOptions
+from wavessm.estimators import WaveSSMClassifier, WaveSSMForecaster
 from wavessm.training.record import provenance, write_csv
 
 PROBLEMS = ("Coffee", "FaceFour", "ArrowHead", "ECGFiveDays")
-SHARES = (0.1, 0.3, 0.5)
-ABOUT = """# Missing samples
-
-Samples of training and test cases are taken away, at random or in blocks of a tenth of the signal. `gap` and `hold` are
-the classifier's own `missing=`; `interpolation` and `zero` fill the gaps before the same classifier; MiniRocket (aeon)
-reads the interpolated signals, as it takes no NaN."""
+CONDITIONS = [("none", 0.0), *((pattern, share) for pattern in ("random", "blocks") for share in (0.1, 0.3, 0.5))]
 BLOCK = 0.1
-"""Length of a block, as a share of a signal."""
+"""Length of a block, as a share of a signal; of a series 48 hours."""
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -45,10 +45,10 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return table[:, 1:], table[:, 0].astype(int)
 
 
-def take_away(X: np.ndarray, share: float, pattern: str, rng: np.random.Generator) -> np.ndarray:
+def take_away(X: np.ndarray, share: float, pattern: str, rng: np.random.Generator, block: int = 0) -> np.ndarray:
     """X with NaN in place of a share of the samples of each case, at random or in blocks."""
     X, length = X.copy(), X.shape[1]
-    count, block = round(share * length), max(1, round(BLOCK * length))
+    count, block = round(share * length), block or max(1, round(BLOCK * length))
     for case in X:
         if pattern == "random":
             case[rng.choice(length, count, replace=False)] = np.nan
@@ -64,12 +64,16 @@ def interpolate(X: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(t, t[~np.isnan(case)], case[~np.isnan(case)]) for case in X])
 
 
-def methods(seed: int) -> dict[str, tuple[Any, Any]]:
-    """A fill and a model by name."""
-    from wavessm.estimators import WaveSSMClassifier
+def centre(X: np.ndarray) -> np.ndarray:
+    """X with the mean of each case in its gaps."""
+    return np.where(np.isnan(X), np.nanmean(X, axis=1, keepdims=True), X)
+
+
+def methods(seed: int, how: str) -> dict[str, tuple[Any, Any]]:
+    """A fill and a classifier by name."""
 
     def ours(**options: Any) -> WaveSSMClassifier:
-        return WaveSSMClassifier(method="features", random_state=seed, device="cpu", **options)
+        return WaveSSMClassifier(method=how, random_state=seed, device="cpu", **options)
 
     made = {
         "gap": (np.copy, lambda: ours(missing="gap")),
@@ -77,59 +81,89 @@ def methods(seed: int) -> dict[str, tuple[Any, Any]]:
         "interpolation": (interpolate, ours),
         "zero": (np.nan_to_num, ours),
     }
-    if importlib.util.find_spec("aeon"):
+    if importlib.util.find_spec("aeon") and how == "features":
         from aeon.classification.convolution_based import MiniRocketClassifier
 
         made["MiniRocket"] = (interpolate, lambda: MiniRocketClassifier(random_state=seed, n_jobs=1))
     return made
 
 
+def class_rows(root: Path, problems: list[str], seed: int, how: str) -> Iterator[Row]:
+    """Accuracies of all methods."""
+    for problem in problems:
+        parts = [read(root / "ucr" / f"{problem}_{part}.tsv") for part in ("TRAIN", "TEST")]
+        for pattern, share in CONDITIONS:
+            rng = np.random.default_rng(seed)
+            (X, y), (X_test, y_test) = ((take_away(X, share, pattern, rng), y) for X, y in parts)
+            for name, (fill, make) in methods(seed, how).items():
+                score = float(np.mean(make().fit(fill(X), y).predict(fill(X_test)) == y_test))
+                yield {"problem": problem, "pattern": pattern, "share": share, "method": name, "accuracy": score,
+                       "train_cases": len(y), "test_cases": len(y_test), "length": X.shape[1],
+                       "seed": seed}  # fmt: skip
+
+
+def forecast_rows(root: Path, sets: list[str], horizon: int, seed: int, origins: int) -> Iterator[Row]:
+    """Mean squared errors, scaled by the training part, of all columns: `origins` test windows, against all values."""
+    for name in sets:
+        options = ForecastOptions(str(root), name, horizon, "multi", 336)
+        frame, *_ = options.frame()
+        train, val = options.line_options(frame)["split"]
+        whole = ((frame - frame[:train].mean()) / frame[:train].std()).to_numpy()
+        at = np.linspace(train + val, len(whole) - horizon, origins).astype(int)
+        for pattern, share in CONDITIONS:
+            known = take_away(whole.T, share, pattern, np.random.default_rng(seed), block=48).T
+            for method, fill in {"gap": None, "hold": None, "interpolation": interpolate, "zero": centre}.items():
+
+                def history(end: int, frame: Any = frame, known: Any = known, fill: Any = fill) -> pd.DataFrame:
+                    values = known[:end] if fill is None else fill(known[:end].T).T
+                    return pd.DataFrame(values, frame.index[:end], frame.columns)
+
+                model = WaveSSMForecaster(
+                    horizon, split=(train, val), missing=method if fill is None else "error", refit=False
+                ).fit(history(train + val))
+                error = np.stack([model.predict(series=history(k)).to_numpy() - whole[k : k + horizon] for k in at])
+                yield {"problem": name, "pattern": pattern, "share": share, "method": method, "horizon": horizon,
+                       "mse": float(np.square(error).mean()), "mae": float(np.abs(error).mean()), "windows": origins,
+                       "seed": seed}  # fmt: skip
+
+
 def main() -> None:
     parser = arguments(__doc__, "results/missing")
     parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--problems", nargs="*", default=PROBLEMS)
+    parser.add_argument("--problems", nargs="*")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gradient", action="store_true")
+    parser.add_argument("--forecast", action="store_true")
+    parser.add_argument("--horizon", type=int, default=96)
+    parser.add_argument("--origins", type=int, default=200)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     import torch
 
     torch.set_num_threads(1)
-    rows = []
-    for problem in given.problems:
-        parts = [read(given.data_root / "ucr" / f"{problem}_{part}.tsv") for part in ("TRAIN", "TEST")]
-        for pattern, share in [("none", 0.0), *((p, s) for p in ("random", "blocks") for s in SHARES)]:
-            rng = np.random.default_rng(given.seed)
-            (X, y), (X_test, y_test) = ((take_away(X, share, pattern, rng), y) for X, y in parts)
-            for name, (fill, make) in methods(given.seed).items():
-                score = float(np.mean(make().fit(fill(X), y).predict(fill(X_test)) == y_test))
-                rows.append({"problem": problem, "pattern": pattern, "share": share, "method": name, "accuracy": score,
-                             "train_cases": len(y), "test_cases": len(y_test), "length": X.shape[1],
-                             "seed": given.seed})  # fmt: skip
-                print({key: rows[-1][key] for key in ("problem", "pattern", "share", "method", "accuracy")}, flush=True)
-    write_csv(given.out / "missing.csv", rows)
-    aeon = f"aeon {metadata.version('aeon')}" if importlib.util.find_spec("aeon") else "without aeon"
-    about = f"Mean accuracy over {len(given.problems)} problems ({', '.join(given.problems)}), published splits, seed "
-    about += f"{given.seed}, {aeon}; every fit is in `missing.csv`."
-    words = [ABOUT, table(means(rows)), about, f"Made by {provenance('python benchmarks/missing.py')}."]
-    (given.out / "README.md").write_text("\n\n".join(words) + "\n")
+    name, score, how = "missing", "accuracy", "gradient" if given.gradient else "features"
+    if given.forecast:
+        name, score, sets = "forecast", "mse", given.problems or ["ETTh1", "ETTh2"]
+        found = forecast_rows(given.data_root, sets, given.horizon, given.seed, given.origins)
+    else:
+        name = "gradient" if given.gradient else name
+        found = class_rows(given.data_root, given.problems or list(PROBLEMS), given.seed, how)
+    rows: list[Row] = []
+    for row in found:
+        rows.append(row)
+        print({key: row[key] for key in ("problem", "pattern", "share", "method", score)}, flush=True)
+        write_csv(given.out / f"{name}.csv", rows)
+    print(table(rows, score), f"Made by {provenance('python benchmarks/missing.py')}.", sep="\n\n")
 
 
-def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean accuracy over the problems, a row for each pattern and share."""
-    made = []
-    for pattern, share in dict.fromkeys((row["pattern"], row["share"]) for row in rows):
-        own = [row for row in rows if (row["pattern"], row["share"]) == (pattern, share)]
+def table(rows: list[Row], score: str) -> str:
+    """Means over the problems in Markdown, a row for each pattern and share."""
+    means = pd.DataFrame(rows).pivot_table(index=["pattern", "share"], columns="method", values=score, sort=False)
+    lines = [["taken away", *means.columns], ["---"] * (1 + len(means.columns))]
+    for (pattern, share), values in means.iterrows():
         where = "at random" if pattern == "random" else "in blocks"
         what = "nothing" if pattern == "none" else f"{100 * share:.0f} %, {where}"
-        names = dict.fromkeys(row["method"] for row in rows)
-        scores = {name: f"{np.mean([r['accuracy'] for r in own if r['method'] == name]):.3f}" for name in names}
-        made.append({"taken away": what, **scores})
-    return made
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows of `means` in Markdown."""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+        lines.append([what, *(f"{value:.3f}" for value in values)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -283,7 +283,7 @@ STREAMS = {
     ("c", b"date,load,wind\n,1,2\n"): "the stream, line 2: no date",
     ("c", b"date,load,wind\nnat,1,2\n"): "line 2: 'nat' is not a date",
     ("c", b"date,load,wind\n09/01/2024,1,2\n"): "'09/01/2024' may be day or month first",
-    ("c", b"date,load,wind\n2024-01-02,1,2\n\n2024-01-01,1,2\n"): "line 4: '2024-01-01' does not follow the row before",
+    ("c", b"date,load,wind\n2024-01-02,1,2\n\n2024-01-01,1,2\n"): "line 4: dates do not rise, '2024-01-01'",
     ("c", b"date,load,wind\n2024-01-02,1,2,3\n"): "line 2 of the stream: 4 fields, expected 3",
     ("c", b"date,load,wind\n2024-01-02,1,2\n"): "ended after 1 rows; the model needs a context of 24",
 }

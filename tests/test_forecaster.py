@@ -398,11 +398,41 @@ def test_a_memory_is_the_running_mean_of_its_season():
     np.testing.assert_allclose(before, np.concatenate([values[31:40], found[33:40]]) - values[39])
 
 
-def test_windows_with_a_gap_in_their_horizon_are_left_out():
-    gaps = np.zeros(30, dtype=bool)
-    gaps[12] = True
-    origins = line.Part(np.zeros((30, 1)), gaps, 5, 30).origins(3)
-    assert origins.tolist() == [*range(5, 10), *range(13, 28)]
+def test_what_was_not_observed_has_no_part_in_the_fit():
+    """Sums over windows against a loop over every observed value; a window without any does not count."""
+    random = np.random.default_rng(0)
+    values, gaps = random.standard_normal((60, 2)), random.random((60, 2)) < 0.3
+    gaps[20:26] = True
+    part, features, horizon = line.Part(values, gaps, 9, 60), line.Features(4, (line.Memory(5, 3),)), 3
+    assert (
+        part.origins(horizon).tolist()
+        == [*range(9, 20), *range(24, 58)]
+        == [k for k in range(9, 58) if not gaps[k : k + horizon].all()]
+    )
+    R, yy, seen = np.zeros((9, horizon)), np.zeros(horizon), np.zeros(horizon)
+    for origin in part.origins(horizon):
+        r = features.at(features.channels(values), np.array([origin]))[0]
+        for step, column in np.argwhere(~gaps[origin : origin + horizon]):
+            ahead = values[origin + step, column] - values[origin - 1, column]
+            R[:, step] += r[:, column] * ahead
+            yy[step], seen[step] = yy[step] + ahead**2, seen[step] + 1
+    found = line.Moments.of([part], features, horizon)
+    np.testing.assert_allclose(found.R, R / seen)
+    np.testing.assert_allclose(found.yy, yy / seen)
+    whole = [line.Moments.of([line.Part(values, one, 9, 60)], features, 3) for one in (None, np.zeros_like(gaps))]
+    for name in ("G", "R", "yy"):
+        np.testing.assert_allclose(getattr(whole[0], name), getattr(whole[1], name), atol=1e-12)
+
+
+def test_half_of_the_samples_at_random_leave_a_forecast():
+    values = season(800)
+    values[np.random.default_rng(0).random(800) < 0.5] = np.nan
+    gap, hold = (WaveSSMForecaster(12, 48, missing=how).fit(values) for how in ("gap", "hold"))
+    truth = season(812)[800:]
+    assert np.abs(gap.predict() - truth).mean() < 0.9 * np.abs(hold.predict() - truth).mean()
+    result = gap.backtest()
+    assert np.isnan(result.truth).mean() == pytest.approx(0.5, abs=0.1)
+    assert np.isfinite([result.mae, result.rmse, result.mase, result.r2]).all()
 
 
 def test_columns_have_maps_of_their_own_where_that_helps():
@@ -556,10 +586,13 @@ def test_repeated_and_missing_time_stamps_are_repaired_as_asked():
     assert hold.series_[0].gaps is None
     assert np.flatnonzero(gap.series_[0].gaps).tolist() == [60, 61, 62, 63, 84]
     assert not np.allclose(hold.line_.W, gap.line_.W)
-    compared = gap.backtest(holes, stride=1).origins[:, 1]
-    assert not set(compared) & {58, 59, 60, 61, 62, 63, 82, 83, 84}
-    with pytest.raises(DataError, match="2024-01-01 00:30:00 is not on the grid of 0 days 01:00:00"):
-        WaveSSMForecaster(missing="gap").fit(pd.concat([series, series.iloc[[0]].shift(freq="30min")]).sort_index())
+    compared = gap.backtest(holes, stride=1)
+    assert not set(compared.origins[:, 1]) & {60, 61}
+    at = int(np.flatnonzero(compared.origins[:, 1] == 62)[0])
+    assert np.isnan(compared.truth[at, :, 0]).tolist() == [True, True, False]
+    between = pd.concat([series, series.iloc[[0]].shift(freq="20min")]).sort_index()
+    with pytest.raises(DataError, match="on a grid of 0 days 01:00:00, the median step, 1 rows fall together"):
+        WaveSSMForecaster(missing="gap").fit(between)
 
 
 def test_splits_by_counts_fractions_and_dates_agree():

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+import wavessm as ws
 from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.estimators import WaveSSMForecaster
@@ -78,7 +79,9 @@ def test_a_run_forecasts_what_the_estimator_does(tmp_path, case):
     result = json.loads((run.folder / "result.json").read_text())
     held = model.backtest()
     error = (held.forecasts - held.truth) / model.series_[0].scale.deviation
-    assert result["test_mse"] == pytest.approx(np.square(error).mean(), rel=1e-9), "of the line without the test rows"
+    assert result["test_mse"] == pytest.approx(np.nanmean(np.square(error), axis=(1, 2)).mean()), (
+        "of the line without the test rows"
+    )
 
 
 def test_series_of_a_long_table_share_one_run(tmp_path):
@@ -108,6 +111,70 @@ def test_a_stream_of_a_run_starts_anywhere_and_ends_as_its_file(tmp_path, chunk)
         assert row["c1 0.1"] < row["c1 0.5"] < row["c1 0.9"]
         if chunk == 350:  # nothing has come since that the quantiles could follow
             assert row["c1 0.9"] == pytest.approx(expected["c1 0.9"], rel=1e-9)
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_covariates_come_with_the_table_and_with_the_rows_to_forecast(tmp_path, long):
+    frame = hourly(columns=1)
+    price = pd.Series(np.random.default_rng(2).standard_normal(712), hourly(712, 1).index)
+    frame["c0"] += 20 * price[:700]
+    model = WaveSSMForecaster(12, split=(0.7, 0.1)).fit(frame[["c0"]], covariates=price[:700].to_frame())
+    wanted = model.predict(covariates=price[700:].to_frame())["c0"].to_numpy()
+    table = frame.reindex(price.index).assign(price=price).rename_axis("date")
+    if long:
+        table = table.reset_index().rename(columns={"date": "ds", "c0": "y"}).assign(unique_id="a")
+        table = pd.concat([table, table.assign(unique_id="b", y=2 * table["y"])]).sample(frac=1, random_state=0)
+    run = fit(tmp_path, table, "--covariates price", index=not long)
+    rows = predict_files(run, [tmp_path / "table.csv"])
+    found = np.array([row["y" if long else "c0"] for row in rows])
+    np.testing.assert_allclose(found[:12], wanted, rtol=1e-2 if long else 1e-9)
+    assert np.corrcoef(found[:12], price[700:])[0, 1] > 0.9
+    if long:
+        np.testing.assert_allclose(found[12:], 2 * found[:12], rtol=1e-6)
+    if not long:
+        table[:700].to_csv(tmp_path / "short.csv")
+        with pytest.raises(ws.WaveSSMError, match="of all steps of the series and of those to forecast"):
+            predict_files(run, [tmp_path / "short.csv"])
+
+
+def test_static_features_start_a_series_that_the_run_has_not_seen(tmp_path):
+    random, index = np.random.default_rng(0), pd.date_range("2024", periods=200, freq="h")
+    sizes = random.uniform(1, 5, 31)
+    day = np.sin(2 * np.pi * np.arange(200) / 24)
+    each = [
+        pd.DataFrame(
+            {"unique_id": f"s{k}", "ds": index, "y": np.exp(size) * (3 + day + 0.1 * random.standard_normal(200))}
+        )
+        for k, size in enumerate(sizes)
+    ]
+    static = pd.DataFrame({"unique_id": [f"s{k}" for k in range(31)], "size": sizes})
+    static.to_csv(tmp_path / "static.csv", index=False)
+    run = fit(tmp_path, pd.concat(each[:30]), f"--static {tmp_path / 'static.csv'}", index=False)
+    each[30][:2].to_csv(tmp_path / "new.csv", index=False)
+    found = [row["y"] for row in predict_files(run, [tmp_path / "new.csv"])]
+    model = WaveSSMForecaster(12, split=(0.7, 0.1)).fit(pd.concat(each[:30]), static=static)
+    np.testing.assert_allclose(found, model.predict(series=each[30][:2], static=static)["y"], rtol=1e-6)
+    assert np.abs(found / each[30]["y"][2:14] - 1).mean() < 0.1
+
+
+def test_a_stream_at_uneven_times_ends_as_its_file(tmp_path, caplog):
+    """Minutes by a clock that jitters, some lost: a file and a stream are on one grid."""
+    random = np.random.default_rng(1)
+    seconds = 60.0 * np.arange(900) + random.uniform(-40, 40, 900)
+    seconds = np.sort(seconds[random.random(900) < 0.8])
+    values = 5 + np.sin(2 * np.pi * seconds / 3600) + 0.05 * random.standard_normal(len(seconds))
+    frame = pd.DataFrame({"c0": values}, pd.Timestamp("2024") + pd.to_timedelta(seconds, "s"))
+    run = fit(tmp_path, frame.rename_axis("date"), "--missing gap --duplicates last")
+    wanted, lines = predict_files(run, [tmp_path / "table.csv"]), (tmp_path / "table.csv").read_text().splitlines()
+    truth = 5 + np.sin(2 * np.pi * (900 + np.arange(12)) / 60)
+    assert np.abs([row["c0"] for row in wanted] - truth).mean() < 0.1
+    for chunk in (1, 90, len(seconds)):
+        *_, rows = predict_stream(run, lines, chunk, times=True)
+        for row, expected in zip(rows, wanted, strict=True):
+            assert (row["date"], row["c0"]) == (expected["date"], pytest.approx(expected["c0"], rel=1e-6))
+    model = WaveSSMForecaster(12, split=(0.7, 0.1), missing="gap", duplicates="last").fit(frame)
+    np.testing.assert_allclose(model.predict()["c0"], [row["c0"] for row in wanted], rtol=1e-9)
+    assert "times are uneven" in caplog.text
 
 
 MISTAKES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from wavessm.data.source import DataSet
 from wavessm.errors import OptionError
-from wavessm.features.line import Part, context_for, default_members, fit_line, season_steps
+from wavessm.features.line import Part, context_for, default_members, fit_line, make_cuts, season_steps
 
 BLOCK = 512  # windows that are scored at once
 
 
 class ForecastErrors(NamedTuple):
-    """Errors over all windows, steps and columns."""
+    """Means over windows of the errors over all steps and columns that were observed."""
 
     mse: float
     mae: float
@@ -24,12 +23,13 @@ class ForecastErrors(NamedTuple):
 
 def forecast_errors(source: Any, forecast: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> ForecastErrors:
     """Return the errors over windows of a table of forecast(values (time, columns), origins (n,)) → (n, h, columns)."""
-    steps, squares, sizes, count = np.arange(source.horizon), 0.0, 0.0, 0
-    for values, _, origins in source.rows():
+    steps, squares, sizes = np.arange(source.horizon), 0.0, 0.0
+    for values, truth, origins in source.rows():
         for some in np.split(origins, range(BLOCK, len(origins), BLOCK)):
-            error = forecast(values, some) - values[some[:, None] + steps]
-            squares, sizes, count = squares + np.square(error).sum(), sizes + np.abs(error).sum(), count + error.size
-    return ForecastErrors(float(squares / count), float(sizes / count))
+            error = forecast(values, some) - truth[some[:, None] + steps]
+            squares += np.nanmean(np.square(error), axis=(1, 2)).sum()
+            sizes += np.nanmean(np.abs(error), axis=(1, 2)).sum()
+    return ForecastErrors(float(squares / len(source)), float(sizes / len(source)))
 
 
 def naive_errors(source: Any, period: int) -> ForecastErrors:
@@ -42,15 +42,11 @@ def line_errors(data: DataSet) -> ForecastErrors:
     """Return the validation errors of a line (`features/line.py`) without calendar, fitted on the training windows."""
     train, val = (next(cast(Any, part).rows()) for part in (data.train, data.val))
     values, horizon, season = train[0], data.info.horizon, season_steps(data.info.step)
-    first, end, stop = int(train[2][0]), int(train[2][-1]) + horizon, int(val[2][-1]) + horizon
-
-    def part(begin: int, end: int) -> list[Part]:
-        return [Part(values, None, begin, end)]
-
-    edges = itertools.pairwise([end // 2, end * 3 // 4, end, stop])
-    cuts = [(part(first, a), part(a, b)) for a, b in edges if min(a - first, b - a) >= horizon]
-    members = default_members(context_for(horizon, season, end), season)
-    return forecast_errors(data.val, fit_line(cuts, part(first, end), members, season, horizon).forecast)
+    end, stop = (np.array([rows[2][-1] + horizon]) for rows in (train, val))
+    whole = Part(values, np.isnan(train[1]) if np.isnan(train[1]).any() else None, 0, int(stop[0]))
+    context = context_for(horizon, season, int(end[0]))
+    cuts, parts = make_cuts([whole], [values], end, stop, context, horizon)
+    return forecast_errors(data.val, fit_line(cuts, parts, default_members(context, season), season, horizon).forecast)
 
 
 def baseline_scores(data: DataSet, split: str = "test") -> dict[str, ForecastErrors]:

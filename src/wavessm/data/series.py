@@ -8,6 +8,7 @@ back in the same form. Command line and estimators both read their series here; 
 from __future__ import annotations
 
 import datetime
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,13 +29,13 @@ from wavessm.data.tables import (
     read_table,
     same_step,
 )
+from wavessm.data.windows import CYCLES, waves
 from wavessm.errors import DataError, OptionError, ShapeError, check_number, is_int, real_array
 
+log = logging.getLogger("wavessm.data")
 pd = import_pandas()
 REPAIR = "fill or drop these rows, or choose --missing gap"
 LONG = ("unique_id", "ds", "y")  # columns of a long table
-DAY = 86400.0
-CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.25 * DAY}
 HARMONICS = {"day": 4, "week": 3, "year": 2}
 NO_SCALE = Scale(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool))
 
@@ -47,7 +48,7 @@ class TimeSeries:
     kind: str  # "array", "table", "series" or "frame"
     index: Any  # a pandas Index; of arrays, their rows
     columns: Any = None  # names of a DataFrame's columns, the name of a Series
-    gaps: np.ndarray | None = None  # (time,) rows that no forecast is compared with; None without
+    gaps: np.ndarray | None = None  # (time, columns) values that no forecast is compared with; None without
     scale: Scale = NO_SCALE
     marks: np.ndarray | None = None  # (time + known steps, k): calendar and covariates
 
@@ -58,10 +59,8 @@ class TimeSeries:
 
     @property
     def clock(self) -> np.ndarray | None:
-        """Dates in whole seconds since 1970 by the clock of the place (time,) int64; None without dates."""
-        if not isinstance(self.index, pd.DatetimeIndex):
-            return None
-        return self.index.tz_localize(None).to_numpy().astype("datetime64[s]").astype(np.int64)
+        """Dates in seconds since 1970 by the clock of the place (time,); None without dates."""
+        return _seconds(self.index.tz_localize(None)) if isinstance(self.index, pd.DatetimeIndex) else None
 
     @property
     def offset(self) -> str:
@@ -88,9 +87,21 @@ class TimeSeries:
         step = step_of(self.index) or 1
         return pd.Index(self.index[0] + step * np.arange(-steps, 0))
 
+    def with_step(self, other: TimeSeries) -> TimeSeries:
+        """The same, one date alone with the step of another series."""
+        if self.clock is None or len(self.index) > 1 or self.index.freq is not None:
+            return self
+        freq, name = step_of(other.index[-64:]), self.index.name
+        return replace(self, index=pd.date_range(self.index[0], periods=1, freq=freq, name=name))
+
     def scaled(self) -> np.ndarray:
         """The values in units of their scale."""
         return self.scale.apply(self.values)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """The values, NaN where they were not observed."""
+        return self.values if self.gaps is None else np.where(self.gaps, np.nan, self.values)
 
     def wrap(self, values: np.ndarray, levels: Sequence[float] | None = None) -> Any:
         """Values of the rows after the last one, (steps, columns) or with quantiles (steps, columns, levels), in the
@@ -154,40 +165,46 @@ def read_series(given: Any, what: str, options: Any, names: list | None = None) 
 
 
 def read_csv(
-    path: Path, columns: list[str] | None = None, date_column: str | None = None, missing: str = "error"
-) -> tuple[Any, str]:
+    path: Path, columns: list[str] | None = None, date_column: str | None = None, missing: str = "error",
+    known: Sequence[str] = (),
+) -> tuple[Any, str]:  # fmt: skip
     """A CSV file as a DataFrame whose index are its dates, or as a long table; and in words what of it was left out.
 
     Args:
         path: The file; its dates must rise from row to row, those of a long table are sorted.
         columns: Columns to forecast; None takes all but the date.
         date_column: Column with dates; None takes one that is named as dates are, or a first column of dates.
-        missing: As in `LineForecaster`; empty fields are refused if it is "error".
+        missing: As in `LineForecaster`; empty fields are refused if it is "error", unless there are covariates.
+        known: Columns of a long table that are read too, its covariates.
     """
-    table, left_out = read_table(path), ""
-    need_columns(table, [*([date_column] if date_column else []), *(columns or [])], path)
+    table, left_out, gaps = read_table(path), "", missing != "error" or bool(known)
+    need_columns(table, [*([date_column] if date_column else []), *(columns or []), *known], path)
     if set(LONG) <= set(table.columns):
-        y, ds = numbers(table, ["y"], path, missing != "error", REPAIR)[:, 0], table["ds"]
+        values, ds = numbers(table, ["y", *known], path, gaps, REPAIR), table["ds"]
         ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*parse_dates(ds, str(path), rising=False))
-        others = ", ".join(str(name) for name in table.columns if name not in LONG)
+        others = ", ".join(str(name) for name in table.columns if name not in (*LONG, *known))
         left_out = f"of a long table unique_id, ds and y are read; left out: {others}" if others else ""
-        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, "y": y}), left_out
+        read = dict(zip(["y", *known], values.T, strict=True))
+        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, **read}), left_out
+    dated, index = True, None
     if date_column is None:
         date_column, dated = guess_dates(table)
         if date_column is not None and not dated and len(table.columns) > 1:
-            left_out = f"column {date_column!r} holds numbers, not dates; it is left out"
-            table, date_column = table.drop(columns=date_column), None
+            index = pd.Index(table[date_column].to_numpy(), name=date_column)
+            if not index.is_monotonic_increasing or index.hasnans:
+                left_out, index = f"column {date_column!r} holds numbers that do not rise; it is left out", None
     names = columns or [name for name in table.columns if name != date_column]
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
-    index = None if date_column is None else clock_index(*parse_dates(table[date_column], str(path)))
-    values = numbers(table, names, path, missing != "error", REPAIR)
+    if date_column is not None and dated:
+        index = clock_index(*parse_dates(table[date_column], str(path)))
+    values = numbers(table, names, path, gaps, REPAIR)
     return pd.DataFrame(values, columns=names, index=index), left_out
 
 
 def clock_index(seconds: np.ndarray, offset: str = "") -> Any:
     """Dates of seconds since 1970 by the clock of a place, and of its offset to UTC if there is one."""
-    index = pd.DatetimeIndex(seconds.astype("datetime64[s]"))
+    index = pd.DatetimeIndex((1e6 * seconds).round().astype("datetime64[us]"))
     return index.tz_localize(datetime.datetime.strptime(offset, "%z").tzinfo) if offset else index
 
 
@@ -203,11 +220,22 @@ def _split_groups(given: Any, what: str) -> dict[Any, Any]:
     return {key: part["y"] if list(part.columns) == ["y"] else part for key, part in groups.items()}
 
 
-def split_long(given: Any) -> tuple[Any, Any]:
-    """A long table (unique_id, ds, y, …) as series and covariates, its other columns; None where there are none."""
-    if not (isinstance(given, pd.DataFrame) and {"unique_id", "ds", "y"} < set(given.columns)):
+def split_covariates(given: Any, known: Sequence[str] | None = None, ahead: int = 0) -> tuple[Any, Any]:
+    """A table up to its last observed row, and its columns `known` up to `ahead` rows beyond; None without such.
+
+    None takes all columns of a long table but unique_id, ds and y.
+    """
+    long = isinstance(given, pd.DataFrame) and set(LONG) <= set(given.columns)
+    known = [name for name in given.columns if name not in LONG] if known is None and long else list(known or ())
+    if not known:
         return given, None
-    return given[["unique_id", "ds", "y"]], given.drop(columns="y")
+    by = list(LONG[:2]) if long else []
+    given = given.sort_values(by, kind="stable") if long else given
+    keys = given["unique_id"].to_numpy() if long else np.zeros(len(given))
+    seen = given.drop(columns=[*known, *by]).notna().any(axis=1)
+    later = ~seen[::-1].groupby(keys[::-1]).cummax()[::-1]
+    wanted = ~later | (later.groupby(keys).cumsum() <= ahead)
+    return given[~later].drop(columns=known), given[wanted][[*by, *known]]
 
 
 def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
@@ -218,7 +246,7 @@ def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
         raise ShapeError(f"{what} has shape {values.shape}, expected (time,) or (time, columns).")
     table, gaps = values.reshape(len(values), -1), None
     if options.missing in ("hold", "gap") and np.isnan(table).any():
-        gaps = np.isnan(table).any(axis=1) if options.missing == "gap" else None
+        gaps = np.isnan(table) if options.missing == "gap" else None
         table = pd.DataFrame(table).ffill().bfill().to_numpy()
     check_finite(table, f"{what}: row {{}}")
     if not indexed:
@@ -256,12 +284,55 @@ def _regular(given: Any, what: str, options: Any) -> Any:
     if options.missing == "error":
         raise DataError(f"{what}: its index has gaps or no regular step; choose missing='hold', 'gap' or 'skip' "
                         "(--missing gap), or use .asfreq().")  # fmt: skip
-    step = (index[1:] - index[:-1]).value_counts().index[0]  # the most frequent one
-    whole = pd.Index([index[0] + k * step for k in range(round((index[-1] - index[0]) / step) + 1)])
-    if not index.isin(whole).all():
-        off = index[~index.isin(whole)][0]
-        raise DataError(f"{what}: {off} is not on the grid of {step} that starts at {index[0]}; resample the rows.")
-    return given.reindex(whole.rename(index.name))
+    return _on_grid(given, what, options)
+
+
+def _on_grid(given: Any, what: str, options: Any) -> Any:
+    """Rows at uneven times on a grid, NaN where nothing was observed: each goes to its nearest point, and what falls
+    together is what `duplicates` says. The grid is that of the months or years that fit all, or of a step.
+    """
+    index = given.index
+    for freq in ("MS", "ME", "QS", "QE", "YS", "YE") if isinstance(index, pd.DatetimeIndex) else ():
+        whole = pd.date_range(index[0], index[-1], freq=freq)
+        if index.isin(whole).all():
+            return given.reindex(whole.rename(index.name))
+    start, step = _grid(index)
+    exact = np.asarray((index - start) / step, dtype=np.float64)
+    places = np.round(exact).astype(int)
+    together, moved = len(places) - len(np.unique(places)), np.abs(exact - places).max()
+    if together and options.duplicates == "error":
+        raise DataError(f"{what}: on a grid of {step}, the median step, {together} rows fall together with another; "
+                        "choose duplicates='mean' or 'last' (--duplicates mean), or resample the rows.")  # fmt: skip
+    if moved > 1e-6:
+        beside = f"; {together} fell together with another (duplicates={options.duplicates!r})" if together else ""
+        empty = 100 * (1 - len(np.unique(places)) / (places[-1] - places[0] + 1))
+        log.warning("%s: times are uneven; the rows were moved by up to %.2g of a step, onto a grid of %s of which "
+                    "%.0f %% is empty%s", what, moved, step, empty, beside)  # fmt: skip
+    given = given.groupby(places).last() if options.duplicates == "last" else given.groupby(places).mean()
+    given = given.reindex(range(places[0], places[-1] + 1))
+    return given.set_axis(pd.Index([start + k * step for k in given.index], name=index.name))
+
+
+def _grid(index: Any) -> tuple[Any, Any]:
+    """Start and step of a grid for uneven times: the step of most rows, else about the median one, of a usual length
+    (of dates, or of seconds) if that is within a tenth.
+
+    >>> _grid(pd.DatetimeIndex(["2024-01-01 00:00:01", "2024-01-01 00:01:02", "2024-01-01 00:01:59"]))
+    (Timestamp('2024-01-01 00:00:00'), Timedelta('0 days 00:01:00'))
+    """
+    steps = index[1:] - index[:-1]
+    counts = steps.value_counts()
+    if 2 * counts.iloc[0] > len(steps):
+        return index[0], counts.index[0]
+    multiples = np.maximum(1, np.round(np.asarray(steps / steps.sort_values()[len(steps) // 2], dtype=np.float64)))
+    step, dates = (index[-1] - index[0]) / multiples.sum(), isinstance(index, pd.DatetimeIndex)
+    usual = [unit * k for unit in (0.001, 0.01, 0.1, 1.0, 60.0) for k in (1, 2, 5, 10, 15, 20, 30)]
+    usual += [3600.0 * k for k in (1, 2, 3, 4, 6, 8, 12, 24, 7 * 24)]
+    ratio, best = min((abs(one / (step.total_seconds() if dates else step) - 1), one) for one in usual)
+    if ratio > 0.1:
+        return index[0], step
+    step = pd.Timedelta(seconds=best) if dates else best
+    return index[0].round(step) if dates else step * round(index[0] / step), step
 
 
 def step_of(index: Any) -> Any:
@@ -314,11 +385,6 @@ class Split(NamedTuple):
 
     train_end: np.ndarray  # (series,)
     stop_end: np.ndarray  # (series,) equal to train_end where nothing is set aside to choose
-
-    @property
-    def stops(self) -> bool:
-        """Whether some rows choose."""
-        return bool((self.stop_end > self.train_end).all())
 
 
 def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any) -> Split:
@@ -380,15 +446,6 @@ def cycles_of(index: Any, steps: int) -> tuple[str, ...]:
 
 
 def calendar(index: Any, cycles: tuple[str, ...], zone: Any) -> np.ndarray:
-    """Sines and cosines of the place in each cycle, by the clock of a time zone; where there are a day and a year, also
-    products of their first waves, so that a day may have another shape in each season. (time, k)
-    """
+    """Waves of the place in each cycle, by the clock of a time zone. (time, k)"""
     index = index if index.tz is None else index.tz_convert(zone)
-    day = (index.hour + index.minute / 60 + index.second / 3600) / 24
-    place = {"day": day, "week": (index.day_of_week + day) / 7, "year": (index.day_of_year - 1 + day) / 366}
-    waves = {}
-    for name in cycles:
-        angles = [2 * np.pi * k * np.asarray(place[name], dtype=np.float64) for k in range(1, HARMONICS[name] + 1)]
-        waves[name] = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
-    mixed = [a * b for a in waves["year"][:2] for b in waves["day"][:4]] if {"day", "year"} <= set(cycles) else []
-    return np.stack([*(wave for name in cycles for wave in waves[name]), *mixed], axis=1)
+    return waves(index.tz_localize(None).as_unit("us").asi8 / 1e6, {name: HARMONICS[name] for name in cycles})

@@ -153,23 +153,28 @@ class Windows(Source):
     horizon: int  # rows of y
     starts: Tensor  # (windows,) long, first row of each context
     future_calendar: bool = False
+    gaps: Tensor | None = None  # (rows, channels) bool, values that were not observed: NaN in y
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """Values (time, columns), marks, and the row after each context."""
-        marks = None if self.marks is None else self.marks.cpu().numpy()
-        yield self.series.double().cpu().numpy(), marks, self.starts.cpu().numpy() + self.context
+    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Values (time, columns), the same with NaN where not observed, and the row after each context."""
+        values = self.series.double()
+        truth = values if self.gaps is None else values.masked_fill(self.gaps, torch.nan)
+        yield values.cpu().numpy(), truth.cpu().numpy(), self.starts.cpu().numpy() + self.context
 
     def take(self, index: Tensor) -> Batch:
         steps = torch.arange(self.context + self.horizon, device=self.device)
         rows = self.starts[index.to(self.device)][:, None] + steps  # (batch, context + horizon)
         values = self.series[rows]
+        y = values[:, self.context :]
+        if self.gaps is not None:
+            y = y.masked_fill(self.gaps[rows[:, self.context :]], torch.nan)
         marks = None if self.marks is None else self.marks[rows]
         if marks is not None and not self.future_calendar:
             marks[:, self.context :] = 0
-        return Batch(values[:, : self.context], values[:, self.context :], marks=marks)
+        return Batch(values[:, : self.context], y, marks=marks)
 
 
 class Ragged(Source):

@@ -143,8 +143,8 @@ def parse_dates(column: pd.Series, source: str, rising: bool = True) -> tuple[np
     """Read dates of one clock, `rising` from row to row: a column of text whose index are lines, for messages.
 
     Returns:
-        Whole seconds (rows,) int64 since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00",
-        or "" where the dates have none). Day or month may come first where only one reading is possible.
+        Seconds (rows,) since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00", or ""
+        where the dates have none). Day or month may come first where only one reading is possible.
     """
     pd = import_pandas()
     where = f"{source}: column {column.name!r}" if column.name else source
@@ -167,37 +167,13 @@ def parse_dates(column: pd.Series, source: str, rising: bool = True) -> tuple[np
         what = f"{texts[line]!r} is {'a number, ' * is_number(texts[line])}not a date; expected one like " \
                "2024-05-01 13:00:00." if texts[line] else "no date; fill it or drop the row."  # fmt: skip
         raise DataError(f"{where}, line {line}: {what}")
-    seconds = dates.dt.tz_localize(None).to_numpy().astype("datetime64[s]").astype(np.int64)
-    fine = dates.dt.tz_localize(None).to_numpy()
-    if rising and (late := np.flatnonzero((np.diff(seconds) <= 0) & (fine[1:] != fine[:-1]))).size:
+    seconds = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
+    if rising and (late := np.flatnonzero(np.diff(seconds) < 0)).size:
         line, before = dates.index[late[0] + 1], texts.iloc[late[0]]
-        raise DataError(f"{where}, line {line}: dates do not rise, {texts[line]!r} comes after {before!r} by less than "
-                        "a second; sort the rows, or leave the dates out.")  # fmt: skip
+        raise DataError(f"{where}, line {line}: dates do not rise, {texts[line]!r} comes after {before!r}; sort the "
+                        "rows, or leave the dates out.")  # fmt: skip
     offset = dates.iloc[0].strftime("%z") if len(dates) else ""
     return seconds, f"{offset[:3]}:{offset[3:]}" if offset else ""
-
-
-class Clock:
-    """Reads the dates of a stream row after row: rising, all at one offset to UTC or none.
-
-    >>> clock = Clock("the stream")
-    >>> clock.read("1970-01-02 01:00+05:00", line=2), clock.offset
-    (90000, '+05:00')
-    """
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.offset: str | None = None
-        self._last: int | None = None
-
-    def read(self, text: str, line: int) -> int:
-        """Return whole seconds since 1970; what is no date, or comes too early, raises `DataError`."""
-        (seconds,), offset = parse_dates(import_pandas().Series([text], [line], dtype=str), self.source)
-        if self._last is not None and (seconds <= self._last or offset != self.offset):
-            raise DataError(f"{self.source}, line {line}: {text!r} does not follow the row before; dates must rise and "
-                            "be at one offset to UTC.")  # fmt: skip
-        self.offset, self._last = offset, int(seconds)
-        return self._last
 
 
 def same_clock(offset: str, trained: str, where: str) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from wavessm.data.series import TimeSeries
 
+CYCLES = {"day": 86_400.0, "week": 604_800.0, "year": 365.2425 * 86_400}
+"""Seconds of the cycles of the calendar."""
 Parts = dict[str, tuple[int, int]]  # part -> first row, row after the last
 
 
@@ -32,7 +34,8 @@ def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch
     import torch
 
     if calendar.startswith("waves"):
-        return torch.from_numpy(_waves(seconds, year=calendar == "waves-year")), ()
+        counts = {"day": 4, "week": 3} | ({"year": 1} if calendar == "waves-year" else {})
+        return torch.from_numpy(waves(seconds, counts).astype(np.float32)), ()
     now = import_pandas().DatetimeIndex(seconds.astype("datetime64[s]"))
     if calendar == "table":
         fields = [now.month, now.day, now.dayofweek, now.hour]
@@ -46,14 +49,16 @@ def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch
     return torch.from_numpy((np.stack(real, axis=1) - 0.5).astype(np.float32)), ()
 
 
-def _waves(seconds: np.ndarray, year: bool) -> np.ndarray:
-    def harmonics(period: float, count: int) -> list[np.ndarray]:
-        angle = 2 * np.pi * np.remainder(seconds / period, 1.0)
-        return [wave(k * angle) for k in range(1, count + 1) for wave in (np.sin, np.cos)]
-
-    day, week = harmonics(86_400, 4), harmonics(604_800, 3)
-    season = harmonics(365.2425 * 86_400, 1) if year else []
-    return np.stack([*day, *week, *season, *(a * b for a in season for b in day[:4])], axis=1).astype(np.float32)
+def waves(seconds: np.ndarray, counts: dict[str, int]) -> np.ndarray:
+    """Sines and cosines of the first harmonics of cycles (day, week, year) at seconds (rows,) since 1970; where there
+    are a day and a year, also products of the first of the year and the first two of the day: a day may then have
+    another shape in each season. (rows, k)"""
+    found = {}
+    for name, count in counts.items():
+        angle = 2 * np.pi * np.remainder(seconds / CYCLES[name], 1.0)
+        found[name] = [wave(k * angle) for k in range(1, count + 1) for wave in (np.sin, np.cos)]
+    mixed = [a * b for a in found.get("year", [])[:2] for b in found.get("day", [])[:4]]
+    return np.stack([*(wave for each in found.values() for wave in each), *mixed], axis=1)
 
 
 def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, context: int, options: Any) -> DataSet:
@@ -76,6 +81,7 @@ def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, contex
     sizes: tuple[int, ...] = ()
     if series.clock is not None and calendar != "none":
         marks, sizes = make_marks(series.clock, calendar, minutes=(series.step or 3600) < 3600)
+    gaps = None if series.gaps is None else torch.from_numpy(series.gaps)
     sources = []
     for part, (begin, stop) in parts.items():
         first = begin if part == "train" else begin - context
@@ -83,7 +89,7 @@ def window_sets(name: str, series: TimeSeries, source: str, parts: Parts, contex
             raise DataError(f"{source}: the {part} part has {stop - begin} rows, too few for context {context} "
                             f"+ horizon {horizon}; give more rows, or a shorter context or horizon.")  # fmt: skip
         starts = torch.from_numpy(Part(series.values, series.gaps, first + context, stop).origins(horizon) - context)
-        sources.append(Windows(scaled, marks, context, horizon, starts, options.future_calendar))
+        sources.append(Windows(scaled, marks, context, horizon, starts, options.future_calendar, gaps))
     scale = (tuple(moments.mean.tolist()), tuple(moments.deviation.tolist()))
     info = DataInfo(
         "forecast", len(names), len(names), context, horizon=horizon, columns=names,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,18 @@ import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
-from torch.nn import functional as F
 
 from wavessm.data.baselines import naive_errors
 from wavessm.data.series import TimeSeries
 from wavessm.data.source import Batch, Windows
 from wavessm.errors import DataError
 from wavessm.estimators.base import WaveSSMEstimator, check_names, model_sizes, predict_all
-from wavessm.features.line import Line
+from wavessm.features.line import Line, parts_of
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
+from wavessm.training import metrics
 from wavessm.training.backtest import MOST_ORIGINS, Forecast
 from wavessm.training.forecaster import LineForecaster
-from wavessm.training.line import parts_of
 
 STEPS_PER_EPOCH = 50
 MOST_NUMBERS = 50_000_000  # targets that are held in memory; windows are thinned out beyond that
@@ -49,9 +49,9 @@ class WaveSSMForecaster(WaveSSMEstimator, LineForecaster):
         season: Steps in a season; None takes that of the dates, 1 without dates.
         calendar: Read the place in the day, week and year from a DatetimeIndex, those seen at least twice.
         duplicates: Repeated time stamps: "error", their "mean", or the "last" of them.
-        missing: Missing rows and NaN: "error"; "hold" repeats the value before as if it were observed; "gap" reads it
-            in contexts, but fits and compares no forecast of such rows; "skip" leaves them out and takes the others as
-            evenly spaced.
+        missing: Missing rows, uneven times and NaN: "error"; "hold" repeats the value before as if it were observed;
+            "gap" reads it in contexts, but fits and compares no forecast of what was not observed; "skip" leaves such
+            rows out and takes the others as evenly spaced. Uneven times go onto a grid of about their median step.
         split: (train, validation) as two counts of rows, two fractions, or the dates where validation and calibration
             begin; what is left calibrates quantiles. None follows validation_fraction.
         validation_fraction: End of each series set aside. Its second half calibrates quantiles and its first half
@@ -103,7 +103,7 @@ class WaveSSMForecaster(WaveSSMEstimator, LineForecaster):
     def _fit_residuals(self) -> None:
         """Train a state space on what the line leaves; keep it if it is better on unseen rows, beyond noise."""
         parts, split = self.series_, self.split_
-        if not split.stops:
+        if (split.stop_end <= split.train_end).any():
             raise DataError("method='gradient' needs rows to choose by: at least four horizons in validation_fraction.")
         line, middle = self.held_.line, (split.train_end + split.stop_end) // 2
         rows = len(parts[0].values) * len(parts)
@@ -120,14 +120,14 @@ class WaveSSMForecaster(WaveSSMEstimator, LineForecaster):
         sizes = model_sizes(0, self.context_, self.context_ + int(self.horizon))
         config, training = self._model_config(sizes, **decided), self._train_config(len(source), seed, STEPS_PER_EPOCH)
         chosen = self.choices_
-        beside = {"line": float(stop.targets.square().mean()), "last value": naive_errors(stop, 1).mse}
+        beside = {"line": float(stop.targets.square().nanmean()), "last value": naive_errors(stop, 1).mse}
         if self.season_ > 1:
             beside["last season"] = naive_errors(stop, self.season_).mse
-        self._fit_model(source, stop, F.mse_loss, config, training, STEPS_PER_EPOCH, beside)
+        self._fit_model(source, stop, partial(metrics.loss, "forecast"), config, training, STEPS_PER_EPOCH, beside)
         model, rest = self.model_, check.targets
         found = predict_all(model, check.to(next(model.parameters()).device)).cpu()
-        gain = (rest.square() - (rest - found).square()).mean((1, 2)).numpy()
-        self.choices_ |= chosen | {"gain": float(gain.mean() / rest.square().mean())}
+        gain = (rest.square() - (rest - found).square()).nanmean((1, 2)).numpy()
+        self.choices_ |= chosen | {"gain": float(gain.mean() / rest.square().nanmean())}
         if improves(gain, -(-int(self.horizon) // check.stride)):
             self.method_, self.line_ = "gradient", line
             self.held_ = self.forecast_ = Forecast(line, model, self.context_)
@@ -156,7 +156,7 @@ class Residuals(Windows):
         stride = max(1, -(-sum(map(len, origins)) // most))
         origins = [one[::stride] for one in origins]
         rest = [
-            v[o[:, None] + np.arange(horizon)] - line.forecast(v, o, one.marks)
+            one.scale.apply(one.truth)[o[:, None] + np.arange(horizon)] - line.forecast(v, o, one.marks)
             for v, o, one in zip(values, origins, series, strict=True)
         ]
         offsets = np.cumsum([0, *map(len, values)])

@@ -23,9 +23,10 @@ difference of its own, with a penalty that the same cuts choose.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.linalg
@@ -39,6 +40,7 @@ SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 1
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 BLOCK = 256  # windows that are forecast at once
+MOST_WINDOWS = 20_000  # of a series with gaps, times its columns
 FEW = 64  # windows that are multiplied out instead of following the table of lag products
 
 
@@ -133,17 +135,49 @@ class Part(NamedTuple):
     """One scaled series and the rows whose windows count."""
 
     values: np.ndarray  # (time, columns)
-    gaps: np.ndarray | None  # (time,) rows that may not be in a horizon
+    gaps: np.ndarray | None  # (time, columns) bool: values that were not observed
     begin: int
     end: int
 
     def origins(self, horizon: int) -> np.ndarray:
-        """Origins whose horizons lie in [begin, end) and have no gap. (n,)"""
+        """Origins whose horizons lie in [begin, end) and have an observed value. (n,)"""
         found = np.arange(self.begin, max(self.begin, self.end - horizon + 1))
         if self.gaps is None:
             return found
-        bad = np.concatenate([[0], np.cumsum(self.gaps)])
-        return found[bad[found + horizon] == bad[found]]
+        seen = np.concatenate([[0], np.cumsum(~self.gaps.all(axis=1))])
+        return found[seen[found + horizon] > seen[found]]
+
+    def sums(self, features: Features, horizon: int, column: int | None) -> list[Any]:
+        """Sums over windows of the products in `Moments`, and in how many each step of G and of R and yy is counted."""
+        columns = slice(None) if column is None else [column]
+        values, origins = self.values[:, columns], self.origins(horizon)
+        if self.gaps is not None:
+            return _observed_sums(self._replace(values=values, gaps=self.gaps[:, columns]), features, horizon)
+        if not len(origins):
+            return [0.0] * 5
+        first, n, last, size = int(origins[0]), len(origins), features.context - 1, sum(features.widths)
+        channels = zip(features.channels(values), features.widths, strict=True)
+        pieces = [one[first + features.reach - w : first + features.reach + n - 1] for one, w in channels]
+        pieces.append(values[first : first + n + horizon - 1])
+        table = np.block([[_products(u, v, n) for v in pieces] for u in pieces[:-1]])
+        squares = np.concatenate([[0.0], np.cumsum(np.square(pieces[-1]).sum(axis=1))])
+        yy = squares[n:] - squares[:-n] - 2 * table[last, size:] + table[last, last]
+        table = table - table[last] - table[:, [last]] + table[last, last]
+        count = n * values.shape[1]
+        return [table[:, :size], table[:, size:], yy, count, count]
+
+
+def _observed_sums(part: Part, features: Features, horizon: int) -> list[Any]:
+    """`Part.sums` where there are gaps: a value that was not observed has no part in R and yy. Of many windows some."""
+    channels, steps, total = features.channels(part.values), np.arange(horizon), [0.0] * 5
+    origins = np.random.default_rng(0).permutation(part.origins(horizon))[: MOST_WINDOWS // part.values.shape[1] + 1]
+    for some in np.split(origins, range(BLOCK, len(origins), BLOCK)):
+        seen = ~cast(np.ndarray, part.gaps)[some[:, None] + steps]
+        y = np.where(seen, part.values[some[:, None] + steps] - part.values[some - 1][:, None], 0.0)
+        r, y = (np.moveaxis(one, 1, 0).reshape(one.shape[1], -1) for one in (features.at(channels, some), y))
+        new = [r @ r.T, r @ y.T, np.square(y).sum(axis=1), r.shape[1], seen.sum(axis=(0, 2))]
+        total = [a + b for a, b in zip(total, new, strict=True)]
+    return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,32 +190,13 @@ class Moments:
 
     @classmethod
     def of(cls, parts: Sequence[Part], features: Features, horizon: int, column: int | None = None) -> Moments:
-        """Of all windows of the parts, of all columns or one; neighbouring windows share a table of lag products."""
-        size, last = sum(features.widths), features.context - 1
-        starts = np.cumsum([0, *features.widths, horizon])
-        table, yy, count = np.zeros((size, size + horizon)), np.zeros(horizon), 0
+        """Of all windows of the parts, of all columns or one."""
+        size = sum(features.widths)
+        total: list[Any] = [np.zeros((size, size)), np.zeros((size, horizon)), np.zeros(horizon), 0, 0]
         for part in parts:
-            values = part.values if column is None else part.values[:, [column]]
-            channels = features.channels(values)
-            origins = part.origins(horizon)
-            for run in np.split(origins, np.flatnonzero(np.diff(origins) > 1) + 1) if len(origins) else ():
-                first, n = int(run[0]), len(run)
-                at = first + features.reach
-                pieces = [one[at - w : at + n - 1] for one, w in zip(channels, features.widths, strict=True)]
-                pieces.append(values[first : first + n + horizon - 1])
-                for i, u in enumerate(pieces[:-1]):
-                    for j, v in enumerate(pieces[i:], start=i):
-                        block = _products(u, v, n)
-                        table[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += block
-                        if i < j < len(pieces) - 1:
-                            table[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] += block.T
-                squares = np.concatenate([[0.0], np.cumsum(np.square(pieces[-1]).sum(axis=1))])
-                yy += squares[n:] - squares[:-n]
-                count += n * values.shape[1]
-        table, yy = table / max(count, 1), yy / max(count, 1)
-        yy = yy - 2 * table[last, size:] + table[last, last]
-        table = table - table[last] - table[:, [last]] + table[last, last]
-        return cls(table[:, :size], table[:, size:], yy)
+            total = [a + b for a, b in zip(total, part.sums(features, horizon, column), strict=True)]
+        G, R, yy, windows, seen = total
+        return cls(G / max(windows, 1), R / np.maximum(seen, 1), yy / np.maximum(seen, 1))
 
     def only(self, places: np.ndarray) -> Moments:
         """Of some features."""
@@ -274,6 +289,30 @@ def default_members(context: int, season: int, memory: bool = True) -> tuple[Fea
 
 
 Cut = tuple[list[Part], list[Part]]  # windows to fit, windows to score
+
+
+def parts_of(series: Sequence[Any], values: Sequence[np.ndarray], begin: Any, end: Any) -> list[Part]:
+    """Rows [begin, end) of each series, which says its gaps, as windows to fit or to score."""
+    rows = zip(*(np.broadcast_to(one, len(series)) for one in (begin, end)), strict=True)
+    return [Part(v, one.gaps, int(a), int(b)) for one, v, (a, b) in zip(series, values, rows, strict=True)]
+
+
+def whole_parts(series: Sequence[Any], values: Sequence[np.ndarray], context: int, ends: Any) -> list[Part]:
+    """All rows up to `ends` as windows to fit; a context longer than a quarter starts with the first value repeated."""
+    return parts_of(series, values, np.maximum(1, np.minimum(context, np.asarray(ends) // 4)), ends)
+
+
+def make_cuts(
+    series: Sequence[Any], values: Sequence[np.ndarray], train_end: np.ndarray, stop_end: np.ndarray, context: int,
+    horizon: int,
+) -> tuple[list[Cut], list[Part]]:  # fmt: skip
+    """The cuts that `fit_line` chooses by, and the windows of the training part. A cut needs windows on both sides."""
+    whole = whole_parts(series, values, context, train_end)
+    first = np.array([one.begin for one in whole])
+    halves = itertools.pairwise([train_end // 2, train_end * 3 // 4, train_end])
+    cuts = [(parts_of(series, values, first, a), parts_of(series, values, a, b)) for a, b in halves]
+    cuts.append((whole, parts_of(series, values, train_end, stop_end)))
+    return [cut for cut in cuts if all(any(len(one.origins(horizon)) for one in part) for part in cut)], whole
 
 
 def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Features], season: int, horizon: int) -> Line:

@@ -73,7 +73,7 @@ class Backtest:
     coverage: float  #: Part of the truth between the lowest and the highest quantile; NaN without them.
     mae_by_step: np.ndarray  #: Mean absolute error of each step ahead (h,).
     forecasts: np.ndarray  #: Forecasts (origins, h, columns).
-    truth: np.ndarray  #: What they forecast (origins, h, columns).
+    truth: np.ndarray  #: What they forecast (origins, h, columns); NaN, which counts in no score, where not observed.
     origins: np.ndarray  #: Number of the series and rows before the forecast (origins, 2).
     quantiles: dict[float, np.ndarray]  #: Quantiles of the truth (origins, h, columns) by their level, if any.
     series: dict[int, tuple[Any, TimeSeries]]  #: Key (its number without keys) and series, by its number.
@@ -81,19 +81,16 @@ class Backtest:
     @property
     def frame(self) -> Any:
         """A DataFrame with a row for each series, origin, step (and column, where there are several)."""
-        n, h, columns = self.forecasts.shape
+        _, h, columns = self.forecasts.shape
+        each: dict[Any, np.ndarray] = {"y": self.truth, "forecast": self.forecasts} | self.quantiles
         parts = []
-        for number, origin, truth, ahead, at in zip(*self.origins.T, self.truth, self.forecasts, range(n), strict=True):
+        for at, (number, origin) in enumerate(self.origins):
             key, one = self.series[number]
-            index = one.index
-            names = one.columns if one.kind == "frame" else range(columns)
-            for column, name in enumerate(names):
-                row: dict[Any, Any] = {"unique_id": key, "cutoff": index[origin - 1], "step": np.arange(1, h + 1)}
-                row["ds"] = index[origin : origin + h]
+            row: dict[Any, Any] = {"unique_id": key, "cutoff": one.index[origin - 1], "step": np.arange(1, h + 1)}
+            row["ds"] = one.index[origin : origin + h]
+            for column, name in enumerate(one.columns if one.kind == "frame" else range(columns)):
                 row |= {"column": name} if columns > 1 else {}
-                row |= {"y": truth[:, column], "forecast": ahead[:, column]}
-                row |= {level: values[at, :, column] for level, values in self.quantiles.items()}
-                parts.append(pd.DataFrame(row))
+                parts.append(pd.DataFrame(row | {key: values[at, :, column] for key, values in each.items()}))
         return pd.concat(parts, ignore_index=True)
 
     def weighted_quantile_loss(self) -> float:
@@ -103,7 +100,8 @@ class Backtest:
         losses = []
         for level, values in self.quantiles.items():
             error = self.truth - values
-            losses.append(2 * np.maximum(level * error, (level - 1) * error).sum() / np.abs(self.truth).sum())
+            pinball = np.maximum(level * error, (level - 1) * error)
+            losses.append(2 * np.nansum(pinball) / np.nansum(np.abs(self.truth)))
         return float(np.mean(losses))
 
 
@@ -112,11 +110,7 @@ def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) 
     origins = np.arange(max(1, begin), len(one.values))
     origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
     rows = origins[:, None] + np.arange(h)
-    unknown = rows >= len(one.values)
-    rows = np.minimum(rows, len(one.values) - 1)
-    if one.gaps is not None:
-        unknown = unknown | one.gaps[rows]
-    truth = np.where(unknown[..., None], np.nan, one.values[rows])
+    truth = np.concatenate([one.truth, np.full((h, one.values.shape[1]), np.nan)])[rows]
     return (truth - forecast(one, origins, h)) / one.scale.deviation
 
 
@@ -150,7 +144,7 @@ class QuantileTracker:
             self.pending.popleft()
         for origin, _, quantiles in self.pending:
             step = row - origin
-            self.now[:, step] += self.unit[step] * (self.levels - (truth <= quantiles[:, step]))
+            self.now[:, step] += self.unit[step] * (self.levels - (truth <= quantiles[:, step])) * np.isfinite(truth)
 
 
 def compare(
@@ -169,19 +163,20 @@ def compare(
     parts = []
     for number, one, origins, ahead, offsets in each:
         steps = np.arange(ahead.shape[1])
-        truth, naive = one.values[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
+        truth, naive = one.truth[origins[:, None] + steps], one.values[origins[:, None] - season + steps % season]
         levels = [ahead + offset * one.scale.deviation for offset in offsets.values()]
         parts.append((np.stack([np.full_like(origins, number), origins], axis=1), ahead, truth, naive, *levels))
     where, ahead, truth, naive, *levels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     error, tiny = ahead - truth, 1e-12
-    mae, spread = float(np.abs(error).mean()), float(np.square(truth - truth.mean(axis=(0, 1))).sum())
+    mae, spread = float(np.nanmean(np.abs(error))), float(np.nansum(np.square(truth - np.nanmean(truth, axis=(0, 1)))))
+    seen = np.isfinite(truth)
     return Backtest(
         mae=mae,
-        rmse=float(np.sqrt(np.square(error).mean())),
-        mase=mae / max(float(np.abs(naive - truth).mean()), tiny),
-        r2=1 - float(np.square(error).sum()) / max(spread, tiny),
-        coverage=float(((levels[0] <= truth) & (truth <= levels[-1])).mean()) if levels else math.nan,
-        mae_by_step=np.abs(error).mean(axis=(0, 2)),
+        rmse=float(np.sqrt(np.nanmean(np.square(error)))),
+        mase=mae / max(float(np.nanmean(np.abs(naive - truth))), tiny),
+        r2=1 - float(np.nansum(np.square(error))) / max(spread, tiny),
+        coverage=float(((levels[0] <= truth) & (truth <= levels[-1]))[seen].mean()) if levels else math.nan,
+        mae_by_step=np.nanmean(np.abs(error), axis=(0, 2)),
         forecasts=ahead,
         truth=truth,
         origins=where,

@@ -13,23 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from wavessm.data.series import (
-    Form,
-    TimeSeries,
-    check_alike,
-    column_names,
-    pd,
-    read_series,
-    split_long,
-    split_series,
-    step_of,
-)
+from wavessm.data.series import Form, TimeSeries, check_alike, column_names, read_series, split_covariates, split_series
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError, check_int, check_number, unknown_name
 from wavessm.features.line import Line, Part, context_for, season_steps
 from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibration_errors, compare, conformal
-from wavessm.training.line import Marks, fit_series, read_covariates, refit_series
-from wavessm.training.static import StaticPrior, read_static
+from wavessm.training.line import Marks, StaticPrior, fit_series, read_covariates, read_static, refit_series
 
 CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold", "gap", "skip")}
 
@@ -85,21 +74,17 @@ class LineForecaster:
         """
         before = dict(vars(self))
         try:
-            self.prepare(series, covariates)
-            self.static_: StaticPrior | None = None
-            if static is not None:
-                table = read_static(static, self.form_.keys or range(len(self.series_)))
-                self.static_ = StaticPrior.fit(table, self.series_, self.split_.train_end, self.season_)
+            self.prepare(series, covariates, static)
             return self.fit_line()
         except BaseException:
             self.__dict__ = before  # a refused fit leaves the last one
             raise
 
-    def prepare(self, series: Any, covariates: Any = None, source: str = "series") -> None:
+    def prepare(self, series: Any, covariates: Any = None, static: Any = None, source: str = "series") -> None:
         """Read the series of fit, and find their season, context, scales, and what is known of them beforehand."""
         horizon, first = self._check_options(), getattr(self, "series_", [None])[0]
         if covariates is None:
-            series, covariates = split_long(series)
+            series, covariates = split_covariates(series)
         parts, form = read_series(series, source, self)
         check_alike(parts, first if self._continues and first is not None else parts[0])
         split = split_series(parts, horizon, self.validation_fraction, self.split)
@@ -113,6 +98,11 @@ class LineForecaster:
         self.series_, self.form_, self.marks_, self.season_, self.split_ = parts, form, marks, season, split
         self.n_columns_ = parts[0].values.shape[1]
         self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
+        self.static_: StaticPrior | None = None
+        if static is not None:
+            self.static_ = StaticPrior.fit(
+                read_static(static, form.keys or range(len(parts))), parts, split.train_end, season
+            )
         if self.context is not None or not self._continues:
             self.context_ = self.context or context_for(horizon, season, int(split.train_end.min()))
 
@@ -139,14 +129,12 @@ class LineForecaster:
 
     def fit_line(self) -> Any:
         """Fit the line of the training rows, and the one that forecasts."""
+        parts, context, season = self.series_, self.context_, self.season_
         with one_thread():
-            return self._fit_line()
-
-    def _fit_line(self) -> Any:
-        line, how = fit_series(self.series_, self.split_, self.context_, self.season_, int(self.horizon), self.memory)
-        self.choices_ = {"context": self.context_, "season": self.season_, "marks": how}
+            line, how = fit_series(parts, self.split_, context, season, int(self.horizon), self.memory)
+            self.line_ = self._refit(line, parts, [len(one.values) for one in parts]) if self.refit else line
+        self.choices_ = {"context": context, "season": season, "marks": how}
         self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
-        self.line_ = self._refit(line, self.series_, [len(one.values) for one in self.series_]) if self.refit else line
         self.method_, self.held_, self.forecast_ = "linear", Forecast(line), Forecast(self.line_)
         self._errors = None
         return self
@@ -243,7 +231,7 @@ class LineForecaster:
     ) -> dict[float, np.ndarray]:
         """Quantiles of errors (n, h, columns) by level that follow the truth before each origin."""
         assert self._errors is not None
-        tracker, values = QuantileTracker(offsets, self._errors), one.scaled()
+        tracker, values = QuantileTracker(offsets, self._errors), one.scale.apply(one.truth)
         found: list[np.ndarray] = []
         for row in range(origins[0], origins[-1] + 1):
             if row > origins[0]:
@@ -295,10 +283,7 @@ class LineForecaster:
         keyed, places = dict(zip(self.form_.keys, self.series_, strict=False)), range(len(parts))
         if not form.keys and len(parts) == len(self.series_):
             keyed = dict(enumerate(self.series_))
-        for at, one in enumerate(parts):
-            if one.clock is not None and len(one.index) == 1 and one.index.freq is None:  # the step is that of fit
-                freq = step_of(self.series_[0].index[-64:])
-                parts[at] = replace(one, index=pd.date_range(one.index[0], periods=1, freq=freq, name=one.index.name))
+        parts = [one.with_step(self.series_[0]) for one in parts]
         new = [] if static is None else [key for key in form.keys or places if key not in keyed]
         table = read_static(static, new) if new else None
         prior = getattr(self, "static_", None)
@@ -334,7 +319,7 @@ class ForecastStream:
         self._known = self._extend()
         channels = features.channels(start.scaled() - self._known[: self.time])
         self._parts = [one[-width:] for one, width in zip(channels, features.widths, strict=True)]
-        self._tracker: QuantileTracker | None = None
+        self._before, self._tracker = self._parts, None
         if offsets := model._offsets(self._line.horizon):
             assert model._errors is not None
             self._tracker = QuantileTracker(offsets, model._errors)
@@ -358,15 +343,20 @@ class ForecastStream:
         ahead, quantiles = self.forecast()
         return ahead if self._tracker is None else np.stack(list(quantiles.values()), axis=-1)
 
+    def undo(self) -> None:
+        """Forget the last sample, once; quantiles that it has moved stay."""
+        self.time, self._parts = self.time - 1, self._before
+
     def update(self, sample: Any) -> None:
-        """Take the next sample, a number or (columns,)."""
+        """Take the next sample, a number or (columns,). NaN was not observed: the value before stands in for it."""
         scale, line = self._one.scale, self._line
         if self.time + 1 + line.horizon > len(self._known):
             self._known = self._extend()
         row = scale.apply(np.broadcast_to(np.asarray(sample, dtype=np.float64), scale.mean.shape))
         if self._tracker is not None:
             self._tracker.observe(self.time, row)
-        row = row - self._known[self.time]
+        row = np.where(np.isnan(row), self._parts[0][-1] + self._known[self.time - 1], row) - self._known[self.time]
+        self._before, self._parts = self._parts, list(self._parts)
         for k, memory in enumerate([None, *line.features.memories]):
             part, new = self._parts[k], row
             if memory is not None and self.time >= memory.period:

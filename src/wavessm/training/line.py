@@ -1,29 +1,24 @@
-"""The line (`features/line.py`) of several series, and what is known of their steps beforehand.
+"""The line (`features/line.py`) of several series, what is known of their steps beforehand, and of new series.
 
 Next: `forecaster.py`, which reads series, fits them and forecasts.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 
-from wavessm.data.series import Form, Split, TimeSeries, calendar, cycles_of, read_series, step_seconds
+from wavessm.data.series import Form, Split, TimeSeries, calendar, cycles_of, pd, read_series, step_seconds
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, ShapeError
-from wavessm.features.line import Cut, Features, Line, Moments, Part, default_members, fit_line, refit
+from wavessm.features.line import Features, Line, Moments, default_members, fit_line, make_cuts, refit, whole_parts
+from wavessm.features.ridge import fit_ridge
 
 # -- the line of several series ---------------------------------------------------------------------------------------
-
-
-def parts_of(series: Sequence[TimeSeries], values: Sequence[np.ndarray], begin: Any, end: Any) -> list[Part]:
-    """Rows [begin, end) of each series as windows to fit or to score."""
-    rows = zip(*(np.broadcast_to(one, len(series)) for one in (begin, end)), strict=True)
-    return [Part(v, one.gaps, int(a), int(b)) for one, v, (a, b) in zip(series, values, rows, strict=True)]
 
 
 def _values(series: Sequence[TimeSeries], B: np.ndarray | None) -> list[np.ndarray]:
@@ -31,35 +26,18 @@ def _values(series: Sequence[TimeSeries], B: np.ndarray | None) -> list[np.ndarr
     return [one.scaled() if B is None else one.scaled() - one.marks @ B for one in series]
 
 
-def _first_origins(context: int, ends: Any) -> np.ndarray:
-    """Rows before the first training window; a context that is longer starts with the first value repeated."""
-    return np.maximum(1, np.minimum(context, np.asarray(ends) // 4))
-
-
-def _cuts(
-    series: Sequence[TimeSeries], values: Sequence[np.ndarray], split: Split, context: int, horizon: int
-) -> tuple[list[Cut], list[Part]]:
-    """The cuts that `fit_line` chooses by, and the windows of the training part. A cut needs windows on both sides."""
-    first = _first_origins(context, split.train_end)
-    whole = parts_of(series, values, first, split.train_end)
-    ends = [split.train_end // 2, split.train_end * 3 // 4, split.train_end]
-    cuts = [(parts_of(series, values, first, a), parts_of(series, values, a, b)) for a, b in itertools.pairwise(ends)]
-    cuts.append((whole, parts_of(series, values, split.train_end, split.stop_end)))
-    return [cut for cut in cuts if all(any(len(one.origins(horizon)) for one in part) for part in cut)], whole
-
-
 def fit_series(
     series: Sequence[TimeSeries], split: Split, context: int, season: int, horizon: int, memory: bool
 ) -> tuple[Line, str]:
     """The line of the training rows, and how calendar and covariates are taken off first."""
     how, B = _choose_marks(series, split, min(context, 4 * season + 24), horizon)
-    cuts, whole = _cuts(series, _values(series, B), split, context, horizon)
+    cuts, whole = make_cuts(series, _values(series, B), *split, context, horizon)
     return replace(fit_line(cuts, whole, default_members(context, season, memory), season, horizon), B=B), how
 
 
 def refit_series(line: Line, series: Sequence[TimeSeries], context: int, season: int, ends: Any) -> Line:
     """The chosen line, fitted on all rows up to `ends`."""
-    return refit(line, parts_of(series, _values(series, line.B), _first_origins(context, ends), ends), season)
+    return refit(line, whole_parts(series, _values(series, line.B), context, ends), season)
 
 
 def _choose_marks(
@@ -69,9 +47,9 @@ def _choose_marks(
     if any(one.marks is None for one in series):
         return "none", None
     found: list[tuple[float, str, Any]] = []
-    for how, lag in (("none", None), ("levels", 0), ("differences", 1)):
-        B = None if lag is None else _fit_marks(series, split.train_end, lag)
-        cuts, _ = _cuts(series, _values(series, B), split, context, horizon)
+    for how in ("none", "levels", "differences"):
+        B = None if how == "none" else _fit_marks(series, split.train_end, how == "differences")
+        cuts, _ = make_cuts(series, _values(series, B), *split, context, horizon)
         error = float(how != "levels")
         if cuts:
             line = fit_line(cuts[-1:], cuts[-1][0], [Features(context)], 1, horizon)
@@ -80,16 +58,15 @@ def _choose_marks(
     return min(found, key=lambda one: one[0])[1:]
 
 
-def _fit_marks(series: Sequence[TimeSeries], ends: np.ndarray, lag: int) -> np.ndarray:
-    """Least squares of the training rows on their marks: of both as they are (lag 0), or of differences over `lag`
-    rows, which a drifting level does not disturb. (k, columns)
+def _fit_marks(series: Sequence[TimeSeries], ends: np.ndarray, differences: bool) -> np.ndarray:
+    """Least squares of the training rows on their marks: of both as they are, or of their differences, which a drifting
+    level does not disturb. (k, columns)
     """
-    each = ((one.marks, one.scaled(), int(end)) for one, end in zip(series, ends, strict=True))
-    rows = [(marks[:end], values[:end]) for marks, values, end in each if marks is not None]
-    if lag:
-        m, y = (np.concatenate([pair[side][lag:] - pair[side][:-lag] for pair in rows]) for side in (0, 1))
-    else:
-        m, y = (np.concatenate([pair[side] - pair[side].mean(0) for pair in rows]) for side in (0, 1))
+    each = [(cast(Any, one.marks)[:end], one.scaled()[:end]) for one, end in zip(series, ends, strict=True)]
+    m, y = (
+        np.concatenate([np.diff(rows, axis=0) if differences else rows - rows.mean(0) for rows in side])
+        for side in zip(*each, strict=True)
+    )
     return np.linalg.solve(m.T @ m / len(m) + 1e-4 * np.eye(m.shape[1]), m.T @ y / len(m))
 
 
@@ -134,9 +111,8 @@ def read_covariates(
     width = tables[0].values.shape[1] if width is None else width
     for at, (table, one, wanted) in enumerate(zip(tables, series, rows, strict=True)):
         if table.values.shape != (wanted, width):
-            raise ShapeError(
-                f"covariates {at}: shape {table.values.shape}, expected {(wanted, width)} (time, columns)."
-            )
+            raise ShapeError(f"covariates {at}: shape {table.values.shape}, expected {(wanted, width)} (time, "
+                             "columns), of all steps of the series and of those to forecast.")  # fmt: skip
         if step_seconds(table.index) is None or step_seconds(one.index) is None:
             continue
         beside = one.index.append(one.future(max(0, wanted - len(one.values))))[:wanted]
@@ -146,3 +122,86 @@ def read_covariates(
                 f"which ends at {one.index[-1]}, or of the steps after it."
             )
     return tables
+
+
+# -- series that fit has not seen -------------------------------------------------------------------------------------
+
+
+def read_static(table: Any, keys: Sequence[Any]) -> Any:
+    """The rows of these series: a DataFrame of numbers and words whose index, or column unique_id, are their keys."""
+    if not isinstance(table, pd.DataFrame):
+        raise DataError(f"static is a {type(table).__name__}, expected a DataFrame by unique_id.")
+    table = table.set_index("unique_id") if "unique_id" in table.columns else table
+    if missing := [key for key in keys if key not in table.index]:
+        raise DataError(f"static has no row for the series {missing[0]!r}; give one for each.")
+    table = table.loc[list(keys)]
+    if len(table) != len(keys) or table.isna().any(axis=None):
+        raise DataError("static has several rows for a series, or empty fields; give one row for each, filled.")
+    return pd.get_dummies(table, dtype=float)
+
+
+def place_in_season(one: TimeSeries, first: int, rows: int, season: int) -> np.ndarray:
+    """Place in the season, by dates if there are any, of `rows` rows from row `first` on, which may be negative."""
+    start = 0 if one.clock is None or not one.step else round(one.clock[0] / one.step)
+    return (start + first + np.arange(rows)) % season
+
+
+class StaticPrior(NamedTuple):
+    """What static features of a series (a table by unique_id) say of its level, spread and season.
+
+    Ridge regression over the series of fit, from their features to the logarithm of the deviation, the mean in
+    deviations, and the mean of each place in the season. A series that fit has not seen starts with the history that
+    these predict. Its deviation and its mean move to its own as rows come, each by the error of the prediction (of
+    series left out) against that of what its rows say.
+    """
+
+    columns: Sequence[str]  # names of the features, words as one for each value
+    W: np.ndarray  # (features, targets): log deviation, mean, and the season, of each column
+    b: np.ndarray  # (targets,)
+    spread: np.ndarray  # (2, columns) mean squared error of log deviation and mean, of series left out
+    noise: np.ndarray  # (columns,) mean square of what the season leaves of the scaled rows
+    season: int
+
+    @classmethod
+    def fit(cls, table: Any, series: Sequence[TimeSeries], ends: np.ndarray, season: int) -> StaticPrior:
+        """From features (series, k) and the training rows of the series; leave-one-out chooses the penalty."""
+        targets, noise = [], []
+        for one, end in zip(series, ends, strict=True):
+            scaled, place = one.scaled()[:end], place_in_season(one, 0, end, season)
+            profile = np.stack(
+                [scaled[place == k].mean(0) if (place == k).any() else 0 * scaled[0] for k in range(season)]
+            )
+            noise.append(np.square(scaled - profile[place]).mean(0))
+            mean = one.scale.mean / one.scale.deviation
+            targets.append(np.concatenate([np.log(one.scale.deviation), mean, profile.ravel()]))
+        Y = np.array(targets)
+        unit = Y.std(0).clip(1e-9)
+        ridge = fit_ridge(torch.tensor(table.to_numpy()).float(), torch.tensor((Y - Y.mean(0)) / unit).float())
+        W = (ridge.coef / ridge.scale[:, None]).numpy() * unit
+        b = ridge.intercept.numpy() * unit + Y.mean(0) - ridge.mean.numpy() @ W
+        left_out, cases = cast(Any, ridge.left_out).numpy() * unit + Y.mean(0), cast(Any, ridge.sample).numpy()
+        spread = np.square(Y[cases] - left_out).mean(0)[: 2 * series[0].values.shape[1]].reshape(2, -1).clip(1e-6)
+        return cls(list(table.columns), W, b, spread, np.mean(noise, axis=0).clip(1e-6), season)
+
+    def start(self, features: Any, one: TimeSeries, rows: int) -> TimeSeries:
+        """A series after `rows` rows of a history as its features predict it, with its scale."""
+        found = features.reindex(self.columns, fill_value=0.0).to_numpy(dtype=float) @ self.W + self.b
+        width, n = one.values.shape[1], len(one.values)
+        deviation, ratio, profile = np.exp(found[:width]), found[width : 2 * width], found[2 * width :]
+        profile = profile.reshape(self.season, width)
+        season = profile[place_in_season(one, 0, n, self.season)]
+        shape = ratio + season  # the rows over their deviation
+        size = np.square(shape).sum(0).clip(1e-9)
+        own = ((one.values * shape).sum(0) / size / deviation).clip(1e-3)
+        deviation = deviation * own ** (self.spread[0] / (self.spread[0] + self.noise / size))
+        rows_worth = self.noise / self.spread[1]
+        mean = (n * (one.values - deviation * season).mean(0) + rows_worth * ratio * deviation) / (n + rows_worth)
+        history = mean + deviation * profile[place_in_season(one, -rows, rows, self.season)]
+        gaps = np.zeros((n, width), dtype=bool) if one.gaps is None else one.gaps
+        return replace(
+            one,
+            values=np.concatenate([history, one.values]),
+            index=one.past(rows).append(one.index),
+            gaps=np.concatenate([np.ones((rows, width), dtype=bool), gaps]),
+            scale=Scale(mean, deviation, deviation == 0),
+        )

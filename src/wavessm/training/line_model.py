@@ -18,10 +18,10 @@ from wavessm.data.series import Form, TimeSeries, pd
 from wavessm.data.source import DataInfo, DataSet, Source
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError
-from wavessm.features.line import Features, Line, Memory
+from wavessm.features.line import Features, Line, Memory, parts_of
 from wavessm.training.backtest import Forecast
 from wavessm.training.forecaster import ForecastStream, LineForecaster
-from wavessm.training.line import Marks, parts_of
+from wavessm.training.line import Marks, StaticPrior
 
 LEVELS = (0.1, 0.9)  # quantiles where none are asked for
 
@@ -29,7 +29,10 @@ LEVELS = (0.1, 0.9)  # quantiles where none are asked for
 class LineModel(LineForecaster):
     """A `LineForecaster` that a checkpoint holds, as tensors and plain values, without the rows of its series."""
 
-    _marks_width = 0  # rows of B
+    @property
+    def size(self) -> int:
+        """Fitted numbers."""
+        return self.line_.W.size
 
     def fit_line(self) -> LineModel:
         super().fit_line()
@@ -42,79 +45,44 @@ class LineModel(LineForecaster):
             self.quantiles = None
         return self
 
-    @property
-    def size(self) -> int:
-        """Fitted numbers."""
-        return self.line_.W.size
-
     def describe(self) -> dict[str, Any]:
-        """Plain values from which `restore` makes a forecaster of the same shape."""
-        first, line = self.series_[0], self.line_
-        dates = isinstance(first.index, pd.DatetimeIndex)
-        return {
-            "horizon": int(self.horizon),
-            "context": self.context_,
-            "season": self.season_,
-            "repairs": [self.duplicates, self.missing],
-            "quantiles": None if self.quantiles is None else [float(level) for level in self.quantiles],
-            "features": [line.features.context, [[one.period, float(one.span)] for one in line.features.memories]],
-            "maps": list(line.W.shape),
-            "marks": [list(self.marks_.cycles), 0 if line.B is None else len(line.B)],
-            "form": [self.form_.kind, [str(key) for key in self.form_.keys]],
-            "columns": [str(name) for name in self.column_names_ or ()],
-            "index": [f"{date}" if dates else float(date) for date in first.index[:3]],
-            "freq": getattr(first.index, "freqstr", None) or (pd.infer_freq(first.index[-64:]) if dates else None),
-        }
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The maps of the line and of the one that was scored, scales of all series, and errors that give quantiles."""
-        scales = {name: np.stack([getattr(one.scale, name) for one in self.series_]) for name in ("mean", "deviation")}
-        state = {"W": self.line_.W, "held": self.held_.line.W, **scales}
-        for name, value in (("B", self.line_.B), ("errors", self._errors if self.quantiles else None)):
-            state |= {} if value is None else {name: value}
-        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
+        """The options from which `restore` makes a forecaster, its numbers yet to be loaded."""
+        return {name: pack(getattr(self, name)) for name in ("horizon", "duplicates", "missing", "quantiles")}
 
     @classmethod
     def restore(cls, described: Mapping[str, Any], info: DataInfo) -> LineModel:
-        """A forecaster of the shape of `describe`, its numbers yet to be loaded."""
-        duplicates, missing = described["repairs"]
-        model = cls(described["horizon"], described["context"], duplicates=duplicates, missing=missing)
-        model.quantiles, model.context_ = described["quantiles"], described["context"]
-        model.season_ = described["season"]
-        context, memories = described["features"]
-        features = Features(context, tuple(Memory(period, span) for period, span in memories))
-        if tuple(described["maps"][-2:]) != (sum(features.widths), info.horizon):
-            raise ValueError("maps of another shape than that of the features")
-        kind, keys = described["form"]
-        cycles, model._marks_width = described["marks"]
-        model.form_, model.column_names_ = Form(kind, tuple(keys)), list(described["columns"]) or None
-        index = pd.Index(described["index"])
-        index = pd.DatetimeIndex(index) if index.dtype.kind not in "iuf" else index
-        if described["freq"]:
-            index = pd.date_range(index[0], periods=3, freq=described["freq"])
-        model.marks_ = Marks(tuple(cycles), getattr(index, "tz", None), None)
-        width, names = info.d_output, model.column_names_
-        stub = TimeSeries(np.zeros((len(index), width)), "frame" if names else "series", index, names)
-        model.series_, model.n_columns_ = [stub] * max(1, len(keys)), width
-        model.line_ = Line(features, np.zeros(described["maps"]), ())
-        return model
+        """A forecaster with the options of `describe`."""
+        return cls(**described)
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the numbers of `state_dict`; raises `RuntimeError` where their shapes are others."""
-        values = {name: value.numpy() for name, value in state.items()}
-        scales = (len(self.series_), self.n_columns_)
-        wanted = {"W": self.line_.W.shape, "held": self.line_.W.shape, "mean": scales, "deviation": scales}
-        wanted |= {"B": (self._marks_width, self.n_columns_)} if self._marks_width else {}
-        for name, shape in wanted.items():
-            if values[name].shape != shape:
-                raise RuntimeError(f"{name} has shape {values[name].shape}, expected {shape}")
-        each = zip(self.series_, values["mean"], values["deviation"], strict=True)
-        self.series_ = [dataclasses.replace(one, scale=Scale(m, d, d == 0)) for one, m, d in each]
-        held = dataclasses.replace(self.line_, W=values["held"], B=values.get("B"))
-        self.line_ = dataclasses.replace(held, W=values["W"])
-        self.method_, self.held_, self.forecast_, self._errors = (
-            "linear", Forecast(held), Forecast(self.line_), values.get("errors"),
-        )  # fmt: skip
+    def state_dict(self) -> dict[str, Any]:
+        """All that was fitted as tensors and plain values."""
+        index, state = self.series_[0].index, {name: pack(getattr(self, name)) for name in FITTED}
+        dates = isinstance(index, pd.DatetimeIndex)
+        scales = Scale(*(np.stack(each) for each in zip(*(one.scale for one in self.series_), strict=True)))
+        return state | {
+            "marks_": pack(self.marks_._replace(zone=None)), "held": pack(self.held_.line), "scales": pack(scales),
+            "errors": pack(self._errors if self.quantiles else None),
+            "index": [f"{date}" if dates else float(date) for date in index[:3]],
+            "freq": getattr(index, "freqstr", None) or (pd.infer_freq(index[-64:]) if dates else None),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave; raises `RuntimeError` where its shapes do not fit."""
+        found = {name: unpack(value) for name, value in state.items()}
+        vars(self).update({name: found[name] for name in FITTED})
+        line, index, names = self.line_, pd.Index(found["index"]), list(self.column_names_ or ()) or None
+        if {line.W.shape, found["held"].W.shape} != {(*line.W.shape[:-2], sum(line.features.widths), self.horizon)}:
+            raise RuntimeError("maps of another shape than that of the features")
+        index = pd.DatetimeIndex(index) if index.dtype.kind not in "iuf" else index
+        if found["freq"]:
+            index = pd.date_range(index[0], periods=3, freq=found["freq"])
+        self.column_names_, self._errors = names, found["errors"]
+        self.marks_ = found["marks_"]._replace(zone=getattr(index, "tz", None))
+        self.method_, self.held_, self.forecast_ = "linear", Forecast(found["held"]), Forecast(line)
+        scales = [Scale(*each) for each in zip(*found["scales"], strict=True)]
+        self.n_columns_, kind = len(scales[0].mean), "frame" if names else "series"
+        rows = np.zeros((len(index), self.n_columns_))
+        self.series_ = [TimeSeries(rows, kind, index, names, scale=scale) for scale in scales]
 
     def to(self, device: Any) -> LineModel:
         """Itself: a line is fitted and forecasts on the CPU."""
@@ -124,21 +92,25 @@ class LineModel(LineForecaster):
         """Itself, as a module returns itself."""
         return self
 
-    def row_stream(self) -> Callable[[np.ndarray, TimeSeries], Any]:
-        """A function of new rows (n, columns) and of the latest ones: those, what follows them, and quantiles."""
-        if len(self.series_) > 1:
-            raise OptionError("this run forecasts several series; a stream has one. Use predict RUN FILE.")
+    def row_stream(self) -> Callable[[np.ndarray, TimeSeries, bool], Any]:
+        """A function of new rows (n, columns), of the latest ones, and of whether the first new one replaces the last:
+        the latest, what follows them, and quantiles."""
+        if len(self.series_) > 1 or self.marks_.scale is not None:
+            raise OptionError("a stream has one series and no covariates, unlike this run. Use predict RUN FILE.")
         known = self.series_[0]
         streams: list[ForecastStream] = []
 
-        def take(values: np.ndarray, latest: TimeSeries) -> tuple[TimeSeries, np.ndarray, dict[float, np.ndarray]]:
+        def take(values: np.ndarray, latest: TimeSeries, again: bool) -> tuple[TimeSeries, np.ndarray, dict]:
             if not streams:
+                values = pd.DataFrame(values).ffill().bfill().to_numpy()
                 index = latest.index
                 if latest.clock is not None:  # the date of one row says nothing of their step
                     index = pd.date_range(end=index[-1], periods=len(values), freq=known.index.freq)
                     latest = dataclasses.replace(latest, index=index[-1:])
                 streams.append(ForecastStream(self, dataclasses.replace(known, values=values, index=index)))
             else:
+                if again:
+                    streams[0].undo()
                 for row in values:
                     streams[0].update(row)
             return latest, *streams[0].forecast()
@@ -157,6 +129,29 @@ class LineModel(LineForecaster):
         return torch.from_numpy(self.line_.apply((x.double() - last).numpy())) + last
 
 
+FITTED = ("context_", "season_", "column_names_", "covariate_names_", "form_", "static_", "line_")
+PARTS = {kind.__name__: kind for kind in (Features, Form, Line, Marks, Memory, Scale, StaticPrior)}
+
+
+def pack(value: Any) -> Any:
+    """A value of sequences, `PARTS` and arrays as one of lists, dicts and tensors."""
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.from_numpy(np.ascontiguousarray(value)) if value.ndim else value.item()
+    if (kind := type(value).__name__) in PARTS:
+        fields = getattr(value, "_fields", None) or [one.name for one in dataclasses.fields(value)]
+        return {"part": kind} | {name: pack(getattr(value, name)) for name in fields}
+    return [pack(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def unpack(plain: Any) -> Any:
+    """What `pack` was given, sequences as tuples."""
+    if isinstance(plain, dict):
+        return PARTS[plain["part"]](**{name: unpack(value) for name, value in plain.items() if name != "part"})
+    if isinstance(plain, list):
+        return tuple(unpack(one) for one in plain)
+    return plain.numpy() if isinstance(plain, Tensor) else plain
+
+
 @dataclasses.dataclass(eq=False)
 class SeriesWindows(Source):
     """The windows of a part of all series, with everything before them, of which a linear forecast reads memories."""
@@ -173,27 +168,27 @@ class SeriesWindows(Source):
         """Steps of a forecast."""
         return int(self.model.horizon)
 
-    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """Scaled values (time, columns), marks and origins of each series."""
+    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Scaled values (time, columns), the same with NaN where not observed, and origins of each series."""
         series = self.model.series_
         values = [one.scaled() for one in series]
         for part, one in zip(parts_of(series, values, np.maximum(self.begin, 1), self.end), series, strict=True):
-            yield part.values, one.marks, part.origins(self.horizon)
+            yield part.values, one.scale.apply(one.truth), part.origins(self.horizon)
 
     def forecasts(self, model: LineModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Forecasts of the line that was fitted on training rows, and the truth, (windows, horizon, columns) each."""
         line = model.held_.line
-        for values, marks, origins in self.rows():
+        for (values, truth, origins), one in zip(self.rows(), self.model.series_, strict=True):
             for some in np.split(origins, range(size, len(origins), size)):
-                truth = values[some[:, None] + np.arange(line.horizon)]
-                yield torch.from_numpy(line.forecast(values, some, marks)), torch.from_numpy(truth)
+                ahead = truth[some[:, None] + np.arange(line.horizon)]
+                yield torch.from_numpy(line.forecast(values, some, one.marks)), torch.from_numpy(ahead)
 
 
 def series_set(options: Any) -> DataSet:
     """The series of a table, split and scaled as `LineForecaster` does."""
-    frame = options.frame()
+    frame, covariates, static = options.frame()
     model = LineModel(**options.line_options(frame))
-    model.prepare(frame, source=str(options.files()[0]))
+    model.prepare(frame, covariates, static, str(options.files()[0]))
     first, split = model.series_[0], model.split_
     names = tuple(map(str, model.column_names_ or ("y",)))
     scale = tuple(first.scale.mean.tolist()), tuple(first.scale.deviation.tolist())

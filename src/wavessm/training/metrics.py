@@ -81,7 +81,8 @@ def loss(
         each = each if class_weight is None else each * class_weight[target]
     elif levels:
         each = pinball(by_level(output.float(), levels), target.float(), levels)
-    else:
+    else:  # NaN was not observed: no error
+        target = torch.where(target.isnan(), output, target) if kind == "forecast" else target
         each = F.mse_loss(output.float(), target.float(), reduction=reduction)
     return (each if weight is None else each.flatten(1).mean(1) * weight if each.dim() > 1 else each * weight).mean()
 
@@ -152,7 +153,7 @@ def rows(kind: str, output: Tensor, target: Tensor, levels: Sequence[float] = ()
         more = [pinball(quantiles, target, levels).flatten(1).mean(1), inside.double().mean(1)]
         output = quantiles[..., middle(levels)]
     error, target = (output - target).flatten(1), target.flatten(1)
-    columns = [error.square().mean(1), error.abs().mean(1)]
+    columns = [error.square().nanmean(1), error.abs().nanmean(1)]
     if kind == "regression":
         columns += [target.mean(1), target.square().mean(1), *more]
     return torch.stack(columns, dim=1)

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -105,9 +105,11 @@ def predict_files(
 def check_timed(run: Run, times: bool) -> None:
     """Refuse times that the model cannot read; tell what becomes of a run that was trained with them without any."""
     diagonal = run.method == "gradient" and run.model.reads_gaps and run.info.front_end == "none"
-    if times and (not diagonal or (run.info.kind == "forecast" and not run.info.timed)):
+    if run.info.kind == "forecast":
+        diagonal = run.options.missing in ("hold", "gap") and (run.info.step is not None or run.method == "linear")
+    if times and not diagonal:
         raise OptionError("predict: --times needs a model of gradient training with diagonal layers that reads "
-                          "samples; forecasters need evenly spaced rows: resample them.")  # fmt: skip
+                          "samples, or a forecaster of a table with times, trained with --missing gap.")  # fmt: skip
     if run.info.timed and not times and run.info.kind != "forecast":
         log.warning("trained with times: without --times, samples are taken as %g apart", run.info.step)
 
@@ -195,7 +197,8 @@ def _read_signals(path: Path) -> list[Signal]:
 
 def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
     """Return samples (length, channels) as float32, checked; NaN is a missing sample, where the model reads those."""
-    info, gaps = run.info, run.method == "features" or run.model.missing != "error"
+    info, missing = run.info, run.options.missing if run.info.kind == "forecast" else run.model.missing
+    gaps = run.method == "features" or missing in ("hold", "gap")
     if not len(values):
         raise DataError(f"{source}: no samples.")
     if values.shape[1] != info.d_input:
@@ -210,10 +213,11 @@ def check_values(run: Run, values: np.ndarray, source: str) -> Tensor:
 
 
 def _forecast_file(run: Run, model: Any, path: Path) -> list[Row]:
-    info = run.info
+    info, options = run.info, cast(Any, run.options)
     if run.method == "linear":
         rows = []
-        inputs, form = model.inputs(_read_frame(run, path), None, info.horizon, str(path))
+        series, known, static = options.frame(path, list(info.channels), info.horizon)
+        inputs, form = model.inputs(series, known, info.horizon, str(path), static)
         for at, found in enumerate(model.ahead(inputs, info.horizon)):
             series = {"unique_id": form.keys[at]} if form.keys else {}
             rows += [series | row for row in step_rows(info, *found)]
@@ -225,18 +229,11 @@ def _forecast_file(run: Run, model: Any, path: Path) -> list[Row]:
     return forecast_rows(run, model, one, str(path))
 
 
-def _read_frame(run: Run, path: Path) -> Any:
-    """A table with the columns of training, or a long one."""
-    from wavessm.data.series import read_csv
-
-    columns = list(run.info.channels)
-    return read_csv(path, columns, getattr(run.options, "date_column", None), run.options.missing)[0]
-
-
 def _read_series(run: Run, path: Path) -> TimeSeries:
     from wavessm.data.series import read_series
 
-    return read_series(_read_frame(run, path), str(path), run.options)[0][0]
+    frame, *_ = cast(Any, run.options).frame(path, list(run.info.channels))
+    return read_series(frame, str(path), run.options)[0][0]
 
 
 def check_dates(info: DataInfo, series: TimeSeries, source: str) -> None:
@@ -259,9 +256,11 @@ def forecast_rows(run: Run, model: Any, series: TimeSeries, source: str) -> list
 def step_rows(info: DataInfo, series: TimeSeries, ahead: np.ndarray, quantiles: dict[float, np.ndarray]) -> list[Row]:
     """Rows of the steps after a series: dates if it has some, forecasts (horizon, columns), quantiles by level."""
     names, count = output_names(info), len(ahead)
-    dates: list[Row] = (
-        [{}] * count if series.clock is None else [{"date": at.isoformat()} for at in series.future(count)]
-    )
+    dates: list[Row] = [{}] * count
+    if series.clock is not None:
+        dates = [{"date": at.isoformat()} for at in series.future(count)]
+    elif series.index.name is not None:  # times that are numbers
+        dates = [{"time": float(at)} for at in series.future(count)]
     rows = [{"step": at + 1, **date} for at, date in enumerate(dates)]
     for level, values in [(None, ahead), *quantiles.items()]:
         labels = names if level is None else [f"{name} {level:g}" for name in names]

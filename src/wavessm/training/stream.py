@@ -10,25 +10,17 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 
 from wavessm.data.files import UNKNOWN_SIZE, WavHeader, check_times, wav_header
-from wavessm.data.info import FrameStream
-from wavessm.data.tables import DATE_NAMES, Clock, counted, is_number, same_clock
+from wavessm.data.info import DataInfo, FrameStream
+from wavessm.data.tables import DATE_NAMES, counted, import_pandas, is_number, parse_dates, same_clock
 from wavessm.errors import DataError, OptionError, check_int
 from wavessm.nn.streaming import sampled
-from wavessm.training.predict import (
-    Row,
-    check_dates,
-    check_timed,
-    check_values,
-    decode_all,
-    forecast_rows,
-    step_rows,
-)
+from wavessm.training.predict import Row, check_dates, check_timed, check_values, decode_all, forecast_rows, step_rows
 from wavessm.training.run import Run
 
 log = logging.getLogger("wavessm.training")
@@ -78,7 +70,7 @@ def predict_stream(
         chunks = _read_wav(file, size, header)
     else:
         chunks = _parse_lines(source, run, size, times)
-    rows = _forecasts(run, chunks) if run.info.kind == "forecast" else _decisions(run, chunks, rate, times)
+    rows = _forecasts(run, chunks, times) if run.info.kind == "forecast" else _decisions(run, chunks, rate, times)
     return itertools.chain([next(rows)], rows)
 
 
@@ -108,30 +100,50 @@ def _decisions(run: Run, chunks: Chunks, rate: float, times: bool) -> Iterator[l
         raise DataError("the stream ended without a sample.")
 
 
-def _forecasts(run: Run, chunks: Chunks) -> Iterator[list[Row]]:
-    from wavessm.data.series import TimeSeries, clock_index, pd
+def _forecasts(run: Run, chunks: Chunks, times: bool) -> Iterator[list[Row]]:
+    from wavessm.data.series import TimeSeries, clock_index, pd, step_of
 
     info, model, rows, needed = run.info, run.load_model(), 0, 1 if run.method == "linear" else run.info.length
-    past, seconds, stream = np.empty((0, info.d_input)), np.empty(0, dtype=np.int64), None
-    for values, dates in chunks:
+    past, seconds, stream = np.empty((0, info.d_input)), np.empty(0), None
+    numbers = info.step is None  # times, if there are any, are no dates
+    for values, dates in _on_grid(chunks, info.step or step_of(model.series_[0].index)) if times else chunks:
         check_values(run, values, f"stream, from row {rows}")
-        rows += len(values)
-        past = np.concatenate([past, values])[-info.length :]
-        seconds = seconds if dates is None else np.concatenate([seconds, dates])[-info.length :]
+        again = dates is not None and len(seconds) > 0 and dates[0] == seconds[-1]  # at the last point of the grid
+        rows += len(values) - again
+        past = np.concatenate([past[: len(past) - again], values])[-info.length :]
+        past = pd.DataFrame(past).ffill().bfill().to_numpy()
+        if dates is not None:
+            seconds = np.concatenate([seconds[: len(seconds) - again], dates])[-info.length :]
         if len(past) < needed:
             continue
-        index = clock_index(seconds) if len(seconds) else pd.RangeIndex(len(past))
+        index = pd.RangeIndex(len(past))
+        if len(seconds):
+            index = pd.Index(seconds, name="time") if numbers else clock_index(seconds)
         series = TimeSeries(past, "frame", index, info.channels)
         if rows - len(values) < needed:
             check_dates(info, series, "the stream")
         if run.method == "linear":
             stream = stream or model.row_stream()
-            found = step_rows(info, *stream(values, series))
+            found = step_rows(info, *stream(values, series, again))
         else:
             found = forecast_rows(run, model, series, "the stream")
         yield [{"rows": rows, **row} for row in found]
     if rows < needed:
         raise DataError(f"the stream ended after {rows} rows; the model needs a context of {info.length}.")
+
+
+def _on_grid(chunks: Chunks, step: float) -> Chunks:
+    """Rows at uneven times on a grid of whole steps: NaN where none came, the last of those at one point.
+    A chunk whose first date is the last of the chunk before brings a later row of that point."""
+    first, last = np.nan, -1
+    for values, dates in chunks:
+        assert dates is not None
+        first = step * round(dates[0] / step) if np.isnan(first) else first
+        places = np.round((dates - first) / step).astype(int)
+        begin, last = min(places[0], last + 1), int(places[-1])
+        rows = np.full((last - begin + 1, values.shape[1]), np.nan)
+        rows[places - begin] = values
+        yield rows, first + step * np.arange(begin, last + 1)
 
 
 def _read_wav(file: IO[bytes], chunk: int, header: WavHeader) -> Chunks:
@@ -147,7 +159,7 @@ def _read_wav(file: IO[bytes], chunk: int, header: WavHeader) -> Chunks:
 
 def _parse_lines(lines: Iterable[str | bytes], run: Run, chunk: int, times: bool) -> Chunks:
     """Chunks of samples from lines of numbers, times first if there are any; a header selects the columns."""
-    info, rows, clock, last = run.info, _cells(lines), Clock("the stream"), np.empty(0)
+    info, rows, last = run.info, _cells(lines), np.empty(0)
     first = list(itertools.islice(rows, 1))
     names = first[0][1] if first and (counted(first[0][1]) or not any(map(is_number, first[0][1]))) else None
     channels, date = (list(range(info.d_input)), None) if names is None else _columns(run, names[times:])
@@ -156,22 +168,22 @@ def _parse_lines(lines: Iterable[str | bytes], run: Run, chunk: int, times: bool
     rows = rows if names is not None else itertools.chain(first, rows)
     while found := list(itertools.islice(rows, chunk)):
         values = np.array([_numbers(cells, channels, width, number) for number, cells in found])
-        if times:
-            moments = np.array([_moment(cells[0], number, clock) for number, cells in found])
-            check_times(np.concatenate([last, moments]), f"the stream, before line {found[-1][0] + 1}")
-            last = moments[-1:]
-            yield values, moments
-        elif date is None or not (info.mark_sizes or info.mark_width):
+        if not times and (date is None or not (info.mark_sizes or info.mark_width)):
             yield values, None
-        else:
-            dates = np.array([clock.read(cells[date], number) for number, cells in found])
-            same_clock(clock.offset or "", info.offset, "the stream")
-            yield values, dates
+            continue
+        moments = _moments({number: cells[0 if times else cast(int, date)] for number, cells in found}, info, times)
+        check_times(np.concatenate([last, moments]), f"the stream, before line {found[-1][0] + 1}")
+        last = moments[-1:]
+        yield values, moments
 
 
-def _moment(text: str, number: int, clock: Clock) -> float:
-    """When a sample was taken: a number, or a date in seconds."""
-    return float(text) if is_number(text) else float(clock.read(text, number))
+def _moments(texts: dict[int, str], info: DataInfo, times: bool) -> np.ndarray:
+    """When samples were taken, by the lines of their texts: dates in seconds, or in a stream with times numbers."""
+    if times and all(map(is_number, texts.values())):
+        return np.array(list(texts.values()), dtype=np.float64)
+    seconds, offset = parse_dates(import_pandas().Series(texts, dtype=str), "the stream")
+    same_clock(offset, info.offset, "the stream")
+    return seconds
 
 
 def _cells(lines: Iterable[str | bytes]) -> Iterator[tuple[int, list[str]]]:

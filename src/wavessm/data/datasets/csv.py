@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wavessm.data.info import DataSet
+from wavessm.data.tables import is_number, read_table
 from wavessm.data.task import OwnOptions, Recipe, Task
 from wavessm.errors import OptionError
 
@@ -37,8 +38,8 @@ class CsvOptions(OwnOptions):
     duplicates: Literal["error", "mean", "last"] = "error"
     """Repeated time stamps: refused, their mean, or the last of them."""
     missing: Literal["error", "hold", "gap", "skip"] = "error"
-    """Missing rows and empty fields: refused; the value before, as if it were observed; the value before in contexts,
-    with no forecast of such rows fitted or scored; left out, the rest taken as evenly spaced."""
+    """Missing rows, uneven times and empty fields: refused; the value before, as if it were observed; the value before
+    in contexts, with no forecast of what was not observed fitted or scored; left out, the rest taken as even."""
     calendar: Literal["none", "table", "numbers", "waves", "waves-year"] = "waves"
     """Calendar as embedded tables, as real numbers, as waves of day and week, or of day, week and year; a linear
     forecast has waves of those that the training rows show twice, unless "none"."""
@@ -50,37 +51,44 @@ class CsvOptions(OwnOptions):
     """Steps in a season, for a linear forecast; None takes that of the dates."""
     quantiles: tuple[float, ...] | None = None
     """Levels of a linear forecast beside the forecast itself; None takes 0.1 and 0.9 where the rows are enough."""
+    covariates: tuple[str, ...] | None = None
+    """Columns known beforehand (prices, holidays), for a linear forecast: also of the steps to forecast, in rows at the
+    end of a file whose other columns are empty."""
+    static: str | None = None
+    """CSV file of numbers and words by unique_id, for a linear forecast: how a series starts that fit has not seen."""
     refit: bool = True
     """After test scores and quantiles, fit the linear forecast once more on all rows."""
 
     earlier: ClassVar[dict[str, Any]] = {"missing": "skip"}
 
-    def frame(self, path: Path | None = None) -> pd.DataFrame:
-        """The table, or another file with its columns, by its dates, or as a long table."""
-        from wavessm.data.series import read_csv
+    def frame(self, path: Path | None = None, columns: list[str] | None = None, ahead: int = 0) -> tuple[Any, Any, Any]:
+        """The table, or another file with its columns, by its dates, or as a long table; its covariates, those of
+        `ahead` more rows too, and its static features, None where there are none.
+        """
+        from wavessm.data.series import read_csv, split_covariates
 
-        path = path or self.place()
-        columns = None if self.target is None else [self.target]
-        frame, left_out = read_csv(path, columns, self.date_column, self.missing)
+        path, known = path or self.place(), list(self.covariates or ())
+        columns = columns or (None if self.target is None else [self.target])
+        frame, left_out = read_csv(path, columns and columns + known, self.date_column, self.missing, known)
         if left_out:
             log.warning("%s: %s", path, left_out)
-        return frame
+        return *split_covariates(frame, known, ahead), self.static and read_table(Path(self.static))
 
     def line_options(self, frame: pd.DataFrame) -> dict[str, Any]:
         """These options as those of a `LineForecaster`."""
         names = ("horizon", "context", "duplicates", "missing", "memory", "season", "quantiles", "refit")
-        split = tuple(map(_number, self.split))
+        split = tuple(int(one) if one.isdigit() else float(one) if is_number(one) else one for one in self.split)
         return {name: getattr(self, name) for name in names} | {"split": split, "calendar": self.calendar != "none"}
 
     def load(self, seed: int) -> DataSet:
         from wavessm.data.series import read_series, split_series
         from wavessm.data.windows import window_sets
 
-        frame = self.frame()
+        frame, *_ = self.frame()
         series, form = read_series(frame, str(self.place()), self)
-        if form.kind == "long":
-            raise OptionError(f"{self.path}: a long table is forecast in closed form; leave training options out, or "
-                              "use WaveSSMForecaster(method='gradient').")  # fmt: skip
+        if form.kind == "long" or self.covariates or self.static:
+            raise OptionError(f"{self.path}: long tables and covariates are forecast in closed form; leave training "
+                              "options out, or use WaveSSMForecaster(method='gradient').")  # fmt: skip
         split = split_series(series, self.horizon, 0.0, self.line_options(frame)["split"])
         train, val, rows = int(split.train_end[0]), int(split.stop_end[0]), len(series[0].values)
         parts = {"train": (0, train), "val": (train, val), "test": (val, rows)}
@@ -89,20 +97,6 @@ class CsvOptions(OwnOptions):
 
     def files(self) -> list[Path]:
         return [self.place()]
-
-
-def _number(text: str) -> Any:
-    """A count, a fraction or a date as it was written.
-
-    >>> [_number(text) for text in ("8640", "0.7", "2024-05-01")]
-    [8640, 0.7, '2024-05-01']
-    """
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 _BEST = Recipe(

@@ -31,7 +31,9 @@ class ForecastSet:
     target: str
     lengths: Lengths
     published: str
+    cases: tuple[int, int, int]  # windows of the target alone with the shortest horizon
     month_rows: int = 0
+    sha256: str | None = None
     univariate_file: tuple[str, str] = ("", "")  # a file with one column only, and its name
 
 
@@ -41,23 +43,27 @@ _INFORMER = "https://github.com/zhouhaoyi/Informer2020 (its README links the arc
 SETS = {
     "ETTh1": ForecastSet(
         "ETTh1.csv", "OT",
-        {24: (720, 48), 48: (720, 96), 168: (720, 168), 336: (720, 168), 720: (720, 336)}, _ETT, 30 * 24,
+        {24: (720, 48), 48: (720, 96), 168: (720, 168), 336: (720, 168), 720: (720, 336)}, _ETT,
+        (7_897, 2_857, 2_857), 30 * 24, "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
     ),
     "ETTh2": ForecastSet(
         "ETTh2.csv", "OT",
-        {24: (48, 48), 48: (96, 96), 168: (336, 336), 336: (336, 336), 720: (336, 720)}, _ETT, 30 * 24,
+        {24: (48, 48), 48: (96, 96), 168: (336, 336), 336: (336, 336), 720: (336, 720)}, _ETT,
+        (8_569, 2_857, 2_857), 30 * 24, "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
     ),
     "ETTm1": ForecastSet(
         "ETTm1.csv", "OT",
-        {24: (96, 672), 48: (96, 96), 96: (384, 384), 288: (384, 672), 672: (384, 672)}, _ETT, 30 * 24 * 4,
+        {24: (96, 672), 48: (96, 96), 96: (384, 384), 288: (384, 672), 672: (384, 672)}, _ETT,
+        (34_441, 11_497, 11_497), 30 * 24 * 4, "6ce1759b1a18e3328421d5d75fadcb316c449fcd7cec32820c8dafda71986c9e",
     ),
     "WTH": ForecastSet(
         "WTH.csv", "WetBulbCelsius",
         {24: (720, 168), 48: (720, 96), 168: (168, 336), 336: (336, 720), 720: (720, 720)}, _INFORMER,
+        (23_801, 3_485, 6_989),
     ),
     "ECL": ForecastSet(
         "ECL.csv", "MT_320", {horizon: (384, 384) for horizon in (48, 168, 336, 720, 960)}, _INFORMER,
-        univariate_file=("ECL_univariate.csv", "OT"),
+        (17_981, 2_585, 5_213), univariate_file=("ECL_univariate.csv", "OT"),
     ),
 }  # fmt: skip
 ALIASES = {"weather": "WTH", **{name.lower(): name for name in SETS}}
@@ -87,14 +93,17 @@ class ForecastOptions(PublishedOptions):
     def files(self) -> list[Path]:
         return [find_series(data_root(self.root), self.dataset, multivariate=False)[0]]
 
-    def frame(self) -> pd.DataFrame:
-        """The rows of all three parts by their dates, the target last."""
+    def frame(self, path: Path | None = None, columns: list[str] | None = None, ahead: int = 0) -> tuple[Any, Any, Any]:
+        """The rows of all three parts by their dates, the target last, or of another file; nothing is beside them."""
         from wavessm.data.series import read_csv
 
+        if path is not None:
+            return read_csv(path, columns)[0], None, None
         path, target = find_series(data_root(self.root), self.dataset, self.variables == "multi")
         frame, _ = read_csv(path, [target] if self.variables == "uni" else None, "date")
         need_columns(frame, [target], path)
-        return frame[[*(name for name in frame.columns if name != target), target]][: self._parts(frame)["test"][1]]
+        columns = [*(name for name in frame.columns if name != target), target]
+        return frame[columns][: self._parts(frame)["test"][1]], None, None
 
     def line_options(self, frame: pd.DataFrame) -> dict[str, Any]:
         """These options as those of a `LineForecaster`: nothing is fitted on validation or test rows."""
@@ -112,7 +121,8 @@ class ForecastOptions(PublishedOptions):
             listed = ", ".join(map(str, known.lengths))
             raise OptionError(f"{self.dataset}: no context length is published for horizon {self.horizon} (only for "
                               f"{listed}); give context.")  # fmt: skip
-        context, frame, source = self.context or known.lengths[self.horizon][multi], self.frame(), str(self.files()[0])
+        context, source = self.context or known.lengths[self.horizon][multi], str(self.files()[0])
+        frame, *_ = self.frame()
         (series,), _ = read_series(frame, source, self)
         return window_sets(self.dataset, series, source, self._parts(frame), context, self)
 
@@ -154,26 +164,15 @@ _BEST = _PAPER.change(
 TASKS = (Task("forecast", ForecastOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
-_CASES = {
-    "ETTh1": (7_897, 2_857, 2_857), "ETTh2": (8_569, 2_857, 2_857), "ETTm1": (34_441, 11_497, 11_497),
-    "WTH": (23_801, 3_485, 6_989), "ECL": (17_981, 2_585, 5_213),
-}  # fmt: skip
-"""Windows of the target alone with the shortest horizon."""
-_SHA256 = {
-    "ETTh1": "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
-    "ETTh2": "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
-    "ETTm1": "6ce1759b1a18e3328421d5d75fadcb316c449fcd7cec32820c8dafda71986c9e",
-}
-
-
-def _published(name: str) -> Published:
-    sha256, options = _SHA256.get(name), ForecastOptions(dataset=name, horizon=min(SETS[name].lengths))
+def _published(name: str, known: ForecastSet) -> Published:
+    options = ForecastOptions(dataset=name, horizon=min(known.lengths))
+    free = known.sha256 is not None
     return Published(
-        "CC BY-ND 4.0" if sha256 else "see the publisher", SETS[name].published, options, _CASES[name],
-        url=f"https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv" if sha256 else "",
-        place=f"forecasting/{name}.csv", sha256=sha256,
-        remark="" if sha256 else "its publisher keeps it on a shared drive: download it by hand into forecasting/",
+        "CC BY-ND 4.0" if free else "see the publisher", known.published, options, known.cases,
+        url=f"https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv" if free else "",
+        place=f"forecasting/{name}.csv", sha256=known.sha256,
+        remark="" if free else "its publisher keeps it on a shared drive: download it by hand into forecasting/",
     )  # fmt: skip
 
 
-PUBLISHED = {name: _published(name) for name in SETS}
+PUBLISHED = {name: _published(name, known) for name, known in SETS.items()}
