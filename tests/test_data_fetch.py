@@ -10,7 +10,6 @@ import zipfile
 
 import pytest
 
-from contracts import check_mistake
 from wavessm.cli import main
 from wavessm.data import Published, check_set, fetch_set
 from wavessm.data.datasets import speech
@@ -195,16 +194,3 @@ def test_without_a_network_there_is_one_clear_line(publish, tmp_path, capsys):
     assert line.startswith("wavessm data fetch: toy: cannot download from 127.0.0.1")
     assert "is there a network?" in line
     assert str(tmp_path / ".downloads" / "x.tar.gz") in line
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["fetch"], "NAME is missing"),
-        (["fetch", "imdb"], "unknown data set 'imdb'"),
-        (["generate", "text"], "name is 'text', expected one of 'listops'"),
-        (["generate", "listops", "--count", "-3"], "count is -3"),
-    ],
-)
-def test_mistakes_are_one_line(words, said, tmp_path, capsys):
-    check_mistake(["data", *words, "--root", str(tmp_path)], said, capsys)

@@ -140,8 +140,8 @@ def append_many(path, who, count, together):
 def test_many_processes_append_every_row_once(tmp_path):
     context = start_server()
     path = tmp_path / "runs.csv"
-    together = context.Barrier(4)
-    writers = [context.Process(target=append_many, args=(path, who, 20, together)) for who in range(4)]
+    together = context.Barrier(3)
+    writers = [context.Process(target=append_many, args=(path, who, 12, together)) for who in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -149,7 +149,7 @@ def test_many_processes_append_every_row_once(tmp_path):
         assert writer.exitcode == 0
     assert path.read_text().splitlines()[0] == COLUMNS
     commands = [row["command"] for row in rows_of(path)]
-    assert sorted(commands) == sorted([f"{who} {n}" for who in (*range(4), "all") for n in range(20)])
+    assert sorted(commands) == sorted([f"{who} {n}" for who in (*range(3), "all") for n in range(12)])
 
 
 def test_a_line_cut_short_is_taken_off(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import logging
 from pathlib import Path
 
@@ -69,6 +71,7 @@ def make_server(given: ExploreOptions):  # type: ignore[no-untyped-def]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not every request
     handler = type("Handler", (WSGIRequestHandler,), {"protocol_version": "HTTP/1.1"})  # a connection, many requests
     try:
-        return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=handler)
+        with contextlib.redirect_stderr(io.StringIO()):  # werkzeug has more to say about a port in use
+            return listen("127.0.0.1", given.port, app.server, threaded=True, request_handler=handler)
     except (OSError, SystemExit) as reason:
         raise OptionError(f"port {given.port} is in use; choose another with --port, or 0 for a free one.") from reason

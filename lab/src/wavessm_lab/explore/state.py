@@ -18,6 +18,8 @@ VIEWS = {"frame": "Frame", "operator": "Operator", "memory": "Memory", "runs": "
 MOST_ATOMS = 256
 FILE = "file:"
 """Before a path, where a family or a signal is the content of a file."""
+RANGES = {"n": (2, MOST_ATOMS), "channel": (0, 10**6), "window": (0.01, 1), "time": (0, 1), "low": (1e-3, 1e4),
+          "high": (1e-3, 1e4)}  # fmt: skip
 USUAL_SPAN = (0.5, 16.0)
 """f_min and f_max where only the other one is given."""
 
@@ -61,15 +63,11 @@ class State:
         ):
             if value not in known:
                 raise unknown_name(what, value, known)
-        _between("n", self.n, 2, MOST_ATOMS)
-        _between("channel", self.channel, 0, 10**6)
-        _between("window", self.window, 0.01, 1)
-        _between("time", self.time, 0, 1)
+        for name, (least, most) in RANGES.items():
+            if (value := getattr(self, name)) is not None:
+                _between(name, value, least, most)
         _between("mask", self.mask[0], 0, self.mask[1])
         _between("mask", self.mask[1], self.mask[0], 100)
-        for name, frequency in (("low", self.low), ("high", self.high)):
-            if frequency is not None:
-                _between(name, frequency, 1e-3, 1e4)
         coordinates(self.also)
         return self
 
