@@ -28,7 +28,6 @@ import torch
 import wavessm as ws
 from wavessm.data.crops import Crops
 from wavessm.data.datasets.ptbxl import LEADS, PtbxlOptions
-from wavessm.data.datasets.speech import WORDS
 from wavessm.data.info import DataInfo
 from wavessm.data.source import Arrays, Source
 from wavessm.nn.config import ModelConfig
@@ -42,7 +41,7 @@ from wavessm.training.optimiser import set_trainable
 from wavessm.training.pretrain import linear_probe
 from wavessm.training.record import provenance, write_csv
 from wavessm.training.run import open_model
-from zoo import load_words, one_lead, only
+from zoo import load_words, one_lead, only, word_names
 
 Row = dict[str, Any]
 Start = tuple[SequenceModel, DataInfo] | None
@@ -121,7 +120,7 @@ def word_rows(given: argparse.Namespace) -> Iterator[Row]:
     old, config = DataInfo.from_dict(kept["info"]), ModelConfig.from_dict(kept["model"])
     source = SequenceModel(config)
     source.load_state_dict(checkpoint.load(given.model / "best.ckpt")["model"])
-    words = tuple(word for word in WORDS[30] if word not in old.classes)
+    words = tuple(word for word in word_names(given.data_root) if word not in old.classes)
     data = load_words(given.data_root, given.frames or given.model, words)
     info = dataclasses.replace(data.info, frame_scale=old.frame_scale)  # what belongs to the words is not known before
     stored: Any = data.train

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from wavessm.data.crops import RandomSource
 from wavessm.data.datasets.ptbxl import LEADS, PtbxlOptions
-from wavessm.data.datasets.speech import WORDS, SpeechOptions
+from wavessm.data.datasets.speech import SpeechOptions
 from wavessm.data.files import wav_samples
 from wavessm.data.info import DataInfo, DataSet
 from wavessm.data.source import Arrays, Batch, Source
@@ -187,12 +187,17 @@ def load_noise(root: str) -> Tensor:
     return torch.from_numpy(np.concatenate(clips))
 
 
+def word_names(root: str) -> tuple[str, ...]:
+    """The 30 words."""
+    return tuple(path.name for path in SpeechOptions(root=root, words=30).files()[:30])
+
+
 def load_words(root: str, out: Path, words: tuple[str, ...], versions: int = 3) -> DataSet:
     """Frames of the clips of some of the 30 words; of the training clips, several versions, the first as it is."""
     data = SpeechOptions(root=root, words=30).load(0)
     noise = load_noise(root)
     info = dataclasses.replace(data.info, scaling="recording", front_end="energies", length=100)
-    kept = [WORDS[30].index(word) for word in words]
+    kept = [data.info.classes.index(word) for word in words]
     made: dict[str, tuple[Tensor, Tensor]] = {}
     for part in ("train", "val", "test"):
         source, path = getattr(data, part), out / f"{part}.npy"
@@ -363,7 +368,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     speech = given.name == "keywords"
     data = (
-        load_words(given.data_root, given.out, WORDS[30][: given.words])
+        load_words(given.data_root, given.out, word_names(given.data_root)[: given.words])
         if speech
         else load_ecg(given.name, given.data_root)
     )

@@ -175,7 +175,7 @@ def test_thirty_words_are_version_one(tmp_path):
     miniatures.speech(tmp_path, words=30)
     assert load_speech(tmp_path, words=30).info.d_output == 30
     (tmp_path / "speech_commands_v0.01").rename(tmp_path / "speech_commands_v0.02")
-    with pytest.raises(DataError, match=r"looks like version 0\.01: ask for 30 words"):
+    with pytest.raises(DataError, match=r"30 folders of words, expected 35; of version 0\.01 ask for 30"):
         load_speech(tmp_path)
 
 

@@ -23,15 +23,6 @@ from wavessm.data.task import PublishedOptions, Recipe, Task
 from wavessm.errors import DataError
 
 HOMEPAGE = "https://www.tensorflow.org/datasets/catalog/speech_commands"
-LATER_WORDS = ("backward", "follow", "forward", "learn", "visual")  # new in version 0.02
-WORDS: dict[int, tuple[str, ...]] = {
-    30: (
-        "bed", "bird", "cat", "dog", "down", "eight", "five", "four", "go", "happy", "house", "left", "marvin", "nine",
-        "no", "off", "on", "one", "right", "seven", "sheila", "six", "stop", "three", "tree", "two", "up", "wow", "yes",
-        "zero",
-    )
-}  # fmt: skip
-WORDS[35] = tuple(sorted((*WORDS[30], *LATER_WORDS)))
 FOLDERS = {35: "speech_commands_v0.02", 30: "speech_commands_v0.01"}
 LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 RATE = LENGTH = 16_000
@@ -48,18 +39,19 @@ class SpeechOptions(PublishedOptions):
     """Leave out clips that cannot be read, and list them."""
 
     def files(self) -> list[Path]:
-        name, words = FOLDERS[self.words], WORDS[self.words]
+        name = FOLDERS[self.words]
         source = f"get it with `wavessm data fetch speech{'' if self.words == 35 else '-30'}`, or from {HOMEPAGE}."
         missing = f"Speech Commands: no {name} with {LISTS['val']}"
         folder = self.find([name, f"SpeechCommands/{name}", ""], LISTS.values(), missing, source)
-        if absent := [word for word in words if not (folder / word).is_dir()]:
-            hint = " This looks like version 0.01: ask for 30 words." if set(absent) == set(LATER_WORDS) else ""
-            raise DataError(f"{folder}: no folder {absent[0]!r} ({len(absent)} of {len(words)} are missing).{hint}")
-        return [folder / each for each in (*words, *LISTS.values())]
+        words = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "_.")
+        if len(words) != self.words:
+            raise DataError(f"{folder}: {len(words)} folders of words, expected {self.words}; of version 0.01 ask "
+                            "for 30, of version 0.02 for 35.")  # fmt: skip
+        return [*words, *(folder / each for each in LISTS.values())]
 
     def load(self, seed: int) -> DataSet:
-        files, words = self.files(), WORDS[self.words]
-        folder = files[0].parent
+        files = self.files()
+        folder, words = files[0].parent, tuple(path.name for path in files[: self.words])
         prepared = cached(f"speech-{self.words}", folder, files, {}, lambda: _read_all(folder, words))
         skipped = prepared.bad_files(self.skip_bad, "Speech Commands")
         arrays = prepared.arrays
