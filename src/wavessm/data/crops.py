@@ -5,7 +5,6 @@ A resumed run draws what an uninterrupted one would have drawn: checkpoints keep
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Self
@@ -43,7 +42,7 @@ class RandomSource(Source):
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
-        moved = copy.copy(self)
+        moved = super().to(device)
         moved.generator = torch.Generator(device=device).manual_seed(self.seed)
         return moved
 
@@ -108,11 +107,6 @@ class Crops(RandomSource):
         if batch.times is not None:
             batch = batch._replace(times=batch.times.gather(1, steps))
         return batch._replace(x=batch.x.gather(1, steps[..., None].expand(-1, -1, channels)))
-
-    def to(self, device: torch.device | str) -> Self:
-        moved = super().to(device)
-        moved.source = self.source.to(device)
-        return moved
 
 
 def cropped(data: DataSet, seconds: float, seed: int) -> DataSet:

@@ -68,7 +68,7 @@ class Source:
         """Return the same cases on another device."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and name not in self._stay:
+            if isinstance(value, Tensor | Source) and name not in self._stay:
                 setattr(moved, name, value.to(device))
         return moved
 

@@ -4,12 +4,10 @@ A module has `TASKS` (a tuple of `Task`) and, where a set is published, `PUBLISH
 """
 
 TASKS = {
-    "ptbxl-super-diag": ("ptbxl", "PTB-XL electrocardiograms, super-diag labels"),
-    "ptbxl-sub-diag": ("ptbxl", "PTB-XL electrocardiograms, sub-diag labels"),
-    "ptbxl-diag": ("ptbxl", "PTB-XL electrocardiograms, diag labels"),
-    "ptbxl-all": ("ptbxl", "PTB-XL electrocardiograms, all labels"),
-    "ptbxl-form": ("ptbxl", "PTB-XL electrocardiograms, form labels"),
-    "ptbxl-rhythm": ("ptbxl", "PTB-XL electrocardiograms, rhythm labels"),
+    **{
+        f"ptbxl-{labels}": ("ptbxl", f"PTB-XL electrocardiograms, {labels} labels")
+        for labels in ("super-diag", "sub-diag", "diag", "all", "form", "rhythm")
+    },
     "forecast": ("forecast", "ETTh1, ETTh2, ETTm1, WTH or ECL, as Informer reads them"),
     "speech": ("speech", "Speech Commands, single words at 16 kHz"),
     "demo": ("demo", "marked windows in noise, to be found and added; needs no data"),
