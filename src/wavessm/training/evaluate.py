@@ -192,10 +192,12 @@ def decimate(batch: Batch, factor: int, antialias: bool = False) -> Batch:
 def score_lines(groups: dict[str, dict[str, Any]]) -> list[str]:
     """Scores of the parts of a split, or of classes, as the command line prints them.
 
-    >>> score_lines({"2": {"relative_mse": 0.5, "mse": 1.0, "intervals": {}}})
-    ['     2: relative mse 0.5  mse 1']
+    >>> score_lines({"2": {"cases": 12345, "relative_mse": 0.5, "mse": 1.0, "intervals": {}}})
+    ['     2: cases 12345  relative mse 0.5  mse 1']
     """
+    form = {True: "d", False: ".4g"}
     return [
-        f"  {name:>4}: " + "  ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in own.items() if n != "intervals")
+        f"  {name:>4}: "
+        + "  ".join(f"{n.replace('_', ' ')} {v:{form[isinstance(v, int)]}}" for n, v in own.items() if n != "intervals")
         for name, own in groups.items()
     ]
