@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import wavessm as ws
 from contracts import check_refused
-from wavessm.nn.backbones import TiedDropout, masked_batch_norm
+from wavessm.nn.backbones import TiedDropout
 from wavessm.nn.initial import initial_modes
 from wavessm.nn.layer import SSM_PARAMETERS, time_mask
+from wavessm.ops.dispatch import masked_batch_norm
 from wavessm.ops.modes import sample
 
 KINDS = {

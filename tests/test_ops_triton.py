@@ -8,9 +8,9 @@ import torch
 
 import wavessm as ws
 from test_ops import MODAL, draws, modal, outputs_and_gradients, problem, two_way
-from wavessm.nn.backbones import masked_batch_norm
 from wavessm.nn.layer import time_mask
-from wavessm.ops import Engine, Modes, batch_norm, run_layer
+from wavessm.ops import Engine, Modes, normalize, run_layer
+from wavessm.ops.dispatch import masked_batch_norm
 from wavessm.ops.modes import sample
 from wavessm.ops.tables import chunk_tables
 from wavessm.ops.triton import gate as triton_gate
@@ -275,7 +275,7 @@ def test_the_batch_norm_equals_torch(shape, masked, dtype):
     lengths = torch.randint(1, shape[1] + 1, shape[:1], generator=generator).to(DEVICE)
     mask = time_mask(lengths, shape[1]) if masked else torch.ones(*shape[:2], 1, dtype=torch.bool, device=DEVICE)
     results = []
-    for run in (lambda norm: batch_norm(x, norm, mask if masked else None, Engine("triton")),
+    for run in (lambda norm: normalize(x, norm, mask if masked else None, Engine("triton")),
                 lambda norm: masked_batch_norm(x, mask, norm)):  # fmt: skip
         norm = torch.nn.BatchNorm1d(shape[-1]).to(DEVICE)
         with torch.no_grad():

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import NORMS, ModelConfig
 from wavessm.nn.layer import TimedState, WaveSSM, time_mask
-from wavessm.ops import Engine, activate, batch_norm, gate, layer_norm
+from wavessm.ops import Engine, activate, gate, normalize
 
 States = tuple[Tensor | TimedState, ...]
 """One state per layer, batch on axis 0."""
@@ -66,37 +66,7 @@ class SequenceNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, engine: Engine = _ENGINE) -> Tensor:
         """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence."""
-        if self.kind == "none":
-            return x
-        if self.kind == "layer":
-            return layer_norm(x, cast(nn.LayerNorm, self.norm), engine)
-        norm = cast(nn.BatchNorm1d, self.norm)
-        if self.training and (y := batch_norm(x, norm, mask, engine)) is not None:
-            return y
-        if mask is None or not self.training:
-            return norm(x.flatten(0, 1)).view_as(x)
-        return masked_batch_norm(x, mask, norm)
-
-
-def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
-    """Return batch norm of the samples under the mask alone, zero elsewhere; running statistics are updated.
-
-    No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
-    """
-    dtype = x.dtype
-    x = x.masked_fill(~mask, 0).to(torch.promote_types(dtype, torch.float32))
-    weight = mask.to(x.dtype)
-    count = weight.sum()
-    mean = x.sum((0, 1)) / count
-    centred = (x - mean) * weight
-    variance = centred.square().sum((0, 1)) / count
-    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
-        with torch.no_grad():
-            cast(Tensor, norm.num_batches_tracked).add_(1)
-            unbiased = variance * (count / (count - 1).clamp(min=1))
-            for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
-                running.lerp_(now.to(running.dtype), cast(float, norm.momentum))
-    return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
+        return x if self.kind == "none" else normalize(x, cast(nn.LayerNorm, self.norm), mask, engine)
 
 
 class ResidualBlock(nn.Module):

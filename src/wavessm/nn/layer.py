@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from wavessm.errors import OptionError, ShapeError, can_sync, check_int, check_positive, shape_error
 from wavessm.nn.initial import initial_modes
-from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, run_layer, use_triton
+from wavessm.ops import DenseSystem, DiagonalSystem, Engine, Modes, run_layer, triton_for
 from wavessm.ops.convolution import kernel
 from wavessm.ops.derivatives import without_autocast
 from wavessm.ops.irregular import gaps, run_irregular
@@ -176,8 +176,9 @@ class WaveSSM(nn.Module):
         if times is None and isinstance(state, TimedState):
             raise OptionError("WaveSSM: the state has a time, but there are no times; give them, or state.values.")
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
-        low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and use_triton(u, self.engine, system)
-        u = u if low and times is None else u.to(torch.promote_types(u.dtype, torch.float32))
+        low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and times is None
+        if not low or triton_for(u, self.engine, system) is None:
+            u = u.to(torch.promote_types(u.dtype, torch.float32))
         last: Tensor | TimedState | None
         with without_autocast(x.device.type):
             if times is None:

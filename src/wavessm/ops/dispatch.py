@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -79,10 +79,9 @@ def run_layer(
         )
     # in float32's accuracy FFT is faster than products with a large dense state
     large = layer.P is not None and layer.B.shape[1] > 32 and engine == DEFAULT and state is None and not want_state
-    if use_triton(u, engine, layer) and not (large and u.shape[-1] >= CONVOLVE_FROM):
-        from wavessm.ops.triton import scan as triton_scan
-
-        return triton_scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
+    kernels = triton_for(u, engine, layer)
+    if kernels is not None and not (large and u.shape[-1] >= CONVOLVE_FROM):
+        return kernels.scan.run_layer(u, layer, D, rate, state, want_state, engine.precision)
     flat = None if state is None else state.flatten(2)
     y, last = run_system(u, sample(layer, rate), D, flat, want_state, engine)
     return y, None if last is None else last.unflatten(-1, (-1, 2))
@@ -140,40 +139,52 @@ def activate(
 ) -> Tensor:
     """after · GELU(before · x). The output of a scan lies channels first; one kernel transposes it on the way."""
     first = x.transpose(1, 2)
-    if first.is_contiguous() and not x.is_contiguous() and use_triton(first, engine):
-        from wavessm.ops.triton import gate as kernels
-
-        return kernels.activate(first, before, after)
+    kernels = triton_for(first, engine) if first.is_contiguous() and not x.is_contiguous() else None
+    if kernels is not None:
+        return kernels.gate.activate(first, before, after)
     x = x.contiguous()  # elementwise gradients and products are slow on views
     z = F.gelu(x if before is None else x * before)
     return z if after is None else z * after
 
 
-def layer_norm(x: Tensor, norm: nn.LayerNorm, engine: Engine = DEFAULT) -> Tensor:
-    """norm(x) for x (batch, length, channels)."""
-    if use_triton(x, engine) and x.numel():
-        from wavessm.ops.triton import norm as kernels
-
-        if x.shape[-1] <= kernels.MAX_FEATURES:
-            return kernels.layer_norm(x, norm)
-    return norm(x)
-
-
-def batch_norm(
+def normalize(
     x: Tensor,  # (batch, length, channels)
-    norm: nn.BatchNorm1d,  # in training
+    norm: nn.LayerNorm | nn.BatchNorm1d,
     mask: Tensor | None = None,  # (batch, length, 1)
     engine: Engine = DEFAULT,
-) -> Tensor | None:
-    """`norm` over the samples under the mask alone, zero elsewhere; None where no kernel supports it."""
+) -> Tensor:
+    """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere."""
+    layer_norm = isinstance(norm, nn.LayerNorm)
+    kernels = triton_for(x, engine) if x.numel() and (layer_norm or norm.training) else None
+    kernels = kernels if kernels is not None and x.shape[-1] <= kernels.norm.MAX_FEATURES else None
+    if isinstance(norm, nn.LayerNorm):
+        return norm(x) if kernels is None else kernels.norm.layer_norm(x, norm)
     plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
-    several = x.numel() > (x.shape[-1] if mask is None else 0)  # PyTorch raises for a single sample
-    if plain and several and use_triton(x, engine):
-        from wavessm.ops.triton import norm as kernels
+    several = mask is not None or x.numel() > x.shape[-1]  # PyTorch raises for a single sample
+    if kernels is not None and plain and several:
+        return kernels.norm.batch_norm(x, mask, norm)
+    return norm(x.flatten(0, 1)).view_as(x) if mask is None or not norm.training else masked_batch_norm(x, mask, norm)
 
-        if x.shape[-1] <= kernels.MAX_FEATURES:
-            return kernels.batch_norm(x, mask, norm)
-    return None
+
+def masked_batch_norm(x: Tensor, mask: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """Return batch norm of the samples under the mask alone, zero elsewhere; running statistics are updated.
+
+    No sample is gathered, so nothing waits for a GPU to count them. x (batch, length, d_model), mask (batch, length, 1)
+    """
+    dtype = x.dtype
+    x = x.masked_fill(~mask, 0).to(torch.promote_types(dtype, torch.float32))
+    weight = mask.to(x.dtype)
+    count = weight.sum()
+    mean = x.sum((0, 1)) / count
+    centred = (x - mean) * weight
+    variance = centred.square().sum((0, 1)) / count
+    if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            cast(Tensor, norm.num_batches_tracked).add_(1)
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                running.lerp_(now.to(running.dtype), cast(float, norm.momentum))
+    return ((centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias) * weight).to(dtype)
 
 
 def gate(
@@ -184,29 +195,28 @@ def gate(
     engine: Engine = DEFAULT,
 ) -> Tensor:
     """around + factors · GLU(project(z))."""
-    if project.bias is not None and use_triton(z, engine):
-        from wavessm.ops.triton import gate as kernels
-
+    kernels = None if project.bias is None else triton_for(z, engine)
+    if kernels is not None:
         around = None if around is None else around.contiguous()
-        return kernels.gate(F.linear(z, project.weight).contiguous(), project.bias, factors, around)
+        return kernels.gate.gate(F.linear(z, project.weight).contiguous(), project.bias, factors, around)
     y = F.glu(project(z), dim=-1)
     y = y if factors is None else y * factors
     return y if around is None else around + y
 
 
-def use_triton(u: Tensor, engine: Engine, layer: Modes | None = None) -> bool:
-    """Whether the triton backend runs a call with this input, for a layer or (None) elementwise; raises `OptionError`
-    if it was asked for and does not."""
+def triton_for(u: Tensor, engine: Engine, layer: Modes | None = None) -> Any:
+    """The package of kernels if the triton backend runs a call with this input, for a layer or (None) elementwise, else
+    None; raises `OptionError` if it was asked for and does not."""
     if engine.backend in ("torch", "reference") or (engine.backend == "auto" and not u.is_cuda):
-        return False
-    from wavessm.ops.triton import scan as triton_scan
+        return None
+    from wavessm.ops import triton
 
-    reason = triton_scan.unavailable(u, layer)
+    reason = triton.scan.unavailable(u, layer)
     if reason is not None and engine.backend == "triton":
         raise OptionError(f"backend='triton' does not support this call: {reason}; use backend='auto' or 'torch'.")
     if reason is not None and not torch.compiler.is_compiling():
         _log_once(reason)
-    return reason is None
+    return triton if reason is None else None
 
 
 @lru_cache(maxsize=64)

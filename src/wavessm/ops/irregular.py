@@ -20,7 +20,7 @@ from torch import Tensor
 
 from wavessm.errors import OptionError, can_sync
 from wavessm.ops.derivatives import first_only
-from wavessm.ops.dispatch import DEFAULT, Engine, run_reference, use_triton
+from wavessm.ops.dispatch import DEFAULT, Engine, run_reference, triton_for
 from wavessm.ops.modes import DiagonalSystem, Modes, sample
 
 BLOCK = 2**20
@@ -59,7 +59,7 @@ def run_irregular(
     moving = any(gap.requires_grad for pair in directions for gap in pair)
     if engine.backend == "triton" and moving:
         raise OptionError("backend='triton' has no gradients of times; use backend='auto' or 'torch'.")
-    kernels = not moving and use_triton(u, engine)
+    kernels = None if moving else triton_for(u, engine)
     system = cast(DiagonalSystem, sample(layer, rate))
     state = u.new_zeros(len(u), *system.log_lam.shape) if state is None else state.to(u)
 
@@ -76,18 +76,16 @@ def run_irregular(
 
 
 def scan(
-    u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor, kernels: bool = False
+    u: Tensor, system: DiagonalSystem, direction: int, gap: Gaps, state: Tensor, kernels: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """y (batch, channels, length) of one direction, and the state after the last sample; by Triton with `kernels`."""
+    """y (batch, channels, length) of one direction, and the state after the last sample; by Triton with its kernels."""
     n_complex, kind = system.n_complex, u.dtype.to_complex()
     z, w, x = (_complex_modes(t, n_complex) for t in (system.log_lam, system.w[direction], state))
     unit = _expm1(z, z.real.new_ones(()), z.dtype)  # e^z − 1: inside, states are unit times as large
     w, x = (w / unit).to(kind), (x * unit).to(kind)
-    if kernels:
-        from wavessm.ops.triton.irregular import irregular_scan
-
+    if kernels is not None:
         inputs = u.contiguous(), *(torch.view_as_real(t.resolve_conj()).contiguous() for t in (z, w, x))
-        y, last, _ = irregular_scan(*inputs, gap.passed, gap.held.expand(u.shape))
+        y, last, _ = kernels.irregular.irregular_scan(*inputs, gap.passed, gap.held.expand(u.shape))
         x = torch.view_as_complex(last)
     else:
         signal, passed, held = u.permute(2, 0, 1), gap.passed.T[..., None, None], gap.held.permute(2, 0, 1)[..., None]
