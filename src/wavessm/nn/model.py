@@ -227,10 +227,15 @@ class SequenceModel(nn.Module):
         """Return the model of such a folder, of a name of `ws.pretrained()`, or of a repository "owner/name" of a hub.
 
         It is in evaluation mode; `ws.adapt` changes it for other classes, channels or sampling rates.
-        """
-        from wavessm.nn.pretrained import from_pretrained
 
-        return from_pretrained(source, revision, local_files_only)
+        Args:
+            source: Folder, name or repository; a folder comes first where both exist.
+            revision: Branch, tag or commit of a repository.
+            local_files_only: Use the local copy of a repository and no network.
+        """
+        from wavessm.nn.pretrained import find_folder, load_model
+
+        return load_model(find_folder(source, revision, local_files_only))
 
     def _unpair(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return pairs as a batch of twice the size, partners next to each other."""

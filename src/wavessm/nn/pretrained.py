@@ -197,19 +197,8 @@ def _card_text(name: str, model: SequenceModel, card: Card) -> str:
     return "\n".join(lines)
 
 
-def from_pretrained(source: str | Path, revision: str | None = None, local_files_only: bool = False) -> SequenceModel:
-    """The model of a folder, of a name of `pretrained`, or of a repository "owner/name" on a hub, in evaluation mode.
-
-    Args:
-        source: Folder, name or repository; a folder comes first where both exist.
-        revision: Branch, tag or commit of a repository.
-        local_files_only: Use the local copy of a repository and no network.
-    """
-    return load_model(find_folder(source, revision, local_files_only))
-
-
 def find_folder(source: str | Path, revision: str | None = None, local_files_only: bool = False) -> Path:
-    """The folder of a model, its repository downloaded where needed; arguments as in `from_pretrained`."""
+    """The folder of a model, its repository downloaded where needed; see `SequenceModel.from_pretrained`."""
     owner, _, name = str(source).partition("/")
     if Path(source).exists() or not owner or not name or "/" in name or owner[0] in ".~":
         if revision is not None:

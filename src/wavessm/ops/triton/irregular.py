@@ -23,13 +23,8 @@ def _fake_scan(u: Tensor, z: Tensor, w: Tensor, x: Tensor, *gaps: Tensor) -> tup
 
 def _fake_scan_backward(dy: Tensor, dlast: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
     u, z, _, ends, *_ = inputs
-    first = ends[:, :, 0]
-    return (
-        u.new_empty(u.shape),
-        torch.empty_like(first, dtype=z.dtype),
-        torch.empty_like(first),
-        torch.empty_like(first),
-    )
+    dz, dw, dx = (torch.empty_like(ends[:, :, 0], dtype=dtype) for dtype in (z.dtype, ends.dtype, ends.dtype))
+    return u.new_empty(u.shape), dz, dw, dx
 
 
 @operator(_fake_scan_backward)
