@@ -13,7 +13,8 @@ LSTM and GRU at the same width, the `s5-pytorch` layer and Mamba-2's (`mamba_ssm
 floor: reading and writing the sequence once. compiled_ms is ours under `torch.compile`.
 Before it is timed, the layer's output is compared with the float64 convolution by its own kernel; a wrong layer gets no
 time. step_ms is a step as Python launches it, captured_ms ours as one CUDA graph (the official S4 block cannot be
-captured, and a failed attempt breaks the process), busy_ms what the kernels of a step take by themselves.
+captured, and a failed attempt breaks the process), busy_ms what the kernels of a step take by themselves. On a CPU all
+times are processor time of one thread.
 """
 
 from __future__ import annotations
@@ -237,6 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     device = find_device()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")  # TF32 in every linear layer, ours and theirs, as S4 is trained
     for part in options.parts or (PARTS if device.type == "cuda" else ["blocks"]):
         PARTS[part](options, device)
