@@ -17,6 +17,7 @@ from wavessm.features.line import Line
 from wavessm.nn.model import SequenceModel
 
 RATE = 0.005  # of quantiles that follow the truth
+CALM = 0.3  # variance, in that of a series, that a context without any is taken to have
 MOST_ORIGINS = 500  # forecasts of a series that calibrate quantiles or validate an epoch
 
 
@@ -40,6 +41,15 @@ class Forecast(NamedTuple):
                 "the series or its covariates are too far from those of fit; give them in their units."
             )
         return found
+
+    def widths(self, values: np.ndarray, origins: np.ndarray) -> np.ndarray:
+        """How wide intervals after each origin are, (n, 1, columns): the root of `CALM` and the variance of the context
+        in scaled values (time, columns); before the first all have its value."""
+        context = self.line.features.context
+        padded = np.concatenate([0 * values[:1], np.repeat(values[:1], context, axis=0), values])
+        sums = (np.cumsum(one, axis=0) for one in (padded, padded**2))
+        mean, square = ((one[origins + context] - one[origins]) / context for one in sums)
+        return np.sqrt(CALM + np.maximum(square - mean**2, 0))[:, None]
 
     def _beyond(self, values: np.ndarray, marks: np.ndarray | None, h: int) -> np.ndarray:
         begin = len(values)
@@ -106,12 +116,13 @@ class Backtest:
 
 
 def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) -> np.ndarray:
-    """(truth - forecast) / deviation of forecasts from row `begin` on; NaN past the end. (origins, h, columns)"""
+    """Errors of forecasts from row `begin` on, over deviation and width; NaN past the end. (origins, h, columns)"""
     origins = np.arange(max(1, begin), len(one.values))
     origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
     rows = origins[:, None] + np.arange(h)
     truth = np.concatenate([one.truth, np.full((h, one.values.shape[1]), np.nan)])[rows]
-    return (truth - forecast(one, origins, h)) / one.scale.deviation
+    width = one.scale.deviation * forecast.widths(one.scaled(), origins)
+    return (truth - forecast(one, origins, h)) / width
 
 
 class QuantileTracker:
@@ -132,9 +143,10 @@ class QuantileTracker:
         self.unit = RATE * np.nanstd(errors[:, : self.now.shape[1]], axis=0)  # (h, columns)
         self.pending: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
 
-    def expect(self, origin: int, ahead: np.ndarray) -> np.ndarray:
-        """Take a scaled forecast (h, columns) of the rows from `origin` on; returns the quantiles of its errors."""
-        used = np.sort(self.now, axis=0)
+    def expect(self, origin: int, ahead: np.ndarray, width: np.ndarray) -> np.ndarray:
+        """Take a scaled forecast (h, columns) of the rows from `origin` on and its width (1, columns); returns the
+        quantiles of its errors."""
+        used = np.sort(self.now, axis=0) * width
         self.pending.append((origin, ahead, ahead + used))
         return used
 
@@ -156,7 +168,7 @@ def compare(
 
     Args:
         each: Number of a series, the series, origins (n,), forecasts (n, h, columns), and by level the quantiles of
-            their errors (h, columns) or (n, h, columns) in deviations.
+            their errors (n, h, columns) in deviations.
         keys: Of all series.
         season: Steps in a season.
     """

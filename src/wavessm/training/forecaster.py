@@ -175,8 +175,12 @@ class LineForecaster:
         """Each series with its next h steps (h, columns) and, by their level, their quantiles."""
         offsets = self._offsets(h)
         for one in inputs:
-            ahead = self.forecast_(one, np.array([len(one.values)]), h)[0]
-            yield one, ahead, {level: ahead + offset * one.scale.deviation for level, offset in offsets.items()}
+            origin = np.array([len(one.values)])
+            ahead, width = (
+                self.forecast_(one, origin, h)[0],
+                one.scale.deviation * self.forecast_.widths(one.scaled(), origin)[0],
+            )
+            yield one, ahead, {level: ahead + offset * width for level, offset in offsets.items()}
 
     def backtest(
         self,
@@ -220,14 +224,17 @@ class LineForecaster:
                 ahead = np.concatenate([Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)])
             else:
                 ahead = forecast(one, origins, h)
-            known = self._follow(one, origins, ahead, offsets) if adaptive and offsets else offsets
+            width = forecast.widths(one.scaled(), origins)
+            known = {level: offset * width for level, offset in offsets.items()}
+            if adaptive and offsets:
+                known = self._follow(one, origins, ahead, offsets, width)
             parts.append((at, one, origins, ahead, known))
         if not parts:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
         return compare(parts, form.keys or range(len(inputs)), self.season_)
 
     def _follow(
-        self, one: TimeSeries, origins: np.ndarray, ahead: np.ndarray, offsets: dict[float, np.ndarray]
+        self, one: TimeSeries, origins: np.ndarray, ahead: np.ndarray, offsets: dict[float, np.ndarray], width: Any
     ) -> dict[float, np.ndarray]:
         """Quantiles of errors (n, h, columns) by level that follow the truth before each origin."""
         assert self._errors is not None
@@ -237,7 +244,7 @@ class LineForecaster:
             if row > origins[0]:
                 tracker.observe(row - 1, values[row - 1])
             if len(found) < len(origins) and row == origins[len(found)]:
-                found.append(tracker.expect(row, one.scale.apply(ahead[len(found)])))
+                found.append(tracker.expect(row, one.scale.apply(ahead[len(found)]), width[len(found)]))
         return dict(zip(offsets, np.stack(found, axis=1), strict=True))
 
     def score(self, series: Any = None, covariates: Any = None) -> float:
@@ -314,7 +321,7 @@ class ForecastStream:
     """A fitted line that takes one sample after another in constant time; see `WaveSSMForecaster.stream`."""
 
     def __init__(self, model: LineForecaster, start: TimeSeries) -> None:
-        self._one, self._line, self._marks = start, model.line_, model.marks_
+        self._one, self._line, self._marks, self._forecast = start, model.line_, model.marks_, model.forecast_
         self.time, features = len(start.values), self._line.features
         self._known = self._extend()
         channels = features.channels(start.scaled() - self._known[: self.time])
@@ -371,5 +378,7 @@ class ForecastStream:
         ahead = ahead + self._known[self.time : self.time + self._line.horizon]
         if self._tracker is None:
             return scale.undo(ahead), {}
-        found = scale.undo(ahead + self._tracker.expect(self.time, ahead))
+        recent = self._parts[0] + self._known[np.maximum(np.arange(-len(self._parts[0]), 0) + self.time, 0)]
+        width = self._forecast.widths(recent, np.array([len(recent)]))[0]
+        found = scale.undo(ahead + self._tracker.expect(self.time, ahead, width))
         return scale.undo(ahead), dict(zip(self._tracker.levels[:, 0].tolist(), found, strict=True))
