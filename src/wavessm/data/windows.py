@@ -50,9 +50,8 @@ def make_marks(seconds: np.ndarray, calendar: str, minutes: bool) -> tuple[torch
 
 
 def waves(seconds: np.ndarray, counts: dict[str, int]) -> np.ndarray:
-    """Sines and cosines of the first harmonics of cycles (day, week, year) at seconds (rows,) since 1970; where there
-    are a day and a year, also products of the first of the year and the first two of the day: a day may then have
-    another shape in each season. (rows, k)"""
+    """Sines and cosines of the first harmonics of cycles (day, week, year) at seconds (rows,) since 1970, with products
+    of the first of the year and the first two of the day: a day has another shape in each season. (rows, k)"""
     found = {}
     for name, count in counts.items():
         angle = 2 * np.pi * np.remainder(seconds / CYCLES[name], 1.0)

@@ -72,11 +72,6 @@ class Features(NamedTuple):
     memories: tuple[Memory, ...] = ()
     weight: float = 1.0
 
-    @property
-    def name(self) -> str:
-        """Steps of context and what is remembered, such as "336+30x24"."""
-        return f"{self.context}" + "".join(f"+{one.span:g}x{one.period}" for one in self.memories)
-
     def prior(self, season: int) -> np.ndarray:
         """Prior variances of the weights. (features,)"""
         scale = season if season > 1 else self.context / 4

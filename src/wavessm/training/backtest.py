@@ -107,12 +107,9 @@ class Backtest:
         """2 Σ pinball loss / Σ |truth|, averaged over the levels of `quantiles`; NaN without them."""
         if not self.quantiles:
             return math.nan
-        losses = []
-        for level, values in self.quantiles.items():
-            error = self.truth - values
-            pinball = np.maximum(level * error, (level - 1) * error)
-            losses.append(2 * np.nansum(pinball) / np.nansum(np.abs(self.truth)))
-        return float(np.mean(losses))
+        errors = {level: self.truth - values for level, values in self.quantiles.items()}
+        losses = [np.nansum(np.maximum(level * error, (level - 1) * error)) for level, error in errors.items()]
+        return float(2 * np.mean(losses) / np.nansum(np.abs(self.truth)))
 
 
 def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) -> np.ndarray:
@@ -130,11 +127,8 @@ class QuantileTracker:
 
     Each is moved up by its level when the truth lies above it and down by the rest when it lies below, times `RATE` and
     the spread of the errors: over time the part of the truth below it is its level, whatever the errors do. Far steps
-    learn of their errors late, so faster rates overshoot. Quantiles that would cross are sorted.
-
-    Args:
-        start: Quantiles (h, columns) of scaled errors by level, rising.
-        errors: The scaled errors they come from (n, h, columns).
+    learn of their errors late, so faster rates overshoot. Quantiles that would cross are sorted. It starts with
+    quantiles (h, columns) by level, rising, of scaled errors (n, h, columns).
     """
 
     def __init__(self, start: dict[float, np.ndarray], errors: np.ndarray) -> None:

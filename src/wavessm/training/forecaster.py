@@ -6,6 +6,7 @@ top. Rows go through `data/series.py`, the map is `line.py`'s, errors are compar
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -26,11 +27,8 @@ CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold",
 def one_thread() -> Any:
     """Let NumPy use one thread inside the block: beside other jobs, several wait for each other a hundred times as long
     as these small products take."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # it comes with scikit-learn
-        return nullcontext()
-    return threadpool_limits(1)
+    there = importlib.util.find_spec("threadpoolctl")  # it comes with scikit-learn
+    return importlib.import_module("threadpoolctl").threadpool_limits(1) if there else nullcontext()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -119,9 +117,8 @@ class LineForecaster:
         for name in ("calendar", "memory", "refit"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is {getattr(self, name)!r}, expected True or False.")
-        for name in ("context", "season"):
-            if getattr(self, name) is not None:
-                check_int(getattr(self, name), name, minimum=1)
+        for name in (name for name in ("context", "season") if getattr(self, name) is not None):
+            check_int(getattr(self, name), name, minimum=1)
         for level in () if self.quantiles is None else np.atleast_1d(self.quantiles).tolist():
             if not check_number(level, "quantiles", 1) > 0:
                 raise OptionError(f"quantiles has {level!r}, expected numbers between 0 and 1.")
@@ -134,7 +131,7 @@ class LineForecaster:
             line, how = fit_series(parts, self.split_, context, season, int(self.horizon), self.memory)
             self.line_ = self._refit(line, parts, [len(one.values) for one in parts]) if self.refit else line
         self.choices_ = {"context": context, "season": season, "marks": how}
-        self.choices_ |= {"members": [member.name for member, _ in line.members], "column_penalty": line.column_penalty}
+        self.choices_ |= {"members": [member for member, _ in line.members], "column_penalty": line.column_penalty}
         self.method_, self.held_, self.forecast_ = "linear", Forecast(line), Forecast(self.line_)
         self._errors = None
         return self
@@ -169,17 +166,13 @@ class LineForecaster:
             results.append(one.wrap(ahead if levels is None else np.stack(list(quantiles.values()), axis=-1), levels))
         return form.wrap(results)
 
-    def ahead(
-        self, inputs: Sequence[TimeSeries], h: int
-    ) -> Iterator[tuple[TimeSeries, np.ndarray, dict[float, np.ndarray]]]:
+    def ahead(self, inputs: Sequence[TimeSeries], h: int) -> Iterator[tuple[TimeSeries, np.ndarray, dict]]:
         """Each series with its next h steps (h, columns) and, by their level, their quantiles."""
         offsets = self._offsets(h)
         for one in inputs:
             origin = np.array([len(one.values)])
-            ahead, width = (
-                self.forecast_(one, origin, h)[0],
-                one.scale.deviation * self.forecast_.widths(one.scaled(), origin)[0],
-            )
+            ahead = self.forecast_(one, origin, h)[0]
+            width = one.scale.deviation * self.forecast_.widths(one.scaled(), origin)[0]
             yield one, ahead, {level: ahead + offset * width for level, offset in offsets.items()}
 
     def backtest(
@@ -233,9 +226,7 @@ class LineForecaster:
             raise DataError(f"backtest: no series has {self.context_} steps of context and {h} to compare with.")
         return compare(parts, form.keys or range(len(inputs)), self.season_)
 
-    def _follow(
-        self, one: TimeSeries, origins: np.ndarray, ahead: np.ndarray, offsets: dict[float, np.ndarray], width: Any
-    ) -> dict[float, np.ndarray]:
+    def _follow(self, one: TimeSeries, origins: np.ndarray, ahead: np.ndarray, offsets: dict, width: Any) -> dict:
         """Quantiles of errors (n, h, columns) by level that follow the truth before each origin."""
         assert self._errors is not None
         tracker, values = QuantileTracker(offsets, self._errors), one.scale.apply(one.truth)

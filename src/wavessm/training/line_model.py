@@ -101,6 +101,8 @@ class LineModel(LineForecaster):
         streams: list[ForecastStream] = []
 
         def take(values: np.ndarray, latest: TimeSeries, again: bool) -> tuple[TimeSeries, np.ndarray, dict]:
+            if again:
+                streams[0].undo()
             if not streams:
                 values = pd.DataFrame(values).ffill().bfill().to_numpy()
                 index = latest.index
@@ -109,8 +111,6 @@ class LineModel(LineForecaster):
                     latest = dataclasses.replace(latest, index=index[-1:])
                 streams.append(ForecastStream(self, dataclasses.replace(known, values=values, index=index)))
             else:
-                if again:
-                    streams[0].undo()
                 for row in values:
                     streams[0].update(row)
             return latest, *streams[0].forecast()
