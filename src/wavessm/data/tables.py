@@ -53,8 +53,12 @@ def read_table(path: Path, index: bool = False, bare: bool = False, text: bool =
         if name and header.count(name) > 1:
             raise DataError(f"{path}: column {name!r} is there {header.count(name)} times; give each a name.")
     as_written: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]} if text else {}
-    if b"\0" in path.read_bytes():  # pandas would end the field there
+    if b"\0" in (content := path.read_bytes()):  # pandas would end the field there
         raise DataError(f"{path}: not a readable CSV table (it holds zero bytes).")
+    fields = [line.count(b",") + 1 for line in content.splitlines() if line.strip()] if b'"' not in content else [1]
+    if (fewest := min(fields)) < fields[0]:  # pandas would read NaN at the end of the line
+        raise DataError(f"{path}: line {fields.index(fewest) + 1} has {fewest} fields, expected {fields[0]}; leave "
+                        "nothing between two commas where a value is missing.")  # fmt: skip
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows with more fields than names
