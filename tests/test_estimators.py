@@ -224,14 +224,17 @@ def test_names_of_labels_are_the_classes():
     assert model.predict(X).shape == (12, 2)
 
 
-def test_early_stopping_keeps_the_best_weights():
+def test_early_stopping_finds_the_epochs_for_which_all_cases_are_trained_on():
     X, y = tones(cases=60, seed=1)
     y = np.random.default_rng(0).permutation(y)  # nothing to learn: the validation loss soon rises
     options = {"early_stopping": True, "validation_fraction": 0.3, "n_iter_no_change": 3, "max_epochs": 40}
     model = WaveSSMClassifier(learning_rate=0.03, **(SMALL | options)).fit(X, y)
     validation = model.history_.validation
-    assert model.n_iter_ == len(validation) < 40
+    assert len(validation) < 40
     assert model.history_.best == min(validation) == validation[-4]
+    assert model.n_iter_ == len(validation) - 3
+    again = clone(model).set_params(early_stopping=False, max_epochs=model.n_iter_).fit(X, y)
+    assert np.array_equal(again.decision_function(X), model.decision_function(X))
     short = clone(model).set_params(early_stopping=False).fit(X, y)
     assert short.n_iter_ == 40
     assert short.history_.validation == []
@@ -239,7 +242,8 @@ def test_early_stopping_keeps_the_best_weights():
 
 def test_validation_cases_are_not_trained_on():
     X, y = tones(cases=40)
-    model = WaveSSMClassifier(max_epochs=3, early_stopping=True, validation_fraction=0.25, **SMALL).fit(X, y)
+    options = {"early_stopping": True, "validation_fraction": 0.25, "warm_start": True}  # no second fit to all cases
+    model = WaveSSMClassifier(max_epochs=3, **options, **SMALL).fit(X, y)
     assert len(model.history_.validation) == 3
     assert model.choices_["batch_size"] == 8, "30 cases are left: four batches of 8"
     X[0] += 1e4  # with all cases in the statistics, the mean would be 250

@@ -185,9 +185,8 @@ class SignalEstimator(FineTuning):
             raise DataError(f"channel {names[at]!r} is NaN in all training cases; leave it out.")
         scale = Scale.of(samples)
         for at in np.flatnonzero(scale.constant):
-            warnings.warn(
-                f"channel {names[at]!r} is constant ({scale.mean[at]:g}) in all training cases.", stacklevel=4
-            )
+            told = f"channel {names[at]!r} is constant ({scale.mean[at]:g}) in all training cases."
+            warnings.warn(told, stacklevel=4)
         return scale
 
     def _feature_config(self) -> FeatureConfig:
@@ -207,7 +206,7 @@ class SignalEstimator(FineTuning):
 
     def _fit_gradient(
         self, signals: Signals, targets: Tensor, weights: Tensor | None, loss: Loss, seed: int,
-        kept: Tensor | None = None, held: Tensor | None = None, outputs: int | None = None,
+        kept: Tensor | None = None, held: Tensor | None = None, outputs: int | None = None, epochs: int | None = None,
     ) -> Any:  # fmt: skip
         """Train a model by loss(output, targets, weights) on the cases `kept`; those `held` stop it early."""
         self.__dict__.pop("sums_", None)
@@ -226,6 +225,7 @@ class SignalEstimator(FineTuning):
         source = signals.take(kept).source(self._scale, targets[kept], fill)
         validation = None if held is None else signals.take(held).source(self._scale, targets[held], fill)
         training = replace(self._train_config(len(kept), seed), **{name: getattr(self, name) for name in AUGMENTATIONS})
+        training = replace(training, epochs=epochs or training.epochs)
         self._fit_model(source, validation, lambda output, y: loss(output, y[:, :-1], y[:, -1]), config, training)
         self.fitted_ = self.model_
         return self

@@ -274,11 +274,8 @@ class StateBank(nn.Module):
         sources, raw = named + mixtures, named
         if self.config.difference:
             sources, raw = ([*names, *(f"difference of {name}" for name in names)] for names in (sources, raw))
-        readouts = [
-            (cell.family, f"{cell.window:.0f}", sources[cell.source], f"readout {k}")
-            for cell in self.cells
-            for k in range(self.readouts)
-        ]
+        cells = [(cell.family, f"{cell.window:.0f}", sources[cell.source]) for cell in self.cells]
+        readouts = [(*cell, f"readout {k}") for cell in cells for k in range(self.readouts)]
         made = [(*readout, pool, "whole signal") for pool in self.pools for readout in readouts]
         if self.config.stretches:
             edges = torch.cat([group.stretch.flatten(1) for group in self.groups], dim=1).T.tolist()

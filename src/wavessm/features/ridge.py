@@ -265,9 +265,8 @@ class RidgeSums:
         for first, part in zip(range(0, a.shape[1], PANEL), a.split(PANEL, dim=1), strict=True):
             self.products[first : first + PANEL, first:].addmm_((part * w).T, a[:, first:])
         rank = torch.rand(len(features), generator=self.generator).to(features)
-        self._keep(
-            torch.cat([features, targets, w, rank[:, None]], dim=1), torch.arange(len(a)) if rows is None else rows
-        )
+        rows = torch.arange(len(a)) if rows is None else rows
+        self._keep(torch.cat([features, targets, w, rank[:, None]], dim=1), rows)
 
     def _keep(self, more: Tensor, rows: Tensor) -> None:
         """Of the sample and more cases, those of lowest rank."""
