@@ -217,6 +217,19 @@ def test_a_useless_block_has_little_weight_and_a_minor_one_is_found():
         assert fit.error < 1.25 * fit_ridge(good, Y).error
 
 
+@pytest.mark.parametrize(("cases", "seed"), [(60, 0), (130, 3)])
+def test_the_error_of_an_easy_problem_is_that_of_new_cases(cases, seed):
+    """Without noise the penalty falls; were it to reach rounding, leave-one-out would promise what no case gets."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(cases, 3 + seed // 3, generator=generator)
+    width = 2000 if cases == 60 else 4000
+    mixing = torch.randn(hidden.shape[1], width, generator=generator), torch.randn(width, generator=generator)
+    new = torch.randn(400, hidden.shape[1], generator=generator)
+    x, more = ((each @ mixing[0] + mixing[1]).relu() for each in (hidden, new))
+    ridge = fit_ridge(x, hidden[:, :1].sin(), {"a": slice(0, width // 2), "b": slice(width // 2, width)})
+    assert ridge.error > 0.2 * float((ridge(more) - new[:, :1].sin()).square().mean())
+
+
 def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():
     x, y = two_classes(60, seed=1)
     new, truth = two_classes(200, seed=2)

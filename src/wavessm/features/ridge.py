@@ -26,7 +26,7 @@ STEPS = 10  # steps of that search
 MINOR = -2.0  # logarithm of the weight from which a minor block starts; the others start from 0
 SPREAD = 40.0  # how closely few cases keep the weights to where they start: this over the square of their number
 REACH = 4.0  # of the logarithms of weights and penalty from where they start
-FLOOR = 1e-4  # least penalty, as such a multiple: below it, rounding takes over
+FLOOR = 1e-4  # least penalty, as a multiple of the mean of the diagonal of the weighted kernel
 UNKNOWN = 0.01  # penalty where no case can be left out, as such a multiple
 PRIOR = 1e-2  # penalty on the logarithm of a calibration's slopes and on its offsets: few cases keep the curves plain
 
@@ -138,9 +138,13 @@ def _choose(
         start[-1] = UNKNOWN * size
         return torch.cat([start[:-1], start[-1:].log()])
 
-    def error(logs: Tensor) -> Tensor:
-        penalty = logs[-1].exp()
+    def ridged(logs: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel, and the penalty, which is no less than `FLOOR` of it: there, rounding takes over."""
         K = torch.tensordot(logs[:-1].exp(), kernels, 1)
+        return K, torch.maximum(logs[-1].exp(), FLOOR * K.diagonal().mean())
+
+    def error(logs: Tensor) -> Tensor:
+        K, penalty = ridged(logs)
         inverse = torch.linalg.inv(K + penalty * torch.eye(len(K)).to(K))
         rest = penalty * inverse.diagonal() - mean_part  # 1 − H_ii
         return (penalty * (inverse @ y) / _positive(rest))[scored].square().mean().clamp_min(1e-12).log()
@@ -148,7 +152,6 @@ def _choose(
     tried = [torch.cat([start[:-1], (start.new_tensor([factor]) * size).log()]) for factor in PENALTIES]
     start = min(tried, key=lambda logs: float(error(logs)))
     lowest, highest = start - REACH, start + REACH  # beyond, the kernel is singular and errors are rounding
-    lowest[-1] = max(float(lowest[-1]), math.log(FLOOR * size))
     logs = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([logs], max_iter=STEPS, line_search_fn="strong_wolfe")
 
@@ -160,7 +163,9 @@ def _choose(
 
     with torch.enable_grad():
         optimiser.step(loss)
-    return logs.detach().clamp(lowest, highest)
+    logs = logs.detach().clamp(lowest, highest)
+    logs[-1] = ridged(logs)[1].log()
+    return logs
 
 
 def _positive(rest: Tensor) -> Tensor:
