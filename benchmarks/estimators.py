@@ -1,91 +1,100 @@
-"""The default classifier, untuned, on labelled sets that ship inside time-series packages, split as published.
+"""Schedules of gradient training beside state features, by cross-validation inside published training splits.
 
-    pip install aeon                      # in an environment of its own; only its data files are read
-    python benchmarks/estimators.py --data …/site-packages/aeon/datasets/data --out results/estimators
+    python benchmarks/estimators.py --data-root FOLDER --out results/estimators
 
-Each set is a folder NAME with NAME_TRAIN.ts and NAME_TEST.ts. A row for each set and seed is appended when it is
-finished; rows that the CSV already has are not run again.
+FOLDER as for benchmarks/classify.py, whose parts of training splits are fitted and scored here; test splits are not
+read. Writes schedules.csv, a row at a time. `--threads` compares one thread with two instead, alone and beside a
+process that keeps one core busy, and writes threads.csv.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
+import multiprocessing
 import time
+import warnings
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import torch
 
-import wavessm
-from common import arguments
+from classify import Cases, find_problems, measure, parts_of_training, stacked
 from wavessm.estimators import WaveSSMClassifier
-from wavessm.training.record import processor, revision
 
-SETS = ("BasicMotions", "ItalyPowerDemand", "ArrowHead", "GunPoint", "JapaneseVowels", "OSULeaf", "ACSF1")
-FIELDS = ("set", "seed", "accuracy", "train_cases", "test_cases", "channels", "length", "classes", "parameters",
-          "fit_seconds", "predict_seconds", "epochs", "choices", "wavessm", "torch", "revision", "machine")  # fmt: skip
+PROBLEMS = ("OSULeaf", "JapaneseVowels", "CricketY", "DistalPhalanxOutlineAgeGroup")
+FIELDS = ("accuracy", "log_loss", "fit_cpu_seconds")
 
 
-def read_ts(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Signals (channels, time) and labels of a .ts file."""
-    signals, labels = [], []
-    for line in path.read_text().splitlines():
-        if not line.strip() or line.startswith(("#", "@")):
-            continue
-        *channels, label = line.strip().split(":")
-        signals.append(np.array([np.fromstring(channel, sep=",") for channel in channels]))
-        labels.append(label)
-    return signals, np.array(labels)
-
-
-def arrays(signals: list[np.ndarray]) -> np.ndarray | list[np.ndarray]:
-    """One array (cases, channels, time) where all have one length."""
-    return np.stack(signals) if len({signal.shape for signal in signals}) == 1 else signals
-
-
-def measure(data: Path, name: str, seed: int) -> dict[str, object]:
-    """Fit on the training file, score on the test file."""
-    X, y = read_ts(data / name / f"{name}_TRAIN.ts")
-    X_test, y_test = read_ts(data / name / f"{name}_TEST.ts")
-    began = time.perf_counter()
-    model = WaveSSMClassifier(random_state=seed).fit(arrays(X), y)
-    fitted = time.perf_counter()
-    accuracy = model.score(arrays(X_test), y_test)
-    done = time.perf_counter()
-    lengths = sorted({signal.shape[1] for signal in X})
+def schedules(cases: int, seed: int) -> dict[str, WaveSSMClassifier]:
+    """Classifiers by name, for a number of training cases."""
+    batches = -(-cases // min(64, max(8, -(-cases // 4))))
     return {
-        "set": name, "seed": seed, "accuracy": f"{accuracy:.4f}", "train_cases": len(X), "test_cases": len(X_test),
-        "channels": len(X[0]), "length": "-".join(map(str, {lengths[0]: 0, lengths[-1]: 0})), "classes": len(set(y)),
-        "parameters": sum(p.numel() for p in model.model_.parameters()), "fit_seconds": f"{fitted - began:.1f}",
-        "predict_seconds": f"{done - fitted:.2f}", "epochs": model.n_iter_,
-        "choices": " ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
-                            for key, value in model.choices_.items()),
-        "wavessm": wavessm.__version__, "torch": torch.__version__, "revision": revision(),
-        "machine": f"{processor()}, {torch.get_num_threads()} thread(s)",
-    }  # fmt: skip
+        "features": WaveSSMClassifier(random_state=seed),
+        "1500 steps": WaveSSMClassifier(method="gradient", random_state=seed),
+        "375 steps": WaveSSMClassifier(max_epochs=max(10, round(375 / batches)), random_state=seed),
+        "early stopping": WaveSSMClassifier(early_stopping=True, random_state=seed),
+        "early stopping, no last fit": WaveSSMClassifier(early_stopping=True, warm_start=True, random_state=seed),
+    }
+
+
+def compare(problems: dict[str, Path], given: argparse.Namespace) -> None:
+    """schedules.csv."""
+    rows = []
+    for problem, path in problems.items():
+        for repeat, (some, rest) in enumerate(parts_of_training(path, given.repeats)):
+            made = schedules(len(some[1]), repeat)
+            for name, model in ((name, made[name]) for name in given.schedules or made):
+                found = measure(model, some, rest)
+                rows.append({"problem": problem, "schedule": name, "repeat": repeat, "cases": len(some[1]),
+                             "epochs": getattr(model, "n_iter_", 0)}
+                            | {key: round(found[key], 4) for key in FIELDS})  # fmt: skip
+                print(*rows[-1].values(), flush=True)
+                pd.DataFrame(rows).to_csv(given.out / "schedules.csv", index=False, lineterminator="\n")
+
+
+def _busy() -> None:
+    while True:
+        pass
+
+
+def compare_threads(cases: Cases, out: Path) -> None:
+    """threads.csv: seconds of a fit with one thread and with two, alone and beside a busy process."""
+    rows = []
+    for beside in (False, True):
+        other = multiprocessing.get_context("spawn").Process(target=_busy, daemon=True)
+        if beside:
+            other.start()
+        for method, threads in ((m, t) for m in ("features", "gradient") for t in (1, 2, 1, 2)):
+            torch.set_num_threads(threads)
+            options = {"max_epochs": 20} if method == "gradient" else {}
+            model, began = WaveSSMClassifier(method=method, random_state=0, **options), time.perf_counter()
+            model.fit(stacked(cases[0]), cases[1])
+            rows.append({"method": method, "threads": threads, "busy_process": beside,
+                         "seconds": round(time.perf_counter() - began, 2)})  # fmt: skip
+            print(*rows[-1].values(), flush=True)
+        if beside:
+            other.terminate()
+    pd.DataFrame(rows).to_csv(out / "threads.csv", index=False, lineterminator="\n")
 
 
 def main() -> None:
-    parser = arguments(__doc__, "results/estimators")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="+", default=SETS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS))
+    parser.add_argument("--schedules", nargs="*", default=[])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--threads", action="store_true")
     given = parser.parse_args()
+    warnings.simplefilter("ignore")
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "classifier.csv"
-    have = {(row["set"], int(row["seed"])) for row in csv.DictReader(path.open())} if path.exists() else set()
-    for seed in given.seeds:
-        for name in given.sets:
-            if (name, seed) in have:
-                continue
-            row = measure(given.data, name, seed)
-            new = not path.exists()
-            with path.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if new:
-                    writer.writeheader()
-                writer.writerow(row)
-            print(f"{name} seed {seed}: {row['accuracy']} in {row['fit_seconds']} s", flush=True)
+    problems = find_problems(given.data_root, given.problems)
+    if given.threads:
+        some, _ = next(parts_of_training(problems["CricketY"], 1))
+        compare_threads(some, given.out)
+    else:
+        torch.set_num_threads(1)
+        compare(problems, given)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from wavessm.data.tables import check_finite as check_finite
 from wavessm.data.tables import column_order as column_order
 from wavessm.errors import OptionError, check_int, check_positive, unknown_name
 from wavessm.errors import check_number as check_number
+from wavessm.features.model import one_thread
 from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
 from wavessm.nn.model import SequenceModel
@@ -178,19 +179,16 @@ def _validation(model: nn.Module, held: Source, loss: Callable) -> Callable[[], 
 
 @contextlib.contextmanager
 def _apart(model: nn.Module, seed: int) -> Iterator[None]:
-    """Dropout masks from a generator of their own, so that fits in threads do not disturb each other; one CPU thread:
-    the operations are too small to share, and beside other processes threads wait for each other.
-    """
-    device, threads = next(model.parameters()).device, torch.get_num_threads()
+    """Dropout masks from a generator of their own, so that fits in threads do not disturb each other; one thread."""
+    device = next(model.parameters()).device
     layers = [module for module in model.modules() if isinstance(module, TiedDropout)]
     generator = torch.Generator(device).manual_seed(seed)
     for layer in layers:
         layer.generator = generator
-    torch.set_num_threads(1 if device.type == "cpu" else threads)
     try:
-        yield
+        with one_thread(device):
+            yield
     finally:
-        torch.set_num_threads(threads)
         for layer in layers:
             layer.generator = None
 

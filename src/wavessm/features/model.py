@@ -7,9 +7,10 @@ A case ends with its last observed sample.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from wavessm.errors import DataError, OptionError
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
 from wavessm.features.pools import pooled, read_pools, total_sums
-from wavessm.features.ridge import Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
+from wavessm.features.ridge import EXACT, Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
 from wavessm.nn.encoders import hold as fill
 from wavessm.ops.modes import float64_device
 
@@ -31,6 +32,17 @@ BLOCK = 2048  # cases of such a block
 MINOR = ("values", "profile", "energy")  # blocks that are worth much on some signals only
 CASE_BYTES = {"cpu": 2**25, "cuda": 2**30}  # size of the chunks and states of a group of cells that are held at once
 SLOW = 8  # stride from which streams read a group position by position
+
+
+@contextlib.contextmanager
+def one_thread(device: torch.device | str, small: bool = True) -> Iterator[None]:
+    """One CPU thread for small operations: beside other processes, threads wait for each other ten times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if small and torch.device(device).type == "cpu" else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class SignalFeatures(nn.Module):
@@ -65,10 +77,11 @@ class SignalFeatures(nn.Module):
         largest = max(len(group.source) * (1 + group.decay.shape[1] / group.chunk) for group in bank.groups)
         budget = CASE_BYTES.get(device.type, 2**25) / (4 * largest)
         at_most = 64 if device.type == "cpu" else 4096
-        while len(order):
-            rows = order[: max(8, min(at_most, int(budget / int(ends[order[0]]))))]
-            made[rows.to(device)] = bank.features(*self.prepared(x[rows], ends[rows]))
-            order = order[len(rows) :]
+        with one_thread(device, len(x) <= EXACT):
+            while len(order):
+                rows = order[: max(8, min(at_most, int(budget / int(ends[order[0]]))))]
+                made[rows.to(device)] = bank.features(*self.prepared(x[rows], ends[rows]))
+                order = order[len(rows) :]
         return made
 
     def prepared(self, x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -144,8 +157,9 @@ class FeatureModel(nn.Module):
             return sums.solve()
         made, blocks = features(x, lengths).to(targets.device), (features.bank.blocks, MINOR)
         if weights is None or weights.dim() == 1:
-            ridge = fit_ridge(made, targets, *blocks, weights, _scored(targets, kind))
-            return cls(features, calibrate(ridge, kind, targets, weights))
+            with one_thread(device, len(x) <= EXACT):
+                ridge = fit_ridge(made, targets, *blocks, weights, _scored(targets, kind))
+                return cls(features, calibrate(ridge, kind, targets, weights))
         pairs = list(zip(targets.split(1, dim=1), weights.T.to(targets), strict=True))
         return cls(features, side_by_side([calibrate(fit_ridge(made, y, *blocks, w), kind, y, w) for y, w in pairs]))
 
