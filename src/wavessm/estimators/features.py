@@ -54,8 +54,7 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
         missing: What NaN in X means. "gap": a sample that was not observed; the state is carried over it exactly, as
             for an input that keeps its last value, and what falls into a gap of all channels is not pooled. "hold": the
             last value, pooled like an observed one. "error": refused. NaN at the end of a case is a shorter case;
-            infinity is refused. On parts of nine training splits with 10, 30 and 50 % of the samples removed the
-            accuracy was 0.925, 0.902 and 0.862 with "gap", 0.925, 0.887 and 0.885 with "hold".
+            infinity is refused.
         device: "auto", "cpu" or "cuda".
         random_state: Seed of everything that is drawn.
 

@@ -114,10 +114,8 @@ class WaveSSMRegressor(RegressorMixin, SignalEstimator):
             y, ensure_2d=False, allow_nd=True, dtype=np.float64, ensure_all_finite=False, input_name="y"
         )
         if numbers.ndim > 2 or len(numbers) != cases:
-            raise ShapeError(
-                f"y has shape {numbers.shape}, expected ({cases},) or ({cases}, targets), inconsistent with the cases "
-                f"of X; {AXES}."
-            )
+            expected = f"expected ({cases},) or ({cases}, targets), inconsistent with the cases of X; {AXES}."
+            raise ShapeError(f"y has shape {numbers.shape}, {expected}")
         check_finite(numbers, "case {} of y")
         if reset:
             self._single = numbers.ndim == 1

@@ -68,10 +68,8 @@ def read_signals(estimator: Any, X: Any, reset: bool, lengths: Any = None) -> Si
     cases, length, channels = signals.values.shape
     if reset:
         if channels > SWAPPED * length:
-            warnings.warn(
-                f"X has {channels} channels of {length} samples; {AXES}: swap the last two axes if yours differ.",
-                stacklevel=3,
-            )
+            told = f"X has {channels} channels of {length} samples; {AXES}: swap the last two axes if yours differ."
+            warnings.warn(told, stacklevel=3)
         estimator.n_channels_, estimator.channel_names_ = channels, names
     elif channels != estimator.n_channels_:
         hint = "; swap the last two axes of yours" if length == estimator.n_channels_ else ""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.features.pools import POOLS, Values, pooled, read_pools, read_stretch, total_sums
+from wavessm.features.pools import POOLS, Values, pooled, read_pools, read_stretch
 from wavessm.frames import make_frame
 from wavessm.operators import make_operator
 
@@ -254,7 +254,8 @@ class StateBank(nn.Module):
             valid = group.seen(seen)
             count = valid.sum(1)  # (K, 1 or cases)
             for cells, sums in pooled(group, z, valid, self.summed):
-                read = read_pools(total_sums(sums), count.sum(0), self.pools)
+                totals = {name: values.sum(2) for name, values in sums.items()}
+                read = read_pools(totals, count.sum(0), self.pools)
                 if self.config.stretches:
                     read["stretch"] = read_stretch(sums["share"], count, group.stretch[:, cells])
                 width = group.bias[cells].numel()

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from wavessm.errors import DataError, OptionError
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
-from wavessm.features.pools import pooled, read_pools, total_sums
+from wavessm.features.pools import pooled, read_pools
 from wavessm.features.ridge import EXACT, Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
 from wavessm.nn.encoders import hold as fill
 from wavessm.ops.modes import float64_device
@@ -343,7 +343,8 @@ class _GroupStream:
         """The sums with those of more samples, their positions, and the state after them."""
         z, state = self.group.columns(u, self.state)
         valid = self.group.seen(mask, u.shape[1])
-        parts = [total_sums(sums) for _, sums in pooled(self.group, z, valid, self.sums)]
+        found = pooled(self.group, z, valid, self.sums)
+        parts = [{name: values.sum(2) for name, values in sums.items()} for _, sums in found]
         sums = {name: before + torch.cat([part[name] for part in parts]) for name, before in self.sums.items()}
         return sums, self.count + valid.sum((0, 1)), state
 

@@ -90,11 +90,6 @@ def _chunk_sums(y: Tensor, bias: Tensor, counted: Tensor | None, names: Iterable
         yield "energy", total(torch.mul(y, y, out=work))
 
 
-def total_sums(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sums over all chunks. (cells, R, cases) each"""
-    return {name: values.sum(2) for name, values in sums.items()}
-
-
 def read_pools(totals: Mapping[str, Tensor], count: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
     """Features (cells, R, cases) from sums over a signal and the number of its positions (1 or cases,)."""
     n = count.clamp_min(1)

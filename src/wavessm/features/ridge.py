@@ -138,8 +138,7 @@ def _choose(
         start[-1] = UNKNOWN * size
         return torch.cat([start[:-1], start[-1:].log()])
 
-    def ridged(logs: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel, and the penalty, which is no less than `FLOOR` of it: there, rounding takes over."""
+    def ridged(logs: Tensor) -> tuple[Tensor, Tensor]:  # the kernel and its penalty
         K = torch.tensordot(logs[:-1].exp(), kernels, 1)
         return K, torch.maximum(logs[-1].exp(), FLOOR * K.diagonal().mean())
 
@@ -292,14 +291,8 @@ class RidgeSums:
         made._keep(other.kept, other.rows)
         return made
 
-    def solve(
-        self, blocks: Mapping[str, slice], minor: Collection[str] = (), scored: Tensor | None = None,
-        penalty: float | None = None,
-    ) -> Ridge:  # fmt: skip
-        """The ridge of all cases so far; arguments as of `fit_ridge`, `scored` of the cases of `sample`.
-
-        penalty: None chooses it by the leave-one-out errors of the sample.
-        """
+    def solve(self, blocks: Mapping[str, slice], minor: Collection[str] = (), scored: Tensor | None = None) -> Ridge:
+        """The ridge of all cases so far; arguments as of `fit_ridge`, `scored` of the cases of `sample`."""
         features, targets, w = self.sample()
         p, W = len(self.shift), float(self.products[-1, -1])
         if W <= 0:
@@ -316,8 +309,7 @@ class RidgeSums:
         root = w.sqrt()[:, None]
         v = ((features - self.shift) / self.unit - centre) * per * root
         at = _fits(G, rhs, v, (targets - level) * root, w / W)
-        start = penalty or first.penalty * float(w.mean())
-        search = penalty is None and bool(w.sum() < W)
+        start, search = first.penalty * float(w.mean()), bool(w.sum() < W)
         error, penalty, solved, residual = _descend(at, start) if search else at(start)
         coef = solved * (per * scale).nan_to_num(0.0)[:, None]
         found = targets - (residual / root.clamp_min(1e-6)).float(), torch.arange(len(targets))
