@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --out results/missing
     OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --forecast
-    OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --gradient --problems Coffee ECGFiveDays
+    OMP_NUM_THREADS=1 python benchmarks/missing.py --data-root FOLDER --gradient 60 --problems ECGFiveDays
 
 FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class) and forecasting/ETTh1.csv. Samples are taken
 away from training and test cases alike, with one seed. Methods:
@@ -13,8 +13,9 @@ away from training and test cases alike, with one seed. Methods:
     zero           zeros in the gaps (of a series: the mean of what was observed)
     MiniRocket     straight lines over the gaps, then aeon's MiniRocketClassifier, which takes no NaN
 
-aeon is not a dependency of wavessm: install it beside it. `--gradient` trains the classifiers instead of fitting
-features in closed form. Writes missing.csv, gradient.csv or forecast.csv, a row as each fit ends, and prints means.
+aeon is not a dependency of wavessm: install it beside it. `--gradient` trains the classifiers for so many epochs
+instead of fitting features in closed form. Writes missing.csv, gradient.csv or forecast.csv, a row as each fit ends,
+and prints means.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from wavessm.estimators import WaveSSMClassifier, WaveSSMForecaster
 from wavessm.training.record import provenance, write_csv
 
 PROBLEMS = ("Coffee", "FaceFour", "ArrowHead", "ECGFiveDays")
-CONDITIONS = [("none", 0.0), *((pattern, share) for pattern in ("random", "blocks") for share in (0.1, 0.3, 0.5))]
 BLOCK = 0.1
 """Length of a block, as a share of a signal; of a series 48 hours."""
 
@@ -69,11 +69,12 @@ def centre(X: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(X), np.nanmean(X, axis=1, keepdims=True), X)
 
 
-def methods(seed: int, how: str) -> dict[str, tuple[Any, Any]]:
-    """A fill and a classifier by name."""
+def methods(seed: int, epochs: int | None) -> dict[str, tuple[Any, Any]]:
+    """A fill and a classifier by name; with epochs, it is trained by gradient."""
+    how = {"method": "features"} if epochs is None else {"method": "gradient", "max_epochs": epochs}
 
     def ours(**options: Any) -> WaveSSMClassifier:
-        return WaveSSMClassifier(method=how, random_state=seed, device="cpu", **options)
+        return WaveSSMClassifier(random_state=seed, device="cpu", **how, **options)
 
     made = {
         "gap": (np.copy, lambda: ours(missing="gap")),
@@ -81,28 +82,30 @@ def methods(seed: int, how: str) -> dict[str, tuple[Any, Any]]:
         "interpolation": (interpolate, ours),
         "zero": (np.nan_to_num, ours),
     }
-    if importlib.util.find_spec("aeon") and how == "features":
+    if importlib.util.find_spec("aeon") and epochs is None:
         from aeon.classification.convolution_based import MiniRocketClassifier
 
         made["MiniRocket"] = (interpolate, lambda: MiniRocketClassifier(random_state=seed, n_jobs=1))
     return made
 
 
-def class_rows(root: Path, problems: list[str], seed: int, how: str) -> Iterator[Row]:
+def class_rows(root: Path, problems: list[str], conditions: list, seed: int, epochs: int | None) -> Iterator[Row]:
     """Accuracies of all methods."""
     for problem in problems:
         parts = [read(root / "ucr" / f"{problem}_{part}.tsv") for part in ("TRAIN", "TEST")]
-        for pattern, share in CONDITIONS:
+        for pattern, share in conditions:
             rng = np.random.default_rng(seed)
             (X, y), (X_test, y_test) = ((take_away(X, share, pattern, rng), y) for X, y in parts)
-            for name, (fill, make) in methods(seed, how).items():
+            for name, (fill, make) in methods(seed, epochs).items():
                 score = float(np.mean(make().fit(fill(X), y).predict(fill(X_test)) == y_test))
                 yield {"problem": problem, "pattern": pattern, "share": share, "method": name, "accuracy": score,
                        "train_cases": len(y), "test_cases": len(y_test), "length": X.shape[1],
                        "seed": seed}  # fmt: skip
 
 
-def forecast_rows(root: Path, sets: list[str], horizon: int, seed: int, origins: int) -> Iterator[Row]:
+def forecast_rows(
+    root: Path, sets: list[str], conditions: list, horizon: int, seed: int, origins: int
+) -> Iterator[Row]:
     """Mean squared errors, scaled by the training part, of all columns: `origins` test windows, against all values."""
     for name in sets:
         options = ForecastOptions(str(root), name, horizon, "multi", 336)
@@ -110,7 +113,7 @@ def forecast_rows(root: Path, sets: list[str], horizon: int, seed: int, origins:
         train, val = options.line_options(frame)["split"]
         whole = ((frame - frame[:train].mean()) / frame[:train].std()).to_numpy()
         at = np.linspace(train + val, len(whole) - horizon, origins).astype(int)
-        for pattern, share in CONDITIONS:
+        for pattern, share in conditions:
             known = take_away(whole.T, share, pattern, np.random.default_rng(seed), block=48).T
             for method, fill in {"gap": None, "hold": None, "interpolation": interpolate, "zero": centre}.items():
 
@@ -132,7 +135,8 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--problems", nargs="*")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gradient", action="store_true")
+    parser.add_argument("--shares", nargs="*", type=float, default=[0.1, 0.3, 0.5])
+    parser.add_argument("--gradient", type=int, metavar="EPOCHS")
     parser.add_argument("--forecast", action="store_true")
     parser.add_argument("--horizon", type=int, default=96)
     parser.add_argument("--origins", type=int, default=200)
@@ -141,13 +145,13 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    name, score, how = "missing", "accuracy", "gradient" if given.gradient else "features"
+    conditions = [("none", 0.0), *((pattern, share) for pattern in ("random", "blocks") for share in given.shares)]
+    name, score = "gradient" if given.gradient else "missing", "accuracy"
     if given.forecast:
         name, score, sets = "forecast", "mse", given.problems or ["ETTh1", "ETTh2"]
-        found = forecast_rows(given.data_root, sets, given.horizon, given.seed, given.origins)
+        found = forecast_rows(given.data_root, sets, conditions, given.horizon, given.seed, given.origins)
     else:
-        name = "gradient" if given.gradient else name
-        found = class_rows(given.data_root, given.problems or list(PROBLEMS), given.seed, how)
+        found = class_rows(given.data_root, given.problems or list(PROBLEMS), conditions, given.seed, given.gradient)
     rows: list[Row] = []
     for row in found:
         rows.append(row)

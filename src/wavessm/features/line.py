@@ -40,7 +40,7 @@ SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 1
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 BLOCK = 256  # windows that are forecast at once
-MOST_WINDOWS = 20_000  # of a series with gaps, times its columns
+MOST_WINDOWS = 60_000  # of a series with gaps, times its columns
 FEW = 64  # windows that are multiplied out instead of following the table of lag products
 
 
