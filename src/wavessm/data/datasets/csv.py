@@ -63,8 +63,7 @@ class CsvOptions(OwnOptions):
 
     def frame(self, path: Path | None = None, columns: list[str] | None = None, ahead: int = 0) -> tuple[Any, Any, Any]:
         """The table, or another file with its columns, by its dates, or as a long table; its covariates, those of
-        `ahead` more rows too, and its static features, None where there are none.
-        """
+        `ahead` more rows too, and its static features, None where there are none."""
         from wavessm.data.series import read_csv, split_covariates
 
         path, known = path or self.place(), list(self.covariates or ())
@@ -100,7 +99,8 @@ class CsvOptions(OwnOptions):
 
 
 _BEST = Recipe(
-    {"d_model": 64, "n_layers": 2, "dropout": 0.25, "instance_norm": "last"},
-    {"lr": 5e-3, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "patience": 10},
-)
+    {"d_model": 64, "n_layers": 2, "dropout": 0.25, "instance_norm": "last", "direct": True},
+    {"lr": 5e-3, "batch_size": 50, "epochs": 10, "schedule": "constant", "warmup": 0, "patience": 10,
+     "direct_start": "ridge"},
+)  # fmt: skip
 TASKS = (Task("csv", CsvOptions(), {"best": _BEST}, "path", closed_form="linear"),)
