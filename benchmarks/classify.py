@@ -160,7 +160,8 @@ def summarise(out: Path) -> None:
         "    python benchmarks/classify.py --data-root FOLDER --out results/estimators", "",
         f"{len(accuracy)} problems, published splits, all defaults (`classify.csv`); torch {torch.__version__}. "
         "Numbers are means over the seeds of a model. Means, sums of CPU seconds and largest memory are over the "
-        f"{len(common)} problems that all models fit; the deviation is that of the mean accuracy between seeds. Won, "
+        f"{len(common)} problems that all models fit; the deviation is that of the mean accuracy between seeds, of "
+        "problems with all of them. Won, "
         "equal and lost are problems on which `WaveSSMClassifier()` is more, equally or less accurate than the row's.",
         "",
         "| model | seeds | mean accuracy | log loss | calibration error | fit, s | median fit / MiniRocket | predict, "
@@ -171,7 +172,7 @@ def summarise(out: Path) -> None:
         rows = table[(table.model == name) & table.problem.isin(common)].pivot(
             index="problem", columns="seed", values="accuracy"
         )
-        deviation = rows.dropna(axis=1).mean().std()
+        deviation = rows.dropna().mean().std()
         ahead = np.sign((accuracy.wavessm - accuracy[name])[common].round(6))
         wins = "" if name == "wavessm" else " / ".join(str(int((ahead == k).sum())) for k in (1, 0, -1))
         ratio = (own.fit_cpu_seconds / each.fit_cpu_seconds.MiniRocket[common]).median()
