@@ -87,8 +87,7 @@ def fit_ridge(
     logs = _choose(z[few], y[few], root[few], blocks, minor, counts.to(few.device)[few])
     chosen, factor = _factors(logs, blocks, scale)
     z *= factor
-    part = (root[sample] ** 2 / n)[:, 0]
-    coef, residual, penalty = _solve(z, y, float(logs[-1].exp()), sample, part)
+    coef, residual, penalty = _solve(z, y, float(logs[-1].exp()), sample, (root[sample] ** 2 / n)[:, 0])
     left_out = (targets[sample] - residual / root[sample]).float()
     error = float(residual.square().mean())
     return Ridge(mean, scale, coef.float() * factor[:, None], level, penalty, chosen, error, left_out, sample)
@@ -132,6 +131,7 @@ def _choose(
     sizes = torch.tensor([max(1, int(z[:, part].any(0).sum())) for part in blocks.values()]).to(kernels)
     kernels /= sizes[:, None, None]
     mean_part = (root**2 / root.square().sum())[:, 0]  # the unpenalised intercept's part of the hat matrix
+    kernels = _centred(kernels, mean_part) if len(y) < WEIGHED else kernels  # some of many cases have another mean
     start = kernels.new_tensor([MINOR if name in minor else 0.0 for name in blocks] + [0.0])
     size = float(torch.tensordot(start[:-1].exp(), kernels, 1).diagonal().mean()) or 1.0
     if not bool(scored.any()):
@@ -146,7 +146,7 @@ def _choose(
         K, penalty = ridged(logs)
         inverse = torch.linalg.inv(K + penalty * torch.eye(len(K)).to(K))
         rest = penalty * inverse.diagonal() - mean_part  # 1 − H_ii
-        return (penalty * (inverse @ y) / _positive(rest))[scored].square().mean().clamp_min(1e-12).log()
+        return (penalty * (inverse @ y) / rest.clamp_min(1e-6)[:, None])[scored].square().mean().clamp_min(1e-12).log()
 
     tried = [torch.cat([start[:-1], (start.new_tensor([factor]) * size).log()]) for factor in PENALTIES]
     start = min(tried, key=lambda logs: float(error(logs)))
@@ -163,16 +163,17 @@ def _choose(
     with torch.enable_grad():
         optimiser.step(loss)
     logs = logs.detach().clamp(lowest, highest)
-    logs[-1] = ridged(logs)[1].log()
-    return logs
+    return torch.cat([logs[:-1], ridged(logs)[1].log()[None]])
 
 
-def _positive(rest: Tensor) -> Tensor:
-    return rest.clamp_min(1e-6)[:, None]
+def _centred(K: Tensor, mean_part: Tensor) -> Tensor:
+    """Kernels (…, n, n) without the direction of the intercept, where rounding would pass for 1 − H_ii."""
+    u = mean_part.to(K).sqrt()[:, None]
+    K = K - u @ (u.T @ K)
+    return K - (K @ u) @ u.T
 
 
-Fit = tuple[float, float, Tensor, Tensor]
-"""Mean squared leave-one-out error, penalty, solution and residuals."""
+Fit = tuple[float, float, Tensor, Tensor]  # mean squared leave-one-out error, penalty, solution and residuals
 
 
 def _descend(at: Callable[[float], Fit], penalty: float) -> Fit:
@@ -191,8 +192,7 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
     """Coefficients, leave-one-out residuals of the sample, penalty; in the smaller of the two forms."""
     n, p = v.shape
     if n <= p:
-        G = v @ v.T
-        G = G.double() if n <= EXACT else G
+        G = _centred((v @ v.T).double(), mean_part) if n <= EXACT else v @ v.T
         at = _fits(G, y.to(G), None, sample, mean_part)
     else:
         at = _fits(v.T @ v, v.T @ y.to(v), v[sample], y[sample], mean_part)
@@ -222,7 +222,7 @@ def _fits(G: Tensor, rhs: Tensor, v: Tensor | None, sample: Tensor, mean_part: T
         else:
             rest = 1 - torch.linalg.solve_triangular(L, v.T, upper=False).square().sum(0)
             residual = sample - v @ solved
-        residual = (residual / _positive(rest - mean_part)).double()
+        residual = (residual / (rest - mean_part).clamp_min(1e-6)[:, None]).double()
         return float(residual.square().mean()), penalty, solved, residual
 
     return at
