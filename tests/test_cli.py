@@ -160,6 +160,11 @@ train window-copy --horizon 3 => unknown option --horizon
 train ptbxl-form --labels all => unknown option --labels
 train window-copy --lr abc => --lr is 'abc', expected a number.
 train window-copy --buckets 1.5 => --buckets is '1.5', expected a whole number.
+evaluate x --every 2 => --every is now called --rate.
+evaluate x --hz=500 => --hz is now called --sampling-rate.
+data list --data-root x => --data-root is now called --root.
+train window-copy --no-slow-down => --slow-down is now called --stretch-timescales.
+train arrays x --drive slow => --drive is now called --b-init.
 train window-copy --lr => --lr needs a value.
 train window-copy --lr 1 2 => did not expect 2. See wavessm train window-copy --help.
 train window-copy --norm bach => --norm is 'bach', expected one of 'layer', 'batch', 'none'.

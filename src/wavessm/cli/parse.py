@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import tyro
 
+from wavessm.data.task import RENAMED as DATA_NAMES
 from wavessm.errors import OptionError
+from wavessm.training.config import RENAMED as TRAIN_NAMES
 
 T = TypeVar("T")
 
@@ -33,6 +35,8 @@ _KINDER = (
     (r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)\.", r"\2 is \1, expected one of \3"),
 )
 """What tyro prints, and the same in the words of our other messages."""
+_RENAMED = {**DATA_NAMES, **TRAIN_NAMES, "data_root": "root", "drive": "b_init", "every": "rate"}
+"""Options before version 0.1 and what they are called now; to be deleted with version 0.2."""
 
 
 def parse(
@@ -85,5 +89,8 @@ def _one_line(printed: str) -> str:
     text = paragraphs[0]
     for theirs, ours in _KINDER:
         text = re.sub(f"^{theirs}$", ours, text)
+    old = re.match(r"unknown option --(?:no-)?([\w-]+)", text)
+    if old and (new := _RENAMED.get(old[1].replace("-", "_"))):
+        return f"--{old[1]} is now called --{new.replace('_', '-')}."
     meant = next((part.split()[3] for part in paragraphs if part.startswith("Perhaps you meant:")), None)
     return text.rstrip(".") + (f": did you mean {meant.rstrip(',')}?" if meant else ".")

@@ -29,7 +29,7 @@ _CHECKS: dict[str, Check] = {
     "mask_share": (lambda value: 0 < value < 1, "0 < mask_share < 1"),
     "channel_dropout": (lambda value: 0 <= value < 1, "0 ≤ channel_dropout < 1"),
 }  # fmt: skip
-_OLD_NAMES = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
+RENAMED = {"slow_down": "stretch_timescales", "validations": "val_per_epoch", "divergence": "max_loss_ratio"}
 FEATURE_FIELDS = ("n_features", "stretches")
 """Fields of the method "features"."""
 SHARED_FIELDS = ("method", "device", "seed", "eval_batch_size", "test", "class_weight")
@@ -151,7 +151,7 @@ class TrainConfig:
         >>> TrainConfig.from_dict({"lr": 0.01, "validations": 2}).val_per_epoch
         2.0
         """
-        own = {_OLD_NAMES.get(name, name): value for name, value in values.items() if name not in _OLD_FIELDS}
+        own = {RENAMED.get(name, name): value for name, value in values.items() if name not in _OLD_FIELDS}
         check_names(cls, own)
         return cls(**own)
 
