@@ -299,7 +299,7 @@ def put(allowed, name, content):
 HUGE = npy(np.zeros(4)).replace(b"(4,)", b"(1" + b"0" * 12 + b",)")
 BAD_SIGNALS = {
     "letter.csv": (b"time,value\n0,one\n1,two\n", "expected numbers"),
-    "ragged.csv": (b"1,2\n3\n" * 20, "NaN or infinity"),
+    "ragged.csv": (b"1,2\n3\n" * 20, "line 2 has 1 fields, expected 2"),
     "short.csv": (b"a\n1\n2\n", "2 samples"),
     "gap.csv": (b"1\n" * 20 + b"nan\n", "NaN or infinity"),
     "picture.png": (b"\x89PNG", "unknown"),

@@ -90,7 +90,7 @@ def train(
         RunError: training diverged, or the folder cannot be used.
     """
     if config.direct_start == "ridge" and not model.direct:
-        raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct.")
+        raise OptionError("direct_start is 'ridge', but the model has no direct path; add --direct-start zero.")
     if config.method == "auto":
         config = dataclasses.replace(config, method="gradient")  # only the command line knows what was given
     dist, closed = dist_info(config), config.method in CLOSED
@@ -102,6 +102,7 @@ def train(
     as_trained(data, config)
     if config.pretrained:
         model = _start_config(open_model(config.pretrained).model, model, data.info)
+        config = config if model.direct else dataclasses.replace(config, direct_start="zero")
     holds = closed and model.missing == "auto" and data.info.missing > 0  # the default of state features
     model = model_config(task, model, data.info, config.precision)
     if data.info.missing:
