@@ -313,14 +313,17 @@ def test_nan_at_the_end_is_a_shorter_case_and_a_case_of_nan_is_refused():
 
 @pytest.mark.parametrize("kind", ["multiclass", "regression"])
 def test_many_cases_are_fitted_in_blocks(kind, monkeypatch):
-    x, y = two_classes(60)
+    x, y = two_classes(400)
     y = y if kind == "multiclass" else y[:, None] * 2.0 + 1
-    lengths = torch.arange(60) % 7 + 30
-    whole = FeatureModel.fit(x, y, kind, lengths, config=SMALL)
+    lengths = torch.arange(400) % 7 + 30
+    narrow = FeatureConfig(n_features=120, n_scales=2, readouts=4)  # fewer features than cases
+    whole = FeatureModel.fit(x, y, kind, lengths, config=narrow)
     monkeypatch.setattr("wavessm.features.model.AT_ONCE", 0)
-    monkeypatch.setattr("wavessm.features.model.BLOCK", 23)
+    monkeypatch.setattr("wavessm.features.model.BLOCK", 123)
     monkeypatch.setattr("wavessm.features.ridge.PANEL", 50)
-    blocks = FeatureModel.fit(x, y, kind, lengths, config=SMALL)
+    blocks = FeatureModel.fit(x, y, kind, lengths, config=narrow)
+    assert blocks.features.bank.n_features < 400
+    assert not torch.equal(blocks.ridge.sample, whole.ridge.sample)  # another order: it was fitted in blocks
     read = torch.nn.functional.softmax if kind == "multiclass" else lambda output, dim: output
     torch.testing.assert_close(read(blocks(x, lengths), dim=1), read(whole(x, lengths), dim=1), rtol=0, atol=2e-2)
     targets = 2.0 * y[:, None] - 1 if kind == "multiclass" else y

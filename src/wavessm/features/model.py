@@ -149,7 +149,7 @@ class FeatureModel(nn.Module):
             lengths = None if lengths is None else lengths[counts]
         features = SignalFeatures(x, lengths, config or FeatureConfig(), seed, device)
         targets = _targets(y, kind, outputs).to(float64_device(features.mean), torch.float32)
-        if len(x) * features.bank.n_features > AT_ONCE and (weights is None or weights.dim() == 1):
+        if len(x) > features.bank.n_features > AT_ONCE / len(x) and (weights is None or weights.dim() == 1):
             sums = FeatureSums(features, kind, targets.shape[1])
             for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).split(BLOCK):
                 ends, own = (None if each is None else each[rows] for each in (lengths, weights))
