@@ -299,16 +299,17 @@ class _CaseStream:
         held = torch.cat([self.last, x], dim=1)
         held = hold(held, ~held.isnan())  # what a channel has before its first number, that number, is known with it
         first, last, x = torch.where(unknown, held[:, :1], self.first), held[:, :1], held[:, 1:]
-        u, mask = bank.sources(x, first, last), seen.any(2).T.float() if gap else x.new_ones(x.shape[1], 1)
+        u, mask = bank.sources(x, first, last), seen.any(2).T.float() if gap else None
         read = [read_pools(*group.step(u, mask), bank.pools) for group in self.groups]
         row = [part[name].flatten(0, 1).T for name in bank.pools for part in read]
         new = unknown & seen.any(1, keepdim=True)
         if bank.config.values and x.shape[1]:
-            zero = torch.zeros_like(first)
-            now, before = (bank.values.counts(own, None) for own in (torch.where(new, first, zero), zero))
-            so_far = self.counts[:, :, :1].sum() * (now - before)  # what is known only now was counted as zeros
             more = bank.values.counts(x, seen.any(2) if gap else None, last, eighths=False)
-            self.counts = self.counts + so_far + more
+            if bool(new.any()):  # what is known only now was counted as zeros
+                zero = torch.zeros_like(first)
+                now, before = (bank.values.counts(own, None) for own in (torch.where(new, first, zero), zero))
+                more += self.counts[:, :, :1].sum() * (now - before)
+            self.counts = self.counts + more
         row += [bank.values.read(self.counts)] if bank.config.values else []
         self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
         return torch.cat(row, dim=1)
@@ -322,27 +323,32 @@ class _GroupStream:
         self.group, self.count = group, sums.new_zeros(1)
         self.state = sums.new_zeros(*group.decay.shape[:2], 1)
         self.sums = dict.fromkeys(names, sums)
-        self.open: tuple[Tensor, Tensor] | None = None
+        self.open: list[Tensor] = []
 
-    def step(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Take samples u (sources, length, 1), observed where mask (length, 1) is 1.
+    def step(self, u: Tensor, mask: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
+        """Take samples u (sources, length, 1), observed where mask (length, 1) is 1, or all of them.
 
         Returns the sums (cells, R, 1) over the signal so far, and its positions (1,).
         """
-        if self.open is not None:
-            u, mask = torch.cat([self.open[0], u], dim=1), torch.cat([self.open[1], mask])
-        whole = u.shape[1] // self.group.chunk * self.group.chunk
+        new = [u] if mask is None else [u, mask[None]]
+        if self.open:
+            new = [torch.cat(pair, dim=1) for pair in zip(self.open, new, strict=True)]
+        length = new[0].shape[1]
+        whole = length // self.group.chunk * self.group.chunk
         if whole:
-            self.sums, self.count, self.state = self._added(u[:, :whole], mask[:whole])
-        self.open = u[:, whole:], mask[whole:]
-        if u.shape[1] - whole < self.group.stride:  # before the first position of a chunk
+            self.sums, self.count, self.state = self._added(*(part[:, :whole] for part in new))
+        self.open = [part[:, whole:] for part in new]
+        if length - whole < self.group.stride:  # before the first position of a chunk
             return self.sums, self.count
         return self._added(*self.open)[:2]
 
-    def _added(self, u: Tensor, mask: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """The sums with those of more samples, their positions, and the state after them."""
+    def _added(self, u: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """The sums with those of more samples, mask (1, length, 1), their positions, and the state after them."""
         z, state = self.group.columns(u, self.state)
-        valid = self.group.seen(mask, u.shape[1])
+        if mask is None and u.shape[1] % self.group.chunk == 0:
+            valid = u.new_ones(1, 1, 1).expand(z.shape[2], self.group.positions, 1)
+        else:
+            valid = self.group.seen(u.new_ones(u.shape[1], 1) if mask is None else mask[0], u.shape[1])
         found = pooled(self.group, z, valid, self.sums)
         parts = [{name: values.sum(2) for name, values in sums.items()} for _, sums in found]
         sums = {name: before + torch.cat([part[name] for part in parts]) for name, before in self.sums.items()}
