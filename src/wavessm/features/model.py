@@ -306,10 +306,9 @@ class _CaseStream:
         if bank.config.values and x.shape[1]:
             more = bank.values.counts(x, seen.any(2) if gap else None, last, eighths=False)
             if bool(new.any()):  # what is known only now was counted as zeros
-                zero = torch.zeros_like(first)
-                now, before = (bank.values.counts(own, None) for own in (torch.where(new, first, zero), zero))
-                more += self.counts[:, :, :1].sum() * (now - before)
-            self.counts = self.counts + more
+                now, zero = (bank.values.counts(own, None) for own in (first.where(new, 0), torch.zeros_like(first)))
+                more += self.counts[:, :, :1].sum() * (now - zero)
+            self.counts += more
         row += [bank.values.read(self.counts)] if bank.config.values else []
         self.first, self.last = (own.masked_fill(unknown & ~new, torch.nan) for own in (first, held[:, -1:]))
         return torch.cat(row, dim=1)
@@ -326,28 +325,22 @@ class _GroupStream:
         self.open: list[Tensor] = []
 
     def step(self, u: Tensor, mask: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-        """Take samples u (sources, length, 1), observed where mask (length, 1) is 1, or all of them.
-
-        Returns the sums (cells, R, 1) over the signal so far, and its positions (1,).
-        """
+        """Sums (cells, R, 1) and positions (1,) with samples u (sources, length, 1), seen where mask (length, 1) is 1."""
         new = [u] if mask is None else [u, mask[None]]
-        if self.open:
-            new = [torch.cat(pair, dim=1) for pair in zip(self.open, new, strict=True)]
-        length = new[0].shape[1]
-        whole = length // self.group.chunk * self.group.chunk
+        new = [torch.cat(pair, dim=1) for pair in zip(self.open, new, strict=True)] if self.open else new
+        whole = new[0].shape[1] // self.group.chunk * self.group.chunk
         if whole:
             self.sums, self.count, self.state = self._added(*(part[:, :whole] for part in new))
         self.open = [part[:, whole:] for part in new]
-        if length - whole < self.group.stride:  # before the first position of a chunk
+        if self.open[0].shape[1] < self.group.stride:  # before the first position of a chunk
             return self.sums, self.count
         return self._added(*self.open)[:2]
 
     def _added(self, u: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """The sums with those of more samples, mask (1, length, 1), their positions, and the state after them."""
         z, state = self.group.columns(u, self.state)
-        if mask is None and u.shape[1] % self.group.chunk == 0:
-            valid = u.new_ones(1, 1, 1).expand(z.shape[2], self.group.positions, 1)
-        else:
+        valid = u.new_ones(1).expand(z.shape[2], self.group.positions, 1)  # whole chunks without gaps
+        if mask is not None or u.shape[1] % self.group.chunk:
             valid = self.group.seen(u.new_ones(u.shape[1], 1) if mask is None else mask[0], u.shape[1])
         found = pooled(self.group, z, valid, self.sums)
         parts = [{name: values.sum(2) for name, values in sums.items()} for _, sums in found]

@@ -7,6 +7,7 @@ share, so that parts of unequal size give the gradient of the whole batch.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ def connect(info: DistInfo, device: torch.device) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(dist.destroy_process_group)
+        atexit.register(lambda: (gc.collect(), dist.destroy_process_group()))  # a living model holds its threads
 
 
 @contextmanager
