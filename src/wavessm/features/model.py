@@ -325,7 +325,7 @@ class _GroupStream:
         self.open: list[Tensor] = []
 
     def step(self, u: Tensor, mask: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-        """Sums (cells, R, 1) and positions (1,) with samples u (sources, length, 1), seen where mask (length, 1) is 1."""
+        """Sums (cells, R, 1) and positions (1,) with samples u (sources, length, 1), seen where mask (length, 1) is."""
         new = [u] if mask is None else [u, mask[None]]
         new = [torch.cat(pair, dim=1) for pair in zip(self.open, new, strict=True)] if self.open else new
         whole = new[0].shape[1] // self.group.chunk * self.group.chunk
