@@ -10,11 +10,13 @@ scan     see `scan.py`: scan.csv
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
 from a checkout of state-spaces/s4 (with its CUDA extension if it was built there), PyTorch's fused attention in bf16,
 LSTM and GRU at the same width, the `s5-pytorch` layer and Mamba-2's (`mamba_ssm`) where they are installed, and the
-floor: reading and writing the sequence once. compiled_ms is ours under `torch.compile`.
+floor: reading and writing the sequence once. Ours in bf16 has signals in bfloat16 from input to output, under autocast;
+"bf16 inside" rounds to it in the scan's products alone.
 Before it is timed, the layer's output is compared with the float64 convolution by its own kernel; a wrong layer gets no
-time. step_ms is a step as Python launches it, captured_ms ours as one CUDA graph (the official S4 block cannot be
-captured, and a failed attempt breaks the process), busy_ms what the kernels of a step take by themselves. On a CPU all
-times are processor time of one thread.
+time. step_ms is a step as Python launches it; compiled_ms ours under `torch.compile` and graphed_ms after
+`torch.cuda.make_graphed_callables` (the diagonal block in fp32 and bf16); captured_ms ours as one CUDA graph (the
+official S4 block cannot be captured, and a failed attempt breaks the process); busy_ms what the kernels of a step take
+by themselves. On a CPU all times are processor time of one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from peers import Attention, Block, FirstOutput, InBfloat16, official_s4
 from wavessm.ops import activate, gate
 from wavessm.training.record import write_csv
 
-COLUMNS = ("step_ms", "compiled_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
+COLUMNS = ("step_ms", "compiled_ms", "graphed_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
 NOT_MEASURED = dict.fromkeys(COLUMNS, float("nan"))
 TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
 OVER_LENGTHS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
@@ -43,27 +45,32 @@ Contenders = dict[str, Callable[[], nn.Module]]
 
 
 class OurBlock(nn.Module):
-    """The same of a `ResidualBlock`: without norm and residual path."""
+    """A `ResidualBlock` without norm and residual path, on signals in float32 or, under autocast, bfloat16."""
 
-    def __init__(self, layer: ws.WaveSSM) -> None:
+    def __init__(self, layer: ws.WaveSSM, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.block = ws.ResidualBlock(layer)
+        self.layer, self.project = layer, ws.ResidualBlock(layer).project
+        self.dtype = dtype
+        precision = "bf16" if dtype == torch.bfloat16 else "fp32"
+        self.in_graphs = layer.structure == "diagonal" and layer.engine.precision == precision
 
     def forward(self, x: Tensor) -> Tensor:
-        engine, no_dropout = self.block.layer.engine, self.block.dropout.factors(x)
-        z = activate(self.block.layer(x), no_dropout, no_dropout, engine)
-        return gate(z, self.block.project, no_dropout, None, engine)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            z = activate(self.layer(x), engine=self.layer.engine)
+            return gate(z, self.project, engine=self.layer.engine)
 
 
-def our_block(shape: Shape, device: torch.device, family: str, precision: str) -> nn.Module:
+def our_block(shape: Shape, device: torch.device, family: str, arithmetic: str) -> nn.Module:
     """A block whose layer has been checked."""
+    precision, *inside = arithmetic.split()
     layer = ws.WaveSSM(
         shape.d_model, shape.d_state, bidirectional=shape.bidirectional, family=family, precision=precision
     ).to(device)
     error = error_of(layer, shape)
     if not error < TOLERANCE[precision]:
         raise ValueError(f"off by {error:.1e} (precision {precision}), no time reported")
-    return OurBlock(layer).to(device)
+    whole = precision == "bf16" and not inside
+    return OurBlock(layer, torch.bfloat16 if whole else torch.float32).to(device)
 
 
 def error_of(layer: ws.WaveSSM, shape: Shape) -> float:
@@ -88,8 +95,8 @@ def contenders(shape: Shape, device: torch.device, s4: Path | None) -> Contender
     cuda = device.type == "cuda"
     named: Contenders = {}
     for structure, family in (("diagonal", "morlet"), ("dplr", "legs")):
-        precisions = ("fp32", "tf32", "bf16")[: 3 if structure == "diagonal" else 2] if cuda else ("fp32",)
-        for precision in precisions:
+        precisions = ("fp32", "tf32", "bf16 inside", "bf16") if structure == "diagonal" else ("fp32", "tf32")
+        for precision in precisions[: None if cuda else 1]:
             named[f"wavessm {structure} {precision}"] = lambda f=family, p=precision: our_block(shape, device, f, p)
     if s4 is not None:
         official = official_s4(s4)
@@ -120,13 +127,14 @@ def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -
     if device.type == "cuda":
         torch.cuda.empty_cache()
     model = make().to(device)
-    x = torch.randn(shape.batch, shape.length, shape.d_model, device=device, requires_grad=True)
-    seed = torch.randn_like(x)
+    dtype = getattr(model, "dtype", torch.float32)
+    x = torch.randn(shape.batch, shape.length, shape.d_model, device=device, dtype=dtype, requires_grad=True)
+    seed, run = torch.randn_like(x), model
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
         x.grad = None
-        model(x).backward(seed)
+        run(x).backward(seed)
 
     def forward() -> None:
         with torch.no_grad():
@@ -141,8 +149,11 @@ def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -
         row["busy_ms"] = kernel_ms(step, 3)
         if isinstance(model, OurBlock):
             row["captured_ms"] = captured_ms(step, device)
-            model.compile()
-            row["compiled_ms"] = median_ms(step, device)
+            if model.in_graphs:
+                run = torch.compile(model)
+                row["compiled_ms"] = median_ms(step, device)
+                run = torch.cuda.make_graphed_callables(model, (x.detach().requires_grad_(),))
+                row["graphed_ms"] = median_ms(step, device)
     return row
 
 

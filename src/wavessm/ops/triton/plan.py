@@ -53,14 +53,17 @@ def default_settings(
     light = not wide and precision != "fp32"
     filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
     tile = 64 if light and filled > 0.7 else 32 if wide and batch >= 32 else 16
-    segments = min(_segments(batch, channels, tile), max(1, cdiv(length, chunk) // 4))
     warps = 8 if width > 64 or (wide and precision == "fp32") else 2 if light and not dense and tile == 16 else 4
+    stages = 2 if dense and tile == 64 else 3
     part, block, warps_back, stages_back = (32, 32, 4, 3) if wide and precision == "fp32" else (64, 32, 4, 1)
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
     elif dense and precision == "tf32" and not wide:
         block = 64
-    stages = 2 if dense and tile == 64 else 3
+    elif precision == "bf16" and not dense:
+        tile, warps = (16, 2) if wide else (tile, warps)
+        stages, block, warps_back, stages_back = 4, 128 if wide else 64, 8, 2
+    segments = min(_segments(batch, channels, tile), max(1, cdiv(length, chunk) // 4))
     programs = 512 if dense or wide else 256
     return Settings(chunk, tile, segments, warps, stages, warps_back, stages_back, min(part, chunk), block, programs)
 
