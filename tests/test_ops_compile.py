@@ -42,9 +42,10 @@ def test_kernels_are_sound_operators():
     """Schemas, shapes and strides of outputs, gradients and whole graphs, as PyTorch itself checks them."""
     x, factors = drawn(2, 5, 3), torch.rand(2, 1, 3)
     rows, options = torch.ones(2, 5, 1, dtype=torch.uint8), (1.0, "fp32", [16], True, True)
+    running = torch.zeros(3), torch.ones(3)
     calls = [
-        (norm.normalize, (x, drawn(3), drawn(3), 1e-5, torch.float32)),
-        (norm.standardize, (x, drawn(3), drawn(3), rows, torch.zeros(3), torch.ones(3), 1e-5, 0.1)),
+        *((norm.normalize, (x, drawn(3), drawn(3), 1e-5, torch.float32, first)) for first in (False, True)),
+        *((norm.standardize, (x, drawn(3), drawn(3), rows, *running, 1e-5, 0.1, first)) for first in (False, True)),
         (gate.activate, (drawn(2, 3, 5), factors, None)),
         (gate.gate, (drawn(2, 5, 6), drawn(6), factors, x)),
     ]
@@ -82,6 +83,20 @@ def test_a_compiled_block_keeps_its_kernels(bidirectional, kind):
     assert len(graphs) == 1
     called = " ".join(str(node.target) for node in graphs[0].graph.nodes)
     assert all(f"wavessm.{name}" in called for name in ("chunked_scan", "activate", "gate"))
+
+
+def test_a_compiled_block_stays_in_bfloat16():
+    torch.manual_seed(0)
+    block = ws.ResidualBlock(ws.WaveSSM(3, 2, bidirectional=True, backend="triton", precision="bf16"), norm="batch")
+    torch._dynamo.reset()
+    results, x = [], drawn(2, 17, 3)
+    for run in (block, torch.compile(block, fullgraph=True, backend="aot_eager")):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = run(x)
+        results.append((y, *torch.autograd.grad(y.float().square().sum(), [x, *block.parameters()])))
+    for eager, compiled in zip(*results, strict=True):
+        assert torch.equal(eager, compiled)
+    assert y.dtype == torch.bfloat16
 
 
 def test_an_exported_model_keeps_its_kernels():

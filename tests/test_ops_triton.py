@@ -257,7 +257,7 @@ def test_the_layer_norm_equals_torch(rows, width, dtype):
     x, seed = (2 * x + 3).to(getattr(torch, dtype)), seed.to(getattr(torch, dtype))
     leaves = [t.requires_grad_() for t in (x, weight, bias)]
     want = torch.nn.functional.layer_norm(x.float(), (width,), weight, bias, 1e-5).to(x.dtype)
-    got = triton_norm.normalize(x, weight, bias, 1e-5, x.dtype)[0]
+    got = triton_norm.normalize(x, weight, bias, 1e-5, x.dtype, False)[0]
     assert got.dtype == want.dtype
     tight = {"atol": 2e-5 * rows**0.5, "rtol": 1e-5} if dtype == "float32" else {"atol": 0.1, "rtol": 0.02}
     for a, b in zip(
@@ -367,3 +367,102 @@ def test_bfloat16_goes_into_the_scan_as_it_is():
     assert (y - want).norm() < 3e-2 * want.norm()
     (dx,) = torch.autograd.grad(y.float().square().sum(), x)
     assert dx.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 50, 6), (2, 701, 33), (5, 9, 130), (1, 2, 1)])
+@pytest.mark.parametrize("kind", ["layer", "batch", "masked"])
+def test_a_norm_that_writes_channels_first_equals_one_that_does_not(kind, shape, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(*shape, generator=generator) + 3).to(DEVICE, getattr(torch, dtype))
+    seed = torch.randn(*shape, generator=generator).to(x)
+    lengths = torch.randint(1, shape[1] + 1, shape[:1], generator=generator).to(DEVICE)
+    results = []
+    for first in (False, True):
+        norm = (torch.nn.LayerNorm if kind == "layer" else torch.nn.BatchNorm1d)(shape[-1]).to(DEVICE)
+        with torch.no_grad():
+            norm.weight.add_(torch.arange(shape[-1], device=DEVICE) / shape[-1])
+            norm.bias.sub_(0.5)
+        if kind == "layer":
+            y = triton_norm.layer_norm(x.requires_grad_(), norm, True, first)
+        else:
+            mask = time_mask(lengths, shape[1]) if kind == "masked" else None
+            y = triton_norm.batch_norm(x.requires_grad_(), mask, norm, first)
+        assert (y.mT if first else y).is_contiguous()
+        results.append((y, *torch.autograd.grad(y, [x, norm.weight, norm.bias], seed)))
+    assert results[1][0].dtype == x.dtype
+    tight = {"atol": 2e-5, "rtol": 2e-5} if dtype == "float32" else {"atol": 1e-2, "rtol": 1e-2}
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, **tight)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "batch", "bidirectional": True},
+        {"norm": "layer", "bidirectional": True, "prenorm": False, "head": "last"},
+        {"norm": "batch", "prenorm": False},
+        {"norm": "layer", "head": "sequence", "encoder": "embedding", "vocabulary": 20},
+        {"norm": "none", "bidirectional": True},
+    ],
+)
+def test_a_model_stays_in_bfloat16_between_its_blocks(options):
+    config = {"d_output": 3, "d_model": 6, "d_state": 4, "n_layers": 2, "dropout": 0.2}
+    x = torch.randn(4, 37, 2, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    if "vocabulary" in options:
+        x = (x[..., 0].abs() * 3).long()
+    else:
+        config["d_input"] = 2
+    lengths, types, results = torch.tensor([37, 20, 3, 36]).to(DEVICE), [], []
+    for low in (False, True):
+        torch.manual_seed(0)
+        engine = {"backend": "triton", "precision": "bf16"} if low else {"backend": "torch"}
+        model = ws.SequenceModel(ws.ModelConfig(**(config | options), **engine)).to(DEVICE)
+        for module in (module for block in model.backbone.blocks for module in (block.norm, block.layer, block)):
+            module.register_forward_hook(lambda _, inputs, output: types[-1].add(output.dtype))
+            module.register_full_backward_hook(lambda _, inputs, outputs: types[-1].add(outputs[0].dtype))
+        types.append(set())
+        torch.manual_seed(2)  # the same features drop
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=low):
+            y = model(x, lengths)
+        seed = torch.randn(y.shape, generator=torch.Generator().manual_seed(3)).to(y)
+        results.append((y.detach(), torch.autograd.grad(y, list(model.parameters()), seed), list(model.buffers())))
+    assert types == [{torch.float32}, {torch.bfloat16}]
+    (want, slopes, running), (got, low_slopes, low_running) = results
+    assert_close_to_reference([got], [want], 2e-2, ["y"], tuple(x.shape))
+    # a gradient that is small beside the others is the difference of large parts, each with an error of its own
+    floor = 0.1 * max(float(slope.norm()) for slope in slopes)
+    for (name, _), a, b in zip(model.named_parameters(), low_slopes, slopes, strict=True):
+        assert a.dtype == torch.float32
+        error = float((a - b).norm() / (b.norm() + floor))
+        assert error < 5e-2, f"{name}: {error:.1e}"
+    for a, b in zip(low_running, running, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([40, 7])])
+@pytest.mark.parametrize("kind", ["layer", "batch"])
+def test_no_kernel_copies_signals_between_norm_and_scan(kind, lengths, monkeypatch):
+    block = ws.ResidualBlock(ws.WaveSSM(3, 4, bidirectional=True, backend="triton", precision="bf16"), kind).to(DEVICE)
+    x = torch.randn(2, 40, 3, device=DEVICE, requires_grad=True)
+    monkeypatch.setattr(triton_scan, "rows_kernel", None)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y = block(x, lengths=None if lengths is None else lengths.to(DEVICE))
+    assert y.dtype == torch.bfloat16
+    (dx,) = torch.autograd.grad(y.float().square().sum(), x)
+    assert dx.dtype == torch.float32
+
+
+def test_blocks_use_bfloat16_only_where_they_are_asked_to():
+    torch.manual_seed(0)
+    block = ws.ResidualBlock(ws.WaveSSM(3, 4, backend="triton", precision="bf16")).to(DEVICE)
+    x = torch.randn(2, 20, 3, device=DEVICE)
+    y = block(x)
+    assert y.dtype == torch.float32
+    low = block(x.bfloat16())  # weights stay float32
+    assert low.dtype == torch.bfloat16
+    assert (low - y).norm() < 3e-2 * y.norm()
+    block.layer.engine = block.layer.engine._replace(precision="tf32")
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert block(x).dtype == torch.float32

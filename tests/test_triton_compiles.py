@@ -17,8 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 KINDS = {
-    "i32": "blocks channels columns length modes per_copy programs rows segments slots steps tiles n_complex width "
-           "g_batch g_channel u_batch u_channel x_batch x_channel x_sample "
+    "i32": "blocks channels columns length modes per_copy programs rows segments signals slots steps tiles n_complex "
+           "width g_batch g_channel u_batch u_channel x_batch x_channel x_sample "
            "batch chunks held_batch held_channel passed_batch",
     "fp32": "rate eps momentum",
     "*fp64": "system sampled chains over parts",
@@ -50,9 +50,9 @@ for low in (sizes(1, 32, 2), sizes(2, 16, 1)):
     compile("low_rank.decay", 4, low)
     compile("low_rank.chain_gradient", 1, low, dq="*fp64", dp="*fp64")
     compile("low_rank.resolve_gradient", 1, low, rows="*fp32")
-for mask in ({}, {"mask": None}):
-    for name in ("moments", "merge", "apply", "gradient_sums", "apply_gradient"):
-        compile(f"norm.{name}", 4, {"R": 8, "W": 256, "LOOPS": 8, "P": 256, "H": 16} | mask, parts="*fp32")
+for rows in ({"R": 8, "FIRST": False}, {"R": 32, "FIRST": True, "mask": None}):
+    for name in ("norm", "norm_gradient", "moments", "merge", "apply", "gradient_sums", "apply_gradient"):
+        compile(f"norm.{name}", 4, {"W": 256, "LOOPS": 8, "P": 256, "H": 16} | rows, parts="*fp32")
 compile("norm.sum_rows", 8, {"R": 256, "H": 16})
 
 chunk = {"M": 32, "R": 16, "P": 32, "Q": 32, "EVEN": 8}
@@ -73,8 +73,6 @@ for directions in (1, 2):
     compile("tables.table_gradient", 4, {"DIRECTIONS": directions, "M": 32, "N": 8, "BITS": 5}, rows="*fp32")
 compile("gate.gate", 4, {"R": 16, "H": 32})
 compile("gate.gate_gradient", 4, {"R": 16, "H": 32, "LOOPS": 4})
-compile("norm.norm", 4, {"R": 4, "W": 128})
-compile("norm.norm_gradient", 4, {"R": 4, "W": 128, "LOOPS": 4})
 for left_out in ({}, {"broken": None}):
     compile("scan.rows", 4, {"BLOCK": 32} | left_out)
 compile("scan.propagate_nan", 4, {"BLOCK": 32})

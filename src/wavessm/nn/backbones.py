@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import NORMS, ModelConfig
 from wavessm.nn.layer import TimedState, WaveSSM, time_mask
-from wavessm.ops import Engine, activate, gate, normalize
+from wavessm.ops import Engine, activate, gate, in_bfloat16, normalize
 
 States = tuple[Tensor | TimedState, ...]
 """One state per layer, batch on axis 0."""
@@ -39,13 +39,14 @@ class TiedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the dropout to x (batch, length, d_model)."""
         factors = self.factors(x)
-        return x if factors is None else x * factors
+        return x if factors is None else x * factors.to(x.dtype)
 
     def factors(self, x: Tensor) -> Tensor | None:
         """Return what x is multiplied by, 0 or 1/(1 − p), shape (batch, 1, d_model); None if there is no dropout."""
         if not self.training or self.p == 0:
             return None
-        ones = torch.ones(len(x), 1, x.shape[2], dtype=x.dtype, device=x.device)
+        dtype = torch.promote_types(x.dtype, torch.float32)  # 1/(1 − p) in bfloat16 would be off by up to 0.4 %
+        ones = torch.ones(len(x), 1, x.shape[2], dtype=dtype, device=x.device)
         if self.generator is None:
             return F.dropout(ones, self.p)
         return ones.bernoulli_(1 - self.p, generator=self.generator).div_(1 - self.p)
@@ -64,9 +65,12 @@ class SequenceNorm(nn.Module):
         self.kind = kind
         self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, engine: Engine = _ENGINE) -> Tensor:
-        """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence."""
-        return x if self.kind == "none" else normalize(x, cast(nn.LayerNorm, self.norm), mask, engine)
+    def forward(self, x: Tensor, mask: Tensor | None = None, engine: Engine = _ENGINE, first: bool = False) -> Tensor:
+        """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence.
+
+        With `first`, the result may lie channels first in memory.
+        """
+        return x if self.kind == "none" else normalize(x, cast(nn.LayerNorm, self.norm), mask, engine, first)
 
 
 class ResidualBlock(nn.Module):
@@ -111,11 +115,13 @@ class ResidualBlock(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor | TimedState]:
         """Process sequences as `WaveSSM.forward` does; with `tail` (and no lengths), return only the last steps.
 
-        With `observed`, which goes with times, the layer skips samples where it is False.
+        With `observed`, which goes with times, the layer skips samples where it is False. Under autocast to bfloat16
+        the output is bfloat16 where precision is "bf16" and the kernels run.
         """
         mask = None if lengths is None else time_mask(lengths, x.shape[1]).to(x.device)
         engine = self.layer.engine
-        z = self.norm(x, mask, engine) if self.prenorm else x
+        x = in_bfloat16(x, engine)
+        z = self.norm(x, mask, engine, first=self.layer.bidirectional) if self.prenorm else x
         z = z if observed is None else z.masked_fill(~observed[..., None], torch.nan)
         out = self.layer(z, state=state, return_state=return_state, rate=rate, lengths=lengths, times=times)
         z, after = cast(tuple[Tensor, Tensor], out) if return_state else (cast(Tensor, out), None)

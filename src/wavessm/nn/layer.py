@@ -172,12 +172,12 @@ class WaveSSM(nn.Module):
             raise OptionError("WaveSSM: lengths go with whole sequences; run sequences of one length with a state.")
         lengths = None if lengths is None else whole_lengths(lengths, x, "WaveSSM")
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
-        u, system = (x if mask is None else x.masked_fill(~mask, 0)).transpose(1, 2), self.system()
+        low = x.dtype == torch.bfloat16 and self.engine.precision == "bf16"
+        u, system = zero_padding(x, mask, keep_strides=low).transpose(1, 2), self.system()
         if times is None and isinstance(state, TimedState):
             raise OptionError("WaveSSM: the state has a time, but there are no times; give them, or state.values.")
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
-        low = u.dtype == torch.bfloat16 and self.engine.precision == "bf16" and times is None
-        if not low or triton_for(u, self.engine, system) is None:
+        if not low or times is not None or triton_for(u, self.engine, system) is None:
             u = u.to(torch.promote_types(u.dtype, torch.float32))
         last: Tensor | TimedState | None
         with without_autocast(x.device.type):
@@ -185,8 +185,7 @@ class WaveSSM(nn.Module):
                 y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
             else:
                 y, last = self._run_at(u, whole_times(times, x, lengths), rate, state)
-        y = y.transpose(1, 2).to(x.dtype)
-        y = y if mask is None else y.masked_fill(~mask, 0)
+        y = zero_padding(y.transpose(1, 2).to(x.dtype), mask, keep_strides=low)
         return (y, cast(Tensor, last)) if return_state else y
 
     def _run_at(
@@ -305,6 +304,13 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def time_mask(lengths: Tensor, length: int) -> Tensor:
     """Return True at samples that belong to the sequence, (batch,) → (batch, length, 1)."""
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
+
+
+def zero_padding(x: Tensor, mask: Tensor | None, keep_strides: bool) -> Tensor:
+    """Return x (batch, length, d_model), zero outside the mask (batch, length, 1); masked_fill moves channels last."""
+    if mask is None:
+        return x
+    return torch.where(mask, x, 0) if keep_strides else x.masked_fill(~mask, 0)
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")

@@ -4,10 +4,10 @@ Read `modes` (a layer's parameters, sampled in time), `reference` (the float64 l
 plain PyTorch), `convolution`, then `dispatch`, which chooses; `wavessm.ops.triton` holds the kernels.
 """
 
-from wavessm.ops.dispatch import Engine, activate, gate, nan_safe, normalize, run_layer, triton_for
+from wavessm.ops.dispatch import Engine, activate, gate, in_bfloat16, nan_safe, normalize, run_layer, triton_for
 from wavessm.ops.modes import DenseSystem, DiagonalSystem, Modes
 
 __all__ = [
-    "DenseSystem", "DiagonalSystem", "Engine", "Modes", "activate", "gate", "nan_safe", "normalize", "run_layer",
-    "triton_for",
+    "DenseSystem", "DiagonalSystem", "Engine", "Modes", "activate", "gate", "in_bfloat16", "nan_safe", "normalize",
+    "run_layer", "triton_for",
 ]  # fmt: skip

@@ -143,8 +143,8 @@ def activate(
     if kernels is not None:
         return kernels.gate.activate(first, before, after)
     x = x.contiguous()  # elementwise gradients and products are slow on views
-    z = F.gelu(x if before is None else x * before)
-    return z if after is None else z * after
+    z = F.gelu(x if before is None else x * before.to(x.dtype))
+    return z if after is None else z * after.to(x.dtype)
 
 
 def normalize(
@@ -152,17 +152,22 @@ def normalize(
     norm: nn.LayerNorm | nn.BatchNorm1d,
     mask: Tensor | None = None,  # (batch, length, 1)
     engine: Engine = DEFAULT,
+    first: bool = False,
 ) -> Tensor:
-    """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere."""
+    """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere.
+
+    In bfloat16 the kernels return bfloat16, and with `first` write it channels first, as a scan reads it.
+    """
     layer_norm = isinstance(norm, nn.LayerNorm)
     kernels = triton_for(x, engine) if x.numel() and (layer_norm or norm.training) else None
     kernels = kernels if kernels is not None and x.shape[-1] <= kernels.norm.MAX_FEATURES else None
+    low = x.dtype == torch.bfloat16 and engine.precision == "bf16"
     if isinstance(norm, nn.LayerNorm):
-        return norm(x) if kernels is None else kernels.norm.layer_norm(x, norm)
+        return norm(x) if kernels is None else kernels.norm.layer_norm(x, norm, low, low and first)
     plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
     several = mask is not None or x.numel() > x.shape[-1]  # PyTorch raises for a single sample
     if kernels is not None and plain and several:
-        return kernels.norm.batch_norm(x, mask, norm)
+        return kernels.norm.batch_norm(x, mask, norm, low and first)
     return norm(x.flatten(0, 1)).view_as(x) if mask is None or not norm.training else masked_batch_norm(x, mask, norm)
 
 
@@ -198,10 +203,19 @@ def gate(
     kernels = None if project.bias is None else triton_for(z, engine)
     if kernels is not None:
         around = None if around is None else around.contiguous()
-        return kernels.gate.gate(F.linear(z, project.weight).contiguous(), project.bias, factors, around)
+        return kernels.gate.gate(F.linear(z, project.weight.to(z.dtype)).contiguous(), project.bias, factors, around)
     y = F.glu(project(z), dim=-1)
-    y = y if factors is None else y * factors
+    y = y if factors is None else y * factors.to(z.dtype)
     return y if around is None else around + y
+
+
+def in_bfloat16(x: Tensor, engine: Engine) -> Tensor:
+    """x in bfloat16 where autocast asks for it and kernels compute no finer, else as it is."""
+    device = x.device.type
+    if engine.precision != "bf16" or x.dtype != torch.float32 or not torch.is_autocast_enabled(device):
+        return x
+    wanted = torch.get_autocast_dtype(device) == torch.bfloat16
+    return x.bfloat16() if wanted and triton_for(x, engine) is not None else x
 
 
 def triton_for(u: Tensor, engine: Engine, layer: Modes | None = None) -> Any:

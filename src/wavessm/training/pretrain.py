@@ -82,7 +82,7 @@ class Pretrainer(nn.Module):
         h = h[:, self.patch - 1 :: self.patch][:, :count]  # what is known at the end of each patch
         patches = x.new_full((len(x),), count) if lengths is None else lengths // self.patch
         case = torch.randint(len(x), (ANCHORS,), device=x.device)
-        total, weight = h.new_zeros(()), h.new_zeros(())
+        total, weight = torch.zeros(2, device=h.device)  # float32 whatever the model returns: counts are exact
         for k, predict in enumerate(self.predict, start=1):
             room = (patches[case] - k).long()
             at = (torch.rand(ANCHORS, device=x.device) * room).long().clamp(min=0)

@@ -7,6 +7,9 @@ become zero. PyTorch's layer norm takes six times as long where rows are many an
 weight and bias, which are summed on the way here; its batch norm has no mask, and one around it takes more than twenty
 passes. In batch norm every program reduces its rows to a mean and the squared distances from it, and a second kernel
 combines those: a sum of squares of uncentred values would cancel.
+
+With `first` the result lies channels first, (batch, d, length), as a scan reads it, and so does its gradient. Tiles are
+then larger, for the samples of a channel to fill whole sectors of memory.
 """
 
 from __future__ import annotations
@@ -21,70 +24,90 @@ from wavessm.ops.triton.language import cdiv, jit, power_of_two, tl
 
 MAX_FEATURES = 1024
 """Features of a row that a program can hold."""
-TILE, PROGRAMS = 2048, 1056
-"""Numbers in a tile, and programs that share the rows: eight for each processor of an H200."""
+TILE, FIRST_TILE, PROGRAMS = 2048, 8192, 1056
+"""Numbers in a tile, the same with `first`, and programs that share the tiles: eight for each processor of an H200."""
 SUM_ROWS, SUM_COLUMNS = 256, 16
 """Tile of `sum_rows`, whose programs share the columns."""
 
 
-def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """`norm` of x (…, d) in float32 or bfloat16; the result is float32 under autocast, as in PyTorch."""
-    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
-    return normalize(x.contiguous(), norm.weight, norm.bias, norm.eps, dtype)[0]
+def layer_norm(x: Tensor, norm: nn.LayerNorm, low: bool = False, first: bool = False) -> Tensor:
+    """`norm` of x (batch, length, d) in float32 or bfloat16; the result has x's type, except that without `low` it is
+    float32 under autocast, as in PyTorch."""
+    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) and not low else x.dtype
+    y = normalize(x.contiguous(), norm.weight, norm.bias, norm.eps, dtype, first)[0]
+    return y.mT if first else y
 
 
-def _cut(x: Tensor) -> tuple[int, int, int, int, int, int]:
-    """rows, width, R and W of a tile, tiles that a program takes one after the other, programs."""
+def _cut(x: Tensor, first: bool) -> tuple[dict[str, Any], int, int, int]:
+    """Arguments of all kernels, tiles, tiles that a program takes one after the other, programs."""
     width = x.shape[-1]
-    rows, W = x.numel() // width, power_of_two(width)
-    R = max(1, TILE // W)
-    loops = power_of_two(cdiv(rows, R * PROGRAMS), min_value=1)
-    return rows, width, R, W, loops, cdiv(rows, R * loops)
+    signals, rows = x.shape[:2] if first else (1, x.numel() // width)  # the rows of a tile are of one signal
+    W = power_of_two(width)
+    R = max(1, (FIRST_TILE if first else TILE) // W)
+    tiles = signals * cdiv(rows, R)
+    loops = power_of_two(cdiv(tiles, PROGRAMS), min_value=1)
+    sizes = {"signals": signals, "rows": rows, "width": width, "R": R, "W": W, "num_warps": 8 if first else 4}
+    return sizes, tiles, loops, cdiv(tiles, loops)
+
+
+def _empty_like(x: Tensor, first: bool, dtype: torch.dtype) -> Tensor:
+    """Memory for the result of a contiguous x."""
+    return torch.empty_like(x.mT if first else x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @first_only
 def _gradient(kept: tuple, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    *saved, backward, n_others = kept
-    dx, sums = backward(dy, *saved)
+    *saved, first, backward, n_others = kept
+    dx, sums = backward(dy, *saved, first)
     return dx, *sums.to(saved[1].dtype), *[None] * n_others
 
 
-def _fake_normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x, dtype=dtype), x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
+def _fake_normalize(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, first: bool
+) -> tuple[Tensor, Tensor]:
+    return _empty_like(x, first, dtype), x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
 
 
-def _fake_backward(dy: Tensor, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fake_backward(dy: Tensor, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(2, x.shape[-1], dtype=torch.float32)
 
 
 @operator(_fake_backward)
-def normalize_backward(dy: Tensor, x: Tensor, weight: Tensor, statistics: Tensor) -> tuple[Tensor, Tensor]:
+def normalize_backward(dy: Tensor, x: Tensor, weight: Tensor, statistics: Tensor, first: bool) -> tuple[Tensor, Tensor]:
     """The gradients of x, and of weight and bias together (2, d)."""
-    rows, width, R, W, loops, programs = _cut(x)
-    dx, sums = torch.empty_like(x), torch.empty(programs, 2, width, device=x.device)
+    sizes, _, loops, programs = _cut(x, first)
+    dx, sums = torch.empty_like(x), torch.empty(programs, 2, x.shape[-1], device=x.device)
     norm_gradient_kernel[(programs,)](
-        dy.contiguous(), x, weight, statistics, dx, sums, rows, width, R, W, loops, num_warps=4
+        dy.contiguous(), x, weight, statistics, dx, sums, **sizes, LOOPS=loops, FIRST=first
     )
     return dx, sum_rows(sums)
 
 
-@operator(_fake_normalize, _gradient, lambda args, made: ((*args[:2], made[1]), (normalize_backward, 2)))
-def normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+@operator(_fake_normalize, _gradient, lambda args, made: ((*args[:2], made[1]), (args[5], normalize_backward, 3)))
+def normalize(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, first: bool
+) -> tuple[Tensor, Tensor]:
     """Layer norm of a contiguous x, and the mean and scale of its rows (2, rows)."""
-    rows, width, R, W, _, _ = _cut(x)
-    y, statistics = _fake_normalize(x, weight, bias, eps, dtype)
-    norm_kernel[(cdiv(rows, R),)](x, weight, bias, y, statistics, rows, width, eps, R, W, num_warps=4)
+    sizes, tiles, _, _ = _cut(x, first)
+    y, statistics = _fake_normalize(x, weight, bias, eps, dtype, first)
+    norm_kernel[(tiles,)](x, weight, bias, y, statistics, eps=eps, **sizes, FIRST=first)
     return y, statistics
 
 
 @jit
-def _rows(mask, first, rows, width, R: tl.constexpr, W: tl.constexpr):
-    """Offsets of R rows from `first` on, which of them exist (R, W), and which rows are under the mask (R, 1)."""
-    r, h = first + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
-    valid = r < rows
+def _rows(mask, tile, signals, rows, width, R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr):
+    """A tile's offsets in x (R, W) and in the result, which of them exist, which rows are under the mask (R, 1), and
+    the numbers of the rows."""
+    tiles = (rows + R - 1) // R
+    signal = (tile // tiles).to(tl.int64)
+    l, h = tile % tiles * R + tl.arange(0, R)[:, None], tl.arange(0, W)[None, :]
+    r = signal * rows + l
+    valid = (l < rows) & (r < signals * rows)
+    there = valid & (h < width)
     if mask is not None:
-        valid = valid & (tl.load(mask + r, mask=r < rows, other=0) > 0)
-    return r.to(tl.int64) * width + h, (r < rows) & (h < width), valid
+        valid = valid & (tl.load(mask + r, mask=valid, other=0) > 0)
+    at = r * width + h
+    return at, (signal * width + h) * rows + l if FIRST else at, there, valid, r
 
 
 @jit
@@ -95,35 +118,34 @@ def _feature(pointer, width, W: tl.constexpr):
 
 
 @jit
-def norm_kernel(x, weight, bias, y, statistics, rows, width, eps, R: tl.constexpr, W: tl.constexpr):
+def norm_kernel(
+    x, weight, bias, y, statistics, eps, signals, rows, width, R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr
+):
     """One tile of the output, and the mean and scale of its rows."""
-    at, there, valid = _rows(None, tl.program_id(0) * R, rows, width, R, W)
+    at, to, there, valid, r = _rows(None, tl.program_id(0), signals, rows, width, R, W, FIRST)
     values = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
     middle = tl.sum(values, 1)[:, None] / width
     centred = tl.where(tl.arange(0, W)[None, :] < width, values - middle, 0.0)
     factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1)[:, None] / width + eps)
     result = centred * factor * _feature(weight, width, W) + _feature(bias, width, W)
-    tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
-    r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    tl.store(y + to, result.to(y.dtype.element_ty), mask=there)
     tl.store(statistics + r, middle, mask=valid)
-    tl.store(statistics + rows + r, factor, mask=valid)
+    tl.store(statistics + signals * rows + r, factor, mask=valid)
 
 
 @jit
 def norm_gradient_kernel(
-    dy, x, weight, statistics, dx, sums, rows, width,
-    R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr,
+    dy, x, weight, statistics, dx, sums, signals, rows, width,
+    R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """dx, and this program's part of the sums over rows."""
     gain = _feature(weight, width, W)
     to_weight, to_bias = tl.zeros((W,), tl.float32), tl.zeros((W,), tl.float32)
     for k in range(LOOPS):
-        first = (tl.program_id(0) * LOOPS + k) * R
-        at, there, valid = _rows(None, first, rows, width, R, W)
-        r = first + tl.arange(0, R)[:, None]
+        at, to, there, valid, r = _rows(None, tl.program_id(0) * LOOPS + k, signals, rows, width, R, W, FIRST)
         middle = tl.load(statistics + r, mask=valid, other=0.0)
-        factor = tl.load(statistics + rows + r, mask=valid, other=0.0)
-        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        factor = tl.load(statistics + signals * rows + r, mask=valid, other=0.0)
+        g = tl.load(dy + to, mask=there, other=0.0).to(tl.float32)
         standard = tl.where(there, tl.load(x + at, mask=there, other=0.0).to(tl.float32) - middle, 0.0) * factor
         to_weight += tl.sum(g * standard, 0)
         to_bias += tl.sum(g, 0)
@@ -142,60 +164,66 @@ def _store_sums(sums, to_weight, to_bias, width, W: tl.constexpr):
     tl.store(to + width, to_bias, mask=h < width)
 
 
-def batch_norm(x: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d) -> Tensor:
+def batch_norm(x: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d, first: bool = False) -> Tensor:
     """Batch norm in training of x (batch, length, d), over the rows under the mask (batch, length, 1) if given."""
     assert norm.num_batches_tracked is not None
     running = [cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)]
     rows = None if mask is None else mask.contiguous().view(torch.uint8)
     inputs = x.contiguous(), norm.weight, norm.bias, rows, *running
-    y, statistics = standardize(*inputs, norm.eps, norm.momentum)
+    y, statistics = standardize(*inputs, norm.eps, norm.momentum, first)
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)
         torch._foreach_copy_(running, list(statistics[3:]))
-    return y
+    return y.mT if first else y
 
 
 @operator(_fake_backward)
 def standardize_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, mask: Tensor | None, statistics: Tensor
+    dy: Tensor, x: Tensor, weight: Tensor, mask: Tensor | None, statistics: Tensor, first: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x, and of weight and bias together (2, d)."""
-    rows, width, R, W, loops, programs = _cut(x)
-    dy = dy.contiguous()
-    parts = torch.empty(programs, 2, width, device=x.device)
-    gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, rows, width, R=R, W=W, LOOPS=loops)
+    sizes, tiles, loops, programs = _cut(x, first)
+    dy, options = dy.contiguous(), {**sizes, "FIRST": first}
+    parts = torch.empty(programs, 2, x.shape[-1], device=x.device)
+    gradient_sums_kernel[(programs,)](dy, x, mask, statistics, parts, **options, LOOPS=loops)
     sums, dx = sum_rows(parts), torch.empty_like(x)
-    apply_gradient_kernel[(cdiv(rows, R),)](dy, x, mask, weight, statistics, sums, dx, rows, width, R=R, W=W)
+    apply_gradient_kernel[(tiles,)](dy, x, mask, weight, statistics, sums, dx, **options)
     return dx, sums
 
 
 def _fake_standardize(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(5, x.shape[-1], dtype=torch.float32)
+    return _empty_like(x, others[-1], x.dtype), x.new_empty(5, x.shape[-1], dtype=torch.float32)
 
 
-@operator(_fake_standardize, _gradient, lambda args, made: ((*args[:2], args[3], made[1]), (standardize_backward, 5)))
+@operator(
+    _fake_standardize,
+    _gradient,
+    lambda args, made: ((*args[:2], args[3], made[1]), (args[8], standardize_backward, 6)),
+)
 def standardize(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor, eps: float,
-    momentum: float,
+    momentum: float, first: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Batch norm of a contiguous x, and statistics (5, d): mean, scale, 1 / rows, next running mean and variance."""
-    rows, width, R, W, loops, programs = _cut(x)
-    y, statistics = _fake_standardize(x)
+    sizes, _, loops, programs = _cut(x, False)
+    width = x.shape[-1]
+    y, statistics = _fake_standardize(x, first)
     parts = torch.empty(programs, 3, width, device=x.device)
-    moments_kernel[(programs,)](x, mask, parts, rows, width, R=R, W=W, LOOPS=loops)
+    moments_kernel[(programs,)](x, mask, parts, **sizes, LOOPS=loops)
     merge_kernel[(cdiv(width, SUM_COLUMNS),)](
         parts, mean, variance, statistics, programs, width, eps, momentum, P=SUM_ROWS, H=SUM_COLUMNS, num_warps=8
     )
-    apply_kernel[(cdiv(rows, R),)](x, mask, weight, bias, statistics, y, rows, width, R=R, W=W)
+    sizes, tiles, _, _ = _cut(x, first)
+    apply_kernel[(tiles,)](x, mask, weight, bias, statistics, y, **sizes, FIRST=first)
     return y, statistics
 
 
 @jit
-def moments_kernel(x, mask, parts, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr):
+def moments_kernel(x, mask, parts, signals, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr):
     """Mean, squared distances from it and number of this program's rows, in each element of the tile until the end."""
     count, mean, squares = tl.zeros((R, 1), tl.float32), tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
     for k in range(LOOPS):
-        at, there, valid = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
+        at, _, there, valid, _ = _rows(mask, tl.program_id(0) * LOOPS + k, signals, rows, width, R, W, False)
         values = tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32)
         count += valid.to(tl.float32)
         before = tl.where(valid, values - mean, 0.0)
@@ -242,25 +270,28 @@ def merge_kernel(parts, mean, variance, statistics, programs, width, eps, moment
 
 
 @jit
-def apply_kernel(x, mask, weight, bias, statistics, y, rows, width, R: tl.constexpr, W: tl.constexpr):
+def apply_kernel(
+    x, mask, weight, bias, statistics, y, signals, rows, width, R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr
+):
     """One tile of the output."""
-    at, there, valid = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    at, to, there, valid, _ = _rows(mask, tl.program_id(0), signals, rows, width, R, W, FIRST)
     gain = _feature(statistics + width, width, W) * _feature(weight, width, W)
     values = tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - _feature(statistics, width, W)
     result = tl.where(valid, values * gain + _feature(bias, width, W), 0.0)
-    tl.store(y + at, result.to(y.dtype.element_ty), mask=there)
+    tl.store(y + to, result.to(y.dtype.element_ty), mask=there)
 
 
 @jit
 def gradient_sums_kernel(
-    dy, x, mask, statistics, parts, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr
-):
+    dy, x, mask, statistics, parts, signals, rows, width,
+    R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
     """This program's part of the gradients of weight and bias."""
     mean, scale = _feature(statistics, width, W), _feature(statistics + width, width, W)
     to_weight, to_bias = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
     for k in range(LOOPS):
-        at, there, valid = _rows(mask, (tl.program_id(0) * LOOPS + k) * R, rows, width, R, W)
-        g = tl.load(dy + at, mask=there & valid, other=0.0).to(tl.float32)
+        at, to, there, valid, _ = _rows(mask, tl.program_id(0) * LOOPS + k, signals, rows, width, R, W, FIRST)
+        g = tl.load(dy + to, mask=there & valid, other=0.0).to(tl.float32)
         standard = (tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - mean) * scale
         to_weight += g * standard
         to_bias += g
@@ -268,11 +299,14 @@ def gradient_sums_kernel(
 
 
 @jit
-def apply_gradient_kernel(dy, x, mask, weight, statistics, sums, dx, rows, width, R: tl.constexpr, W: tl.constexpr):
+def apply_gradient_kernel(
+    dy, x, mask, weight, statistics, sums, dx, signals, rows, width,
+    R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
     """One tile of dx."""
-    at, there, valid = _rows(mask, tl.program_id(0) * R, rows, width, R, W)
+    at, to, there, valid, _ = _rows(mask, tl.program_id(0), signals, rows, width, R, W, FIRST)
     scale, share = _feature(statistics + width, width, W), _feature(statistics + 2 * width, width, W)
-    g = tl.load(dy + at, mask=there & valid, other=0.0).to(tl.float32)
+    g = tl.load(dy + to, mask=there & valid, other=0.0).to(tl.float32)
     standard = (tl.load(x + at, mask=there & valid, other=0.0).to(tl.float32) - _feature(statistics, width, W)) * scale
     mean_g, along = _feature(sums + width, width, W) * share, _feature(sums, width, W) * share
     result = (g - mean_g - standard * along) * (scale * _feature(weight, width, W))
