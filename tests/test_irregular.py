@@ -59,9 +59,10 @@ def test_outputs_and_states_are_those_of_the_reference(kind, length):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_kernels_are_those_of_the_reference(bidirectional):
-    """In Triton's interpreter: two blocks of states, a sample that is missing, and all gradients."""
-    layer = ws.WaveSSM(2, 5, bidirectional=bidirectional, backend="triton")
-    x, times = signal(2, 70, 2).float(), times_of(2, 70)
+    """Two blocks of states, a sample that is missing, and all gradients; in Triton's interpreter without a GPU."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layer = ws.WaveSSM(2, 5, bidirectional=bidirectional, backend="triton").to(device)
+    x, times = signal(2, 70, 2).float().to(device), times_of(2, 70).to(device)
     x[0, 40, 1] = torch.nan
     results = []
     for run in (layer, slow(layer)):

@@ -1,6 +1,6 @@
 """What PyTorch sees of the engine: registered operators, whole graphs, any length, no float64 where there is none.
 
-Triton's kernels run in its interpreter here; the graphs are those of a GPU.
+Triton's kernels run in its interpreter where there is no GPU; the graphs are those of a GPU.
 """
 
 import pytest
@@ -16,6 +16,7 @@ from wavessm.ops import modes, run_layer
 from wavessm.ops.triton import gate, irregular, norm, scan
 from wavessm.training import metrics
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of the kernels; everything else runs on the CPU
 KINDS = [("morlet", False), ("db6", True), ("legs", False), ("legt", True)]
 
 
@@ -35,23 +36,23 @@ def test_the_walk_over_chunks_is_a_sound_operator(decay, back):
 
 
 def drawn(*shape):
-    return torch.randn(*shape, requires_grad=True)
+    return torch.randn(*shape, device=DEVICE, requires_grad=True)
 
 
 def test_kernels_are_sound_operators():
     """Schemas, shapes and strides of outputs, gradients and whole graphs, as PyTorch itself checks them."""
-    x, factors = drawn(2, 5, 3), torch.rand(2, 1, 3)
-    rows, options = torch.ones(2, 5, 1, dtype=torch.uint8), (1.0, "fp32", [16], True, True)
-    running = torch.zeros(3), torch.ones(3)
+    x, factors = drawn(2, 5, 3), torch.rand(2, 1, 3, device=DEVICE)
+    rows, options = torch.ones(2, 5, 1, dtype=torch.uint8, device=DEVICE), (1.0, "fp32", [16], True, True)
+    running = torch.zeros(3, device=DEVICE), torch.ones(3, device=DEVICE)
     calls = [
         *((norm.normalize, (x, drawn(3), drawn(3), 1e-5, torch.float32, first)) for first in (False, True)),
         *((norm.standardize, (x, drawn(3), drawn(3), rows, *running, 1e-5, 0.1, first)) for first in (False, True)),
         (gate.activate, (drawn(2, 3, 5), factors, None)),
         (gate.gate, (drawn(2, 5, 6), drawn(6), factors, x)),
     ]
-    layer = ws.WaveSSM(2, 4)
+    layer = ws.WaveSSM(2, 4).to(DEVICE)
     calls.append((scan.chunked_scan, (drawn(1, 2, 17), drawn(1, 2, 2, 2), layer.D, *layer.system(), *options)))
-    z, gaps = torch.randn(2, 3, 2, dtype=torch.float64).requires_grad_(), torch.rand(2, 1, 5, dtype=torch.float64)
+    z, gaps = torch.randn(2, 3, 2).to(DEVICE, torch.float64).requires_grad_(), torch.rand(2, 1, 5).to(DEVICE).double()
     times = gaps[:, 0], gaps.expand(2, 2, 5)
     calls.append((irregular.irregular_scan, (drawn(2, 2, 5), z, drawn(2, 3, 2), drawn(2, 2, 3, 2), *times)))
     for operator, inputs in calls:
@@ -62,7 +63,7 @@ def test_kernels_are_sound_operators():
 def test_a_compiled_block_keeps_its_kernels(bidirectional, kind):
     torch.manual_seed(0)
     layer = ws.WaveSSM(3, 2, bidirectional=bidirectional, backend="triton")
-    block, graphs = ws.ResidualBlock(layer, norm=kind), []
+    block, graphs = ws.ResidualBlock(layer, norm=kind).to(DEVICE), []
     torch._dynamo.reset()
     results = []
     x = drawn(2, 17, 3)
@@ -78,7 +79,7 @@ def test_a_compiled_block_keeps_its_kernels(bidirectional, kind):
             block, fullgraph=True, dynamic=True, backend=lambda g, _: graphs.append(g) or g.forward
         )
         for batch, length in ((2, 17), (5, 30)):
-            x = torch.randn(batch, length, 3)
+            x = drawn(batch, length, 3)
             torch.testing.assert_close(compiled(x), block(x), atol=1e-5, rtol=1e-5)  # chunks of another length
     assert len(graphs) == 1
     called = " ".join(str(node.target) for node in graphs[0].graph.nodes)
@@ -87,11 +88,12 @@ def test_a_compiled_block_keeps_its_kernels(bidirectional, kind):
 
 def test_a_compiled_block_stays_in_bfloat16():
     torch.manual_seed(0)
-    block = ws.ResidualBlock(ws.WaveSSM(3, 2, bidirectional=True, backend="triton", precision="bf16"), norm="batch")
+    layer = ws.WaveSSM(3, 2, bidirectional=True, backend="triton", precision="bf16")
+    block = ws.ResidualBlock(layer, norm="batch").to(DEVICE)
     torch._dynamo.reset()
     results, x = [], drawn(2, 17, 3)
     for run in (block, torch.compile(block, fullgraph=True, backend="aot_eager")):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             y = run(x)
         results.append((y, *torch.autograd.grad(y.float().square().sum(), [x, *block.parameters()])))
     for eager, compiled in zip(*results, strict=True):
@@ -102,12 +104,12 @@ def test_a_compiled_block_stays_in_bfloat16():
 def test_an_exported_model_keeps_its_kernels():
     torch.manual_seed(0)
     options = {"d_input": 2, "d_output": 3, "d_model": 3, "d_state": 2, "n_layers": 1, "norm": "layer"}
-    model = ws.SequenceModel(ws.ModelConfig(**options, bidirectional=True, backend="triton")).eval()
+    model = ws.SequenceModel(ws.ModelConfig(**options, bidirectional=True, backend="triton")).eval().to(DEVICE)
     free = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
-    program = torch.export.export(model, (torch.randn(2, 70, 2),), dynamic_shapes=free)
+    program = torch.export.export(model, (torch.randn(2, 70, 2, device=DEVICE),), dynamic_shapes=free)
     called = {str(node.target) for module in program.graph_module.modules() for node in module.graph.nodes}
     assert {f"wavessm.{name}.default" for name in ("normalize", "chunked_scan", "activate", "gate")} <= called
-    x = torch.randn(5, 80, 2)
+    x = drawn(5, 80, 2)
     with torch.no_grad():
         torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 

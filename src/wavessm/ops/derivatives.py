@@ -17,6 +17,8 @@ import torch
 
 T = TypeVar("T")
 _LIBRARY = torch.library.Library("wavessm", "FRAGMENT")
+_HAVE_AUTOCAST = tuple(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
+"""Asked once: torch.compile before 2.13 breaks its graph at the question."""
 
 
 def operator(
@@ -105,7 +107,7 @@ def full_precision(backward: Callable[..., T], once: bool = False) -> Callable[.
 
 def without_autocast(device: str) -> Any:
     """A context without autocast on a kind of device; where it is off already, entering one costs more than asking."""
-    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    enabled = device in _HAVE_AUTOCAST and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if enabled else contextlib.nullcontext()
 
 

@@ -56,6 +56,8 @@ def chunk_tables(system: DiagonalSystem | DenseSystem, chunk: int) -> ChunkTable
 
 def powers(system: DiagonalSystem, exponents: Tensor, dtype: torch.dtype) -> Tensor:
     """λ̄^l, made in float64 and cast. (M,) → (channels, slots, M, 2)"""
+    if torch.compiler.is_compiling():  # PyTorch 2.11 traces the function below to wrong gradients
+        return exponential(system.log_lam[:, :, None] * exponents[:, None], system.n_complex).to(dtype)
     return _Powers.apply(system.log_lam, system.n_complex, exponents, dtype)
 
 
