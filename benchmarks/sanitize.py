@@ -24,7 +24,8 @@ def main() -> None:
         for precision in ("fp32", "tf32", "bf16"):
             for batch, d_model, d_state, length in SHAPES:
                 layer = ws.WaveSSM(d_model, d_state, family=family, precision=precision, bidirectional=True).cuda()
-                x = torch.randn(batch, length, d_model, device="cuda", requires_grad=True)
+                dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+                x = torch.randn(batch, length, d_model, device="cuda", dtype=dtype, requires_grad=True)
                 layer(x).square().mean().backward()
                 torch.cuda.synchronize()
                 print(family, precision, (batch, d_model, d_state, length), "ran", flush=True)
