@@ -66,10 +66,8 @@ class SequenceNorm(nn.Module):
         self.norm = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}[kind](d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, engine: Engine = _ENGINE, first: bool = False) -> Tensor:
-        """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence.
-
-        With `first`, the result may lie channels first in memory.
-        """
+        """Normalise x (batch, length, d_model); samples outside the mask (batch, length, 1) have no influence. With
+        `first`, the result may lie channels first in memory."""
         return x if self.kind == "none" else normalize(x, cast(nn.LayerNorm, self.norm), mask, engine, first)
 
 

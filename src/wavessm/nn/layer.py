@@ -308,9 +308,7 @@ def time_mask(lengths: Tensor, length: int) -> Tensor:
 
 def zero_padding(x: Tensor, mask: Tensor | None, keep_strides: bool) -> Tensor:
     """Return x (batch, length, d_model), zero outside the mask (batch, length, 1); masked_fill moves channels last."""
-    if mask is None:
-        return x
-    return torch.where(mask, x, 0) if keep_strides else x.masked_fill(~mask, 0)
+    return x if mask is None else torch.where(mask, x, 0) if keep_strides else x.masked_fill(~mask, 0)
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")

@@ -17,8 +17,8 @@ import torch
 
 T = TypeVar("T")
 _LIBRARY = torch.library.Library("wavessm", "FRAGMENT")
+# asked once: before 2.13 torch.compile breaks its graph at the question
 _HAVE_AUTOCAST = tuple(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
-"""Asked once: torch.compile before 2.13 breaks its graph at the question."""
 
 
 def operator(

@@ -154,10 +154,8 @@ def normalize(
     engine: Engine = DEFAULT,
     first: bool = False,
 ) -> Tensor:
-    """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere.
-
-    In bfloat16 the kernels return bfloat16, and with `first` write it channels first, as a scan reads it.
-    """
+    """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere. In bfloat16 the
+    kernels return bfloat16, and with `first` write it channels first, as a scan reads it."""
     layer_norm = isinstance(norm, nn.LayerNorm)
     kernels = triton_for(x, engine) if x.numel() and (layer_norm or norm.training) else None
     kernels = kernels if kernels is not None and x.shape[-1] <= kernels.norm.MAX_FEATURES else None

@@ -62,9 +62,8 @@ def _gradient(kept: tuple, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
     return dx, *sums.to(saved[1].dtype), *[None] * n_others
 
 
-def _fake_normalize(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, first: bool
-) -> tuple[Tensor, Tensor]:
+def _fake_normalize(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    *_, dtype, first = others
     return _empty_like(x, first, dtype), x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
 
 
