@@ -401,9 +401,7 @@ def test_a_norm_that_writes_channels_first_equals_one_that_does_not(kind, shape,
     [
         {"norm": "batch", "bidirectional": True},
         {"norm": "layer", "bidirectional": True, "prenorm": False, "head": "last"},
-        {"norm": "batch", "prenorm": False},
         {"norm": "layer", "head": "sequence", "encoder": "embedding", "vocabulary": 20},
-        {"norm": "none", "bidirectional": True},
     ],
 )
 def test_a_model_stays_in_bfloat16_between_its_blocks(options):
