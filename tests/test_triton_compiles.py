@@ -60,7 +60,7 @@ for dense, precision, reverse, left_out in (
     (False, "bf16", False, ("begin",)),
     (False, "tf32", True, ("K", "across")),
     (True, "bf16", True, ("across", "begin")),
-    (True, "tf32x3", False, ("y", "states")),
+    (True, "fp32", False, ("y", "states")),
 ):
     form = {**chunk, "N": 16, "DENSE": dense, "PRECISION": precision}
     compile("walk.walk", 4, {**form, "REVERSE": reverse, "ADD": reverse, **dict.fromkeys(left_out)})

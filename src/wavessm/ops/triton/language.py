@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 try:
@@ -17,6 +18,9 @@ except ImportError as error:  # kernels stay plain Python functions, and `scan.u
         return function
 
 
+INTERPRETED = None if tl is None else tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
@@ -28,14 +32,27 @@ def power_of_two(n: int, min_value: int = 16) -> int:
 
 
 @jit
+def round_tf32(x):
+    """x rounded to the 11 leading bits that a TF32 product reads."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@jit
 def dot(a, b, total, PRECISION: tl.constexpr):
     """total + a b on tensor cores, in the arithmetic PRECISION."""
     if PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
-    elif PRECISION == "rounded":  # the interpreter would multiply the bit patterns of bfloat16
-        return tl.dot(a.to(tl.bfloat16).to(tl.float32), b.to(tl.bfloat16).to(tl.float32), total)
-    else:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISION)
+        a, b = a.to(tl.bfloat16), b.to(tl.bfloat16)
+        if INTERPRETED:  # there the bit patterns would be multiplied
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, total)
+    a, b = a.to(tl.float32), b.to(tl.float32)
+    if PRECISION == "tf32":
+        return tl.dot(a, b, total, input_precision="tf32")
+    # three products have float32's accuracy; `total` stays outside them, since tensor cores cut off what they add
+    a_top, b_top = round_tf32(a), round_tf32(b)
+    product = tl.dot(a - a_top, b_top, input_precision="tf32")
+    product = tl.dot(a_top, b - b_top, product, input_precision="tf32")
+    return total + tl.dot(a_top, b_top, product, input_precision="tf32")
 
 
 @jit

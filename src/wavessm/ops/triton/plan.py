@@ -50,16 +50,19 @@ def default_settings(
 ) -> Settings:
     """The fastest settings on an H200 at the sizes of the benchmarks."""
     wide = width > (64 if dense else 32)
-    light = not wide and precision != "fp32"
+    light = not wide and (precision != "fp32" or not dense)
     filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
     tile = 64 if light and filled > 0.7 else 32 if wide and batch >= 32 else 16
-    warps = 8 if width > 64 or (wide and precision == "fp32") else 2 if light and not dense and tile == 16 else 4
-    stages = 2 if dense and tile == 64 else 3
+    heavy = width > 64 or (dense and wide and precision == "fp32")
+    warps = 8 if heavy else 2 if light and not dense and tile == 16 and precision != "fp32" else 4
+    stages = 2 if tile == 64 and (dense or precision == "fp32") else 3
     part, block, warps_back, stages_back = (32, 32, 4, 3) if wide and precision == "fp32" else (64, 32, 4, 1)
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
     elif dense and precision == "tf32" and not wide:
         block = 64
+    elif precision == "fp32" and not dense:
+        block, stages_back = (32, 2) if wide else (16, 1)
     elif precision == "bf16" and not dense:
         tile, warps = (16, 2) if wide else (tile, warps)
         stages, block, warps_back, stages_back = 4, 128 if wide else 64, 8, 2
@@ -81,7 +84,7 @@ class ScanPlan:
     """The launches of one call; width counts slots in two planes, or reals of a dense state in one."""
 
     def __init__(
-        self, batch: int, channels: int, length: int, width: int, planes: int, cut: Settings, arithmetic: str
+        self, batch: int, channels: int, length: int, width: int, planes: int, cut: Settings, precision: str
     ) -> None:
         self.batch, self.channels, self.length, self.width, self.planes = batch, channels, length, width, planes
         self.cut, M, chunks = cut, cut.chunk, cdiv(length, cut.chunk)  # the last chunk possibly incomplete
@@ -95,7 +98,7 @@ class ScanPlan:
         self.sums_shape = cdiv(blocks, self.per_split), channels, table
         self._sizes: dict[str, Any] = {
             "channels": channels, "modes": width, "chunks": chunks,
-            "M": M, "N": power_of_two(width), "PRECISION": arithmetic, "DENSE": planes == 1,
+            "M": M, "N": power_of_two(width), "PRECISION": precision, "DENSE": planes == 1,
         }  # fmt: skip
 
     def forward(

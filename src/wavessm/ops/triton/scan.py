@@ -20,9 +20,6 @@ from wavessm.ops.triton.low_rank import fill_low_rank, low_rank_gradients
 from wavessm.ops.triton.plan import ScanPlan, Settings, default_chunk, default_settings, make_plan
 from wavessm.ops.triton.tables import KernelTables, diagonal_gradients, empty_tables, fill_diagonal
 
-# The precision of tl.dot. Three TF32 products have float32's accuracy; "bf16" rounds the factors, never the sums.
-_ARITHMETIC = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "bf16"}
-
 BLOCK = 64
 """Side of a tile of `rows`."""
 MAX_DIAGONAL, MAX_DENSE = 256, 128
@@ -132,8 +129,7 @@ def _make_plan(u: Tensor, layer: Modes, precision: str, cut: list[int]) -> ScanP
     (batch, channels, length), slots, dense = u.shape, layer.B.shape[1], layer.P is not None
     width, planes = (2 * slots, 1) if dense else (slots, 2)
     default = default_settings(batch, channels, width, length, precision, dense, cut[0])
-    arithmetic = _ARITHMETIC[precision] if u.is_cuda or precision != "bf16" else "rounded"
-    return make_plan(batch, channels, length, width, planes, Settings(*cut) if len(cut) > 1 else default, arithmetic)
+    return make_plan(batch, channels, length, width, planes, Settings(*cut) if len(cut) > 1 else default, precision)
 
 
 def _empty(u: Tensor, layer: Modes, precision: str, M: int, save: bool) -> list[Tensor]:
