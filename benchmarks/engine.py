@@ -6,6 +6,7 @@
 blocks   a training step and a forward pass at the shapes of the paper's tasks: cuda.csv or cpu.csv
 lengths  a training step of one causal block of 256 features from 1k samples to 1M (64k on a CPU): length.csv and .png
 scan     see `scan.py`: scan.csv
+compiled a step of our diagonal block under `torch.compile`: compiled.csv. Last, since no graph can be captured after it
 
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
 from a checkout of state-spaces/s4 (with its CUDA extension if it was built there), PyTorch's fused attention in bf16,
@@ -13,10 +14,10 @@ LSTM and GRU at the same width, the `s5-pytorch` layer and Mamba-2's (`mamba_ssm
 floor: reading and writing the sequence once. Ours in bf16 has signals in bfloat16 from input to output, under autocast;
 "bf16 inside" rounds to it in the scan's products alone.
 Before it is timed, the layer's output is compared with the float64 convolution by its own kernel; a wrong layer gets no
-time. step_ms is a step as Python launches it; compiled_ms ours under `torch.compile` and graphed_ms after
-`torch.cuda.make_graphed_callables` (the diagonal block in fp32 and bf16); captured_ms ours as one CUDA graph (the
-official S4 block cannot be captured, and a failed attempt breaks the process); busy_ms what the kernels of a step take
-by themselves. On a CPU all times are processor time of one thread.
+time. step_ms is a step as Python launches it; graphed_ms ours after `torch.cuda.make_graphed_callables` (the diagonal
+block in fp32 and bf16); captured_ms ours as one CUDA graph (the official S4 block cannot be captured, and a failed
+attempt breaks the process); busy_ms what the kernels of a step take by themselves. On a CPU all times are processor
+time of one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from peers import Attention, Block, FirstOutput, InBfloat16, official_s4
 from wavessm.ops import activate, gate
 from wavessm.training.record import write_csv
 
-COLUMNS = ("step_ms", "compiled_ms", "graphed_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
+COLUMNS = ("step_ms", "graphed_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
 NOT_MEASURED = dict.fromkeys(COLUMNS, float("nan"))
 TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
 OVER_LENGTHS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
@@ -121,20 +122,32 @@ def contenders(shape: Shape, device: torch.device, s4: Path | None) -> Contender
     return named
 
 
+def signals(model: nn.Module, shape: Shape, device: torch.device) -> Tensor:
+    """Noise in the type that a block reads, with gradients."""
+    dtype = getattr(model, "dtype", torch.float32)
+    return torch.randn(shape.batch, shape.length, shape.d_model, device=device, dtype=dtype, requires_grad=True)
+
+
+def training_step(model: nn.Module, x: Tensor) -> Callable[[], None]:
+    """Forward and backward."""
+    seed = torch.randn_like(x)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        x.grad = None
+        model(x).backward(seed)
+
+    return step
+
+
 def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -> Row:
     """Times of a training step and of a forward pass, and the step's peak memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     model = make().to(device)
-    dtype = getattr(model, "dtype", torch.float32)
-    x = torch.randn(shape.batch, shape.length, shape.d_model, device=device, dtype=dtype, requires_grad=True)
-    seed, run = torch.randn_like(x), model
-
-    def step() -> None:
-        model.zero_grad(set_to_none=True)
-        x.grad = None
-        run(x).backward(seed)
+    x = signals(model, shape, device)
+    step = training_step(model, x)
 
     def forward() -> None:
         with torch.no_grad():
@@ -150,10 +163,8 @@ def measure(make: Callable[[], nn.Module], shape: Shape, device: torch.device) -
         if isinstance(model, OurBlock):
             row["captured_ms"] = captured_ms(step, device)
             if model.in_graphs:
-                run = torch.compile(model)
-                row["compiled_ms"] = median_ms(step, device)
-                run = torch.cuda.make_graphed_callables(model, (x.detach().requires_grad_(),))
-                row["graphed_ms"] = median_ms(step, device)
+                graphed = torch.cuda.make_graphed_callables(model, (x.detach().requires_grad_(),))
+                row["graphed_ms"] = median_ms(training_step(graphed, x), device)
     return row
 
 
@@ -238,7 +249,23 @@ def plot_lengths(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-PARTS = {"blocks": blocks, "lengths": lengths, "scan": scan.table}
+def compiled(options: Any, device: torch.device) -> None:
+    """The table of training steps by PyTorch's compiler, beside those that Python starts in the same process."""
+    rows: list[Row] = []
+    for task in options.shapes or [s for s in SHAPES if s != "cpu"]:
+        for arithmetic in ("fp32", "bf16"):
+            model = our_block(SHAPES[task], device, "morlet", arithmetic)
+            x = signals(model, SHAPES[task], device)
+            row: Row = {"task": task, "block": f"wavessm diagonal {arithmetic}"}
+            row["step_ms"] = median_ms(training_step(model, x), device)
+            for column, mode in (("default_ms", "default"), ("reduced_ms", "reduce-overhead")):
+                torch._dynamo.reset()
+                row[column] = median_ms(training_step(torch.compile(model, mode=mode), x), device)
+            rows.append({**row, **machine(device)})
+    report(rows, options.out / "compiled.csv", "engine.py")
+
+
+PARTS = {"blocks": blocks, "lengths": lengths, "scan": scan.table, "compiled": compiled}
 
 
 def main() -> None:
