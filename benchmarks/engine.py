@@ -41,6 +41,7 @@ from wavessm.training.record import write_csv
 COLUMNS = ("step_ms", "graphed_ms", "captured_ms", "busy_ms", "forward_ms", "peak_gib")
 NOT_MEASURED = dict.fromkeys(COLUMNS, float("nan"))
 TOLERANCE = {"fp32": 2e-5, "tf32": 1e-2, "bf16": 3e-2}
+COMPILED = ("ptbxl", "listops", "text", "image", "sc35")
 OVER_LENGTHS = ("wavessm diagonal fp32", "wavessm diagonal tf32", "wavessm dplr fp32", "s4 dplr", "s4 diag")
 Contenders = dict[str, Callable[[], nn.Module]]
 
@@ -117,7 +118,7 @@ def contenders(shape: Shape, device: torch.device, s4: Path | None) -> Contender
         named["mamba-2 bf16"] = lambda: InBfloat16(Mamba2(d_model, d_state=d_state))  # causal, with its own projections
     if length <= 16_384:
         named["attention bf16"] = lambda: InBfloat16(Block(Attention(d_model), d_model))
-    for name, kind in (("lstm", nn.LSTM), ("gru", nn.GRU)):
+    for name, kind in (("lstm", nn.LSTM), ("gru", nn.GRU)) if length <= 16_000 else ():
         named[name] = lambda kind=kind: Block(FirstOutput(kind(d_model, d_model, batch_first=True)), d_model)
     return named
 
@@ -206,7 +207,9 @@ def blocks(options: Any, device: torch.device) -> None:
     for task in options.shapes or ([s for s in SHAPES if s != "cpu"] if device.type == "cuda" else ["cpu"]):
         shape = SHAPES[task]
         labels = {"task": task, **dict(list(shape._asdict().items())[:4])}
-        found = dict(measured(contenders(shape, device, options.s4), shape, device, task))
+        named = contenders(shape, device, options.s4)
+        named = {name: make for name, make in named.items() if not options.blocks or name in options.blocks}
+        found = dict(measured(named, shape, device, task))
         for name, row in {**found, "read+write": floor(shape, device)}.items():
             rows.append({**labels, "block": name, **(row or NOT_MEASURED), **machine(device)})
         write_csv(path, rows)  # what is measured stays measured if a later shape fails
@@ -252,7 +255,7 @@ def plot_lengths(rows: list[Row], path: Path) -> None:
 def compiled(options: Any, device: torch.device) -> None:
     """The table of training steps by PyTorch's compiler, beside those that Python starts in the same process."""
     rows: list[Row] = []
-    for task in options.shapes or [s for s in SHAPES if s != "cpu"]:
+    for task in options.shapes or COMPILED:
         for arithmetic in ("fp32", "bf16"):
             model = our_block(SHAPES[task], device, "morlet", arithmetic)
             x = signals(model, SHAPES[task], device)
@@ -262,6 +265,7 @@ def compiled(options: Any, device: torch.device) -> None:
                 torch._dynamo.reset()
                 row[column] = median_ms(training_step(torch.compile(model, mode=mode), x), device)
             rows.append({**row, **machine(device)})
+        write_csv(options.out / "compiled.csv", rows)
     report(rows, options.out / "compiled.csv", "engine.py")
 
 
@@ -272,6 +276,7 @@ def main() -> None:
     parser = arguments(__doc__, "results/engine")
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="of the blocks and the scan")
+    parser.add_argument("--blocks", nargs="+", help="names of the blocks to time; default all")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="default: all on a GPU, blocks on a CPU")
     options = parser.parse_args()
     device = find_device()

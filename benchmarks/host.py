@@ -1,10 +1,10 @@
-"""Host time of a block's training step, launches left out: what Python and PyTorch's dispatcher take on one CPU core.
+"""Host time of a block's training step: what Python, PyTorch's dispatcher and Triton's launches take on one CPU core.
 
-    TRITON_INTERPRET=1 python benchmarks/host.py --out results/engine
+    python benchmarks/host.py --out results/engine
 
-The kernels of the triton backend are replaced by calls that do nothing, and tensors are so small that PyTorch's own
-operations are all overhead; neither the time in kernels nor Triton's handling of arguments is in it. `launches` counts
-our kernels. The fastest of many steps is reported, in microseconds of processor time.
+Kernels of the triton backend are compiled and launched to a GPU that does nothing (`no_gpu.py`), and tensors are so
+small that PyTorch's own operations are all overhead; the CUDA driver's share of a launch is not in it. `launches`
+counts our kernels. The fastest of many steps is reported, in microseconds of processor time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import wavessm as ws
 from common import arguments, report
 
-LAUNCHES: list[str] = []
+LAUNCHES: list[Any] = []
 
 
 def measure(family: str, norm: str, bidirectional: bool, steps: int) -> dict[str, Any]:
@@ -41,15 +41,12 @@ def measure(family: str, norm: str, bidirectional: bool, steps: int) -> dict[str
 
 
 def main() -> None:
-    from triton.runtime.interpreter import InterpretedFunction
-
-    def no_launch(self: Any, grid: Any) -> Any:
-        return lambda *args, **options: LAUNCHES.append(self.fn.__name__)
-
-    InterpretedFunction.__getitem__ = no_launch
     parser = arguments(__doc__, "results/engine")
     parser.add_argument("--steps", type=int, default=500)
     options = parser.parse_args()
+    from no_gpu import pretend
+
+    pretend(LAUNCHES.append)
     torch.set_num_threads(1)
     kinds = [("morlet", "layer", False), ("morlet", "batch", True), ("legs", "batch", True)]
     report([measure(*kind, options.steps) for kind in kinds], options.out / "host.csv", "host.py")

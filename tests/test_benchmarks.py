@@ -17,7 +17,7 @@ from wavessm_lab.tasks import forecast_settings
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
-LIBRARIES = ("common", "peers", "scan")
+LIBRARIES = ("common", "no_gpu", "peers", "scan")
 
 
 @pytest.fixture

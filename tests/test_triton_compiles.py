@@ -1,4 +1,4 @@
-"""Kernels become machine code without a GPU: the interpreter accepts more than the compiler does."""
+"""Kernels become machine code and are launched without a GPU: the interpreter accepts more than the compiler does."""
 
 import os
 import re
@@ -24,14 +24,14 @@ KINDS = {
     "*fp64": "system sampled chains over parts",
     "*bf16": "x y dx dy u g states adjoints other others p dout around",
     "*u8": "mask",
-    "*i32": "broken",
+    "*i32": "broken largest largest_u largest_g",
 }
 KIND = {argument: kind for kind, arguments in KINDS.items() for argument in arguments.split()}
 
 
 def compile(name, warps=1, fixed=None, **others):
     module, _, name = name.partition(".")
-    kernel = getattr(importlib.import_module(f"wavessm.ops.triton.{module}"), name + "_kernel")
+    kernel = getattr(importlib.import_module(f"wavessm.ops.triton.{module}"), name + "_kernel").function
     kinds = {argument: others.get(argument, KIND.get(argument, "*fp32")) for argument in kernel.arg_names}
     fixed = {key: value for key, value in fixed.items() if key in kinds}
     source = ASTSource(kernel, {**kinds, **dict.fromkeys(fixed, "constexpr")}, fixed)
@@ -63,8 +63,10 @@ for dense, precision, reverse, left_out in (
     (True, "fp32", False, ("y", "states")),
 ):
     form = {**chunk, "N": 16, "DENSE": dense, "PRECISION": precision}
+    left_out += () if precision == "fp32" else ("largest", "largest_u", "largest_g")
     compile("walk.walk", 4, {**form, "REVERSE": reverse, "ADD": reverse, **dict.fromkeys(left_out)})
-    compile("walk.sum", 4, form | ({} if reverse else dict.fromkeys(("other", "others"))))
+    left_out = {name for name in left_out if name.startswith("largest_")} | (set() if reverse else {"other", "others"})
+    compile("walk.sum", 4, form | dict.fromkeys(left_out))
 for reverse in (False, True):
     compile("walk.bridge", 1, {"N": 32, "REVERSE": reverse})
 compile("tables.sample", 2, {"N": 32})
@@ -94,3 +96,62 @@ def test_every_kernel_compiles_for_hopper():
     sources = Path(__file__).parent.parent / "src" / "wavessm" / "ops" / "triton"
     written = [name for file in sources.glob("*.py") for name in re.findall(r"def (\w+_kernel)\(", file.read_text())]
     assert set(done.stdout.split()) == set(written)
+
+
+LAUNCH = """
+import torch
+from no_gpu import pretend
+launches = []
+pretend(launches.append)
+from triton.runtime.jit import JITFunction
+from wavessm.ops.triton.scan import rows, rows_kernel
+from wavessm.ops.triton.norm import norm_kernel
+
+asked, run = [], JITFunction.run
+JITFunction.run = lambda self, *arguments, **options: asked.append(self) or run(self, *arguments, **options)
+
+def launch(x, broken=None):
+    launches.clear(), asked.clear()
+    out = rows(x, broken)
+    (name, grid, arguments), = launches
+    addresses = [a if a is None or isinstance(a, int) else a.data_ptr() for a in arguments[:3]]
+    assert name == "rows_kernel"
+    assert addresses == [x.data_ptr(), out.data_ptr(), broken if broken is None else broken.data_ptr()], addresses
+    assert arguments[3:-1] == (x.shape[1], x.shape[2], *x.stride()), arguments
+    assert arguments[-1] == 64 and grid == (-(-x.shape[2] // 64), -(-x.shape[1] // 64), x.shape[0]), arguments
+    return len(asked)
+
+x, y = torch.randn(3, 100, 16).mT, torch.randn(3, 100, 16).mT
+assert [launch(x), launch(x), launch(y)] == [1, 0, 0], "a launch like the first needs no look at its arguments"
+assert [launch(x, torch.zeros(3, 16, dtype=torch.int32)) for _ in range(2)] == [1, 0], "an argument more"
+assert [launch(x.bfloat16()) for _ in range(2)] == [1, 0], "another type"
+assert [launch(x[:2]) for _ in range(2)] == [1, 0], "another grid"
+assert [launch(x[..., 1:]) for _ in range(2)] == [1, 0], "another length"
+odd = torch.randn(3 * 100 * 16 + 1)[1:].view(3, 100, 16).mT
+assert odd.data_ptr() % 16 and [launch(odd) for _ in range(2)] == [1, 1], "code for aligned pointers only"
+assert launch(x) == 0
+for length in range(101, 101 + 1100):  # each is remembered, but not for ever
+    rows_kernel.compiled[length] = ()
+launch(torch.randn(3, 50, 16).mT)
+assert len(rows_kernel.compiled) == 1 and launch(x) == 1
+
+weight, out, statistics = torch.ones(16), torch.empty(3, 100, 16), torch.empty(2, 300)
+def norm(eps):
+    launches.clear(), asked.clear()
+    sizes = {"signals": 1, "rows": 300, "eps": eps, "width": 16, "W": 16, "R": 8, "FIRST": False}
+    norm_kernel[(5,)](x.mT, weight, weight, out, statistics, **sizes)
+    return launches[0][2][5:], len(asked)
+first = norm(1e-5)
+assert first == ((1e-5, 1, 300, 16, 8, 16, False), 1), first
+assert norm(1e-5) == (first[0], 0) and norm(1e-3)[0][0] == 1e-3, "options in the order of the parameters"
+"""
+
+
+def test_a_launch_like_an_earlier_one_passes_the_same_without_triton_looking_at_it():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    folder = Path(__file__).parent.parent / "benchmarks"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LAUNCH],
+        env={**environment, "PYTHONPATH": str(folder)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]

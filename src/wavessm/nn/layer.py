@@ -173,7 +173,7 @@ class WaveSSM(nn.Module):
         lengths = None if lengths is None else whole_lengths(lengths, x, "WaveSSM")
         mask = None if lengths is None else time_mask(lengths, x.shape[1])
         low = x.dtype == torch.bfloat16 and self.engine.precision == "bf16"
-        u, system = zero_padding(x, mask, keep_strides=low).transpose(1, 2), self.system()
+        u, system = zero_padding(x, mask).transpose(1, 2), self.system()
         if times is None and isinstance(state, TimedState):
             raise OptionError("WaveSSM: the state has a time, but there are no times; give them, or state.values.")
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
@@ -185,7 +185,7 @@ class WaveSSM(nn.Module):
                 y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
             else:
                 y, last = self._run_at(u, whole_times(times, x, lengths), rate, state)
-        y = zero_padding(y.transpose(1, 2).to(x.dtype), mask, keep_strides=low)
+        y = zero_padding(y.transpose(1, 2).to(x.dtype), mask)
         return (y, cast(Tensor, last)) if return_state else y
 
     def _run_at(
@@ -306,9 +306,9 @@ def time_mask(lengths: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None]
 
 
-def zero_padding(x: Tensor, mask: Tensor | None, keep_strides: bool) -> Tensor:
+def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """Return x (batch, length, d_model), zero outside the mask (batch, length, 1); masked_fill moves channels last."""
-    return x if mask is None else torch.where(mask, x, 0) if keep_strides else x.masked_fill(~mask, 0)
+    return x if mask is None else torch.where(mask, x, 0)
 
 
 SSM_PARAMETERS = ("log_dt", "log_decay", "frequency", "B", "P")

@@ -155,17 +155,17 @@ def normalize(
     first: bool = False,
 ) -> Tensor:
     """norm(x); batch norm in training takes the samples under the mask alone, and is zero elsewhere. In bfloat16 the
-    kernels return bfloat16, and with `first` write it channels first, as a scan reads it."""
+    kernels return bfloat16; with `first` they write channels first, as a scan reads them."""
     layer_norm = isinstance(norm, nn.LayerNorm)
     kernels = triton_for(x, engine) if x.numel() and (layer_norm or norm.training) else None
     kernels = kernels if kernels is not None and x.shape[-1] <= kernels.norm.MAX_FEATURES else None
     low = x.dtype == torch.bfloat16 and engine.precision == "bf16"
     if isinstance(norm, nn.LayerNorm):
-        return norm(x) if kernels is None else kernels.norm.layer_norm(x, norm, low, low and first)
+        return norm(x) if kernels is None else kernels.norm.layer_norm(x, norm, low, first)
     plain = type(norm) is nn.BatchNorm1d and norm.track_running_stats and norm.affine and norm.momentum is not None
     several = mask is not None or x.numel() > x.shape[-1]  # PyTorch raises for a single sample
     if kernels is not None and plain and several:
-        return kernels.norm.batch_norm(x, mask, norm, low and first)
+        return kernels.norm.batch_norm(x, mask, norm, first)
     return norm(x.flatten(0, 1)).view_as(x) if mask is None or not norm.training else masked_batch_norm(x, mask, norm)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only, operator
-from wavessm.ops.triton.language import cdiv, jit, tl
+from wavessm.ops.triton.language import cdiv, jit, kernel, tl
 from wavessm.ops.triton.norm import sum_rows
 
 ROWS, COLUMNS, WARPS = 16, 128, 4
@@ -107,7 +107,7 @@ def _tile(p, bias, factors, r, h, ok, length, width):
     return value, tl.sigmoid(opening), factor
 
 
-@jit
+@kernel
 def gate_kernel(p, bias, factors, around, out, rows, length, width, R: tl.constexpr, H: tl.constexpr):
     """One tile of the output."""
     r, h = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1) * H + tl.arange(0, H)
@@ -120,7 +120,7 @@ def gate_kernel(p, bias, factors, around, out, rows, length, width, R: tl.conste
     tl.store(out + at, result.to(out.dtype.element_ty), mask=ok)
 
 
-@jit
+@kernel
 def gate_gradient_kernel(
     dout, p, bias, factors, dp, dbias, rows, length, width,
     R: tl.constexpr, H: tl.constexpr, LOOPS: tl.constexpr,
@@ -146,7 +146,7 @@ def gate_gradient_kernel(
     tl.store(to + width, sum_opening, mask=h < width)
 
 
-@jit
+@kernel
 def gelu_kernel(x, before, after, dz, out, channels, length, BLOCK: tl.constexpr):
     """z from x, or with dz given its gradient back to x; GELU(v) = v Φ(v), with derivative Φ(v) + v φ(v)."""
     b = tl.program_id(2).to(tl.int64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.derivatives import first_only, operator
-from wavessm.ops.triton.language import jit, power_of_two, tl
+from wavessm.ops.triton.language import jit, kernel, power_of_two, tl
 
 BLOCK = 64
 
@@ -100,7 +100,7 @@ def _add_conj(total, p, g):
     return total[0] + p[0] * g[0] + p[1] * g[1], total[1] + p[0] * g[1] - p[1] * g[0]
 
 
-@jit
+@kernel
 def irregular_kernel(
     u, z, w, x, passed, held, y, last, ends, length, channels, modes, passed_batch, held_batch, held_channel,
     BLOCK: tl.constexpr, N: tl.constexpr,
@@ -122,7 +122,7 @@ def irregular_kernel(
     _store_pair(last + here * modes * 2, n, state, ok)
 
 
-@jit
+@kernel
 def irregular_gradient_kernel(
     dy, dlast, u, z, w, ends, passed, held, again, du, dz, dw, dx, length, channels, modes, passed_batch, held_batch,
     held_channel,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 try:
     import triton  # type: ignore
@@ -21,6 +25,48 @@ except ImportError as error:  # kernels stay plain Python functions, and `scan.u
 INTERPRETED = None if tl is None else tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
+class kernel:
+    """A decorator: a kernel that is launched as in Triton, kernel[grid](*arguments, **options).
+
+    Triton looks at every argument of every launch, which takes longer than small kernels run. Launches like an earlier
+    one (the same numbers, options and types, pointers divisible by 16) call what was compiled for that one.
+    """
+
+    def __init__(self, function: Callable) -> None:
+        self.function = jit(function)
+        self.compiled: dict[tuple, tuple[Callable, list]] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+        return partial(self.launch, grid)
+
+    def launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        """Launch the kernel; all numbers among the arguments are part of what makes a launch like another."""
+        values, like, addresses = [], [grid, *options.values()], 0
+        for value in arguments:
+            if isinstance(value, Tensor):
+                like += value.dtype, value.get_device()
+                value = value.data_ptr()
+                addresses |= value
+            else:
+                like.append(value)
+            values.append(value)
+        found = None if addresses % 16 else self.compiled.get(key := tuple(like))
+        if found is not None:
+            run, others = found
+            run(*values, *others)
+            return
+        made = self.function[grid](*arguments, **options)
+        if addresses % 16 == 0 and made is not None:  # the interpreter compiles nothing
+            if len(self.compiled) >= MOST_LAUNCHES:
+                self.compiled.clear()
+            names = self.function.arg_names[len(arguments) :]
+            self.compiled[key] = made[(*grid, 1, 1)[:3]], [options[name] for name in names]
+
+
+MOST_LAUNCHES = 1024
+"""Different launches that a kernel remembers."""
+
+
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
@@ -32,14 +78,19 @@ def power_of_two(n: int, min_value: int = 16) -> int:
 
 
 @jit
-def round_tf32(x):
-    """x rounded to the 11 leading bits that a TF32 product reads."""
-    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+def halves(x, largest):
+    """x = scale · (top + low): two float16 with 11 bits each, and the power of two that brings `largest`, the largest
+    |x| of a row or of all, to the upper end of float16's range. What is 2^29 times smaller loses bits."""
+    exponent = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x07800000)
+    x *= (0x7F000000 - (exponent - 0x07000000)).to(tl.float32, bitcast=True)
+    top = x.to(tl.float16)
+    return top, (x - top.to(tl.float32)).to(tl.float16), (exponent - 0x07000000).to(tl.float32, bitcast=True)
 
 
 @jit
-def dot(a, b, total, PRECISION: tl.constexpr):
-    """total + a b on tensor cores, in the arithmetic PRECISION."""
+def dot(a, b, total, PRECISION: tl.constexpr, a_largest=None, b_largest=None):
+    """total + a b on tensor cores, in the arithmetic PRECISION; fp32 takes the largest |a|, by default of each row, and
+    |b|, by default of all."""
     if PRECISION == "bf16":
         a, b = a.to(tl.bfloat16), b.to(tl.bfloat16)
         if INTERPRETED:  # there the bit patterns would be multiplied
@@ -48,11 +99,16 @@ def dot(a, b, total, PRECISION: tl.constexpr):
     a, b = a.to(tl.float32), b.to(tl.float32)
     if PRECISION == "tf32":
         return tl.dot(a, b, total, input_precision="tf32")
+    if a_largest is None:
+        a_largest = tl.max(tl.abs(a), 1, keep_dims=True)
+    if b_largest is None:
+        b_largest = tl.max(tl.abs(b))
     # three products have float32's accuracy; `total` stays outside them, since tensor cores cut off what they add
-    a_top, b_top = round_tf32(a), round_tf32(b)
-    product = tl.dot(a - a_top, b_top, input_precision="tf32")
-    product = tl.dot(a_top, b - b_top, product, input_precision="tf32")
-    return total + tl.dot(a_top, b_top, product, input_precision="tf32")
+    a_top, a_low, a_scale = halves(a, a_largest)
+    b_top, b_low, b_scale = halves(b, b_largest)
+    product = tl.dot(a_low, b_top)
+    product = tl.dot(a_top, b_low, product)
+    return total + tl.dot(a_top, b_top, product) * (a_scale * b_scale)
 
 
 @jit

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.modes import Modes
-from wavessm.ops.triton.language import cdiv, continuous, jit, power_of_two, slot_weights, store_rates, tl
+from wavessm.ops.triton.language import cdiv, continuous, jit, kernel, power_of_two, slot_weights, store_rates, tl
 from wavessm.ops.triton.slots import add, choose, conj_mul, load_slots, mul, powers, scale, store_slots, sub, weigh
 from wavessm.ops.triton.tables import KernelTables, sizes_of
 
@@ -116,7 +116,7 @@ def small_inverse(Q, Y, dt, RANK: tl.constexpr):
     return inverse
 
 
-@jit
+@kernel
 def resolve_kernel(
     log_dt, log_decay, frequency, B, P, system, rate, channels, per_copy, modes, n_complex, slots,
     RANK: tl.constexpr, N: tl.constexpr,
@@ -154,7 +154,7 @@ def chain_factors(system, h, chain, n, c, ok, slots, DIRECTIONS: tl.constexpr, R
     return a, choose(transposed, V, U), choose(transposed, U, V)
 
 
-@jit
+@kernel
 def chain_kernel(
     system, C, K, E, out, chains, channels, per_copy, modes, n_complex, slots,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
@@ -184,7 +184,7 @@ def chain_kernel(
         store_slots(out + (place * R + 2 * n) * M + j, y, ok & read, M)
 
 
-@jit
+@kernel
 def decay_kernel(
     system, over, decay, channels, per_copy, modes, n_complex, slots,
     RANK: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
@@ -202,7 +202,7 @@ def decay_kernel(
     tl.store(decay + at, (here - tl.load(over + at, mask=ok, other=0.0)).to(tl.float32), mask=ok)
 
 
-@jit
+@kernel
 def chain_gradient_kernel(
     system, chains, dK, dE, dout, dq, dp, ddecay, parts, channels, per_copy, modes, n_complex, slots,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, BITS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
@@ -288,7 +288,7 @@ def _collect(
     return scale(2.0, de), scale(2.0, dU), dV, g  # the system holds 2U and a = 2e − 1
 
 
-@jit
+@kernel
 def resolve_gradient_kernel(
     log_dt, log_decay, frequency, B, P, system, parts, ddt, rows, dC, rate, channels, per_copy, modes, n_complex, slots,
     DIRECTIONS: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,

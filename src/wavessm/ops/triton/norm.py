@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from wavessm.ops.derivatives import first_only, operator
-from wavessm.ops.triton.language import cdiv, jit, power_of_two, tl
+from wavessm.ops.triton.language import cdiv, jit, kernel, power_of_two, tl
 
 MAX_FEATURES = 1024
 """Features of a row that a program can hold."""
@@ -116,7 +116,7 @@ def _feature(pointer, width, W: tl.constexpr):
     return tl.load(pointer + h, mask=h < width, other=0.0).to(tl.float32)
 
 
-@jit
+@kernel
 def norm_kernel(
     x, weight, bias, y, statistics, eps, signals, rows, width, R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr
 ):
@@ -132,7 +132,7 @@ def norm_kernel(
     tl.store(statistics + signals * rows + r, factor, mask=valid)
 
 
-@jit
+@kernel
 def norm_gradient_kernel(
     dy, x, weight, statistics, dx, sums, signals, rows, width,
     R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr, FIRST: tl.constexpr,
@@ -217,7 +217,7 @@ def standardize(
     return y, statistics
 
 
-@jit
+@kernel
 def moments_kernel(x, mask, parts, signals, rows, width, R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr):
     """Mean, squared distances from it and number of this program's rows, in each element of the tile until the end."""
     count, mean, squares = tl.zeros((R, 1), tl.float32), tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
@@ -238,7 +238,7 @@ def moments_kernel(x, mask, parts, signals, rows, width, R: tl.constexpr, W: tl.
     tl.store(to + 2 * width, here, mask=h < width)
 
 
-@jit
+@kernel
 def merge_kernel(parts, mean, variance, statistics, programs, width, eps, momentum, P: tl.constexpr, H: tl.constexpr):
     """The parts of all programs combined, and the next running statistics."""
     h = tl.program_id(0) * H + tl.arange(0, H)[None, :]
@@ -268,7 +268,7 @@ def merge_kernel(parts, mean, variance, statistics, programs, width, eps, moment
     tl.store(statistics + 4 * width + h, old + momentum * (squares / tl.maximum(count - 1.0, 1.0) - old), mask=ok)
 
 
-@jit
+@kernel
 def apply_kernel(
     x, mask, weight, bias, statistics, y, signals, rows, width, R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr
 ):
@@ -280,7 +280,7 @@ def apply_kernel(
     tl.store(y + to, result.to(y.dtype.element_ty), mask=there)
 
 
-@jit
+@kernel
 def gradient_sums_kernel(
     dy, x, mask, statistics, parts, signals, rows, width,
     R: tl.constexpr, W: tl.constexpr, LOOPS: tl.constexpr, FIRST: tl.constexpr,
@@ -297,7 +297,7 @@ def gradient_sums_kernel(
     _store_sums(parts, tl.sum(to_weight, 0), tl.sum(to_bias, 0), width, W)
 
 
-@jit
+@kernel
 def apply_gradient_kernel(
     dy, x, mask, weight, statistics, sums, dx, signals, rows, width,
     R: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr,
@@ -320,7 +320,7 @@ def sum_rows(table: Tensor) -> Tensor:
     return out
 
 
-@jit
+@kernel
 def sum_rows_kernel(table, out, rows, width, R: tl.constexpr, H: tl.constexpr):
     """The sums of H columns."""
     h = tl.program_id(0) * H + tl.arange(0, H)

@@ -50,19 +50,18 @@ def default_settings(
 ) -> Settings:
     """The fastest settings on an H200 at the sizes of the benchmarks."""
     wide = width > (64 if dense else 32)
-    light = not wide and (precision != "fp32" or not dense)
     filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
-    tile = 64 if light and filled > 0.7 else 32 if wide and batch >= 32 else 16
-    heavy = width > 64 or (dense and wide and precision == "fp32")
-    warps = 8 if heavy else 2 if light and not dense and tile == 16 and precision != "fp32" else 4
-    stages = 2 if tile == 64 and (dense or precision == "fp32") else 3
-    part, block, warps_back, stages_back = (32, 32, 4, 3) if wide and precision == "fp32" else (64, 32, 4, 1)
+    tile = 64 if not wide and filled > 0.7 else 32 if wide and batch >= 32 else 16
+    warps = 8 if width > 64 else 2 if not wide and not dense and tile == 16 and precision != "fp32" else 4
+    stages = 2 if tile == 64 and dense else 3
+    part, block, warps_back, stages_back = 64, 32, 4, 1
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
-    elif dense and precision == "tf32" and not wide:
+    elif precision == "fp32":
+        stages = 3 if tile == 16 else 1 if tile == 64 and not dense else 2
+        block, stages_back = (32, 3) if wide else (64, 1)
+    elif dense and precision == "tf32":
         block = 64
-    elif precision == "fp32" and not dense:
-        block, stages_back = (32, 2) if wide else (16, 1)
     elif precision == "bf16" and not dense:
         tile, warps = (16, 2) if wide else (tile, warps)
         stages, block, warps_back, stages_back = 4, 128 if wide else 64, 8, 2
@@ -102,45 +101,48 @@ class ScanPlan:
         }  # fmt: skip
 
     def forward(
-        self, u: Tensor, tables: KernelTables, first: Tensor | None, states: Tensor | None
+        self, u: Tensor, tables: KernelTables, first: Tensor | None, states: Tensor | None, largest: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Run the walks of all directions, from the state `first` (batch, channels, planes, width) or zero.
 
-        Fills the states before each chunk, if given; returns y and the state after the last chunk.
+        Fills the states before each chunk and `largest`, as `backward` takes them, if given; returns y and the state
+        after the last chunk.
         """
         y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
         ends = [
-            self._run(u, tables, direction, direction == 1, None if direction else first, y, states)
+            self._run(u, tables, direction, direction == 1, None if direction else first, y, states, largest)
             for direction in range(tables.K.shape[0])
         ]
         return y, ends[0][:, -1].contiguous()
 
     def backward(
-        self, u: Tensor, dy: Tensor, tables: KernelTables, states: Tensor, dlast: Tensor | None
+        self, u: Tensor, dy: Tensor, tables: KernelTables, states: Tensor, largest: Tensor | None, dlast: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the adjoint walks: du, the gradient of the first state, and partial sums of the tables' gradients.
 
-        The sums are (directions, *`sums_shape`).
+        `largest` (directions, channels, 2) int32 are the bits of the largest |u| and |state|, None but for fp32. The
+        sums are (directions, *`sums_shape`).
         """
         du, adjoints = torch.empty(u.shape, dtype=u.dtype, device=u.device), torch.empty_like(states)
+        largest_dy = None if largest is None else torch.zeros_like(largest)
         ends = [
-            self._run(dy, tables, direction, direction == 0, None if direction else dlast, du, adjoints)
+            self._run(dy, tables, direction, direction == 0, None if direction else dlast, du, adjoints, largest_dy)
             for direction in range(states.shape[0])
         ]
         sums = torch.empty(states.shape[0], *self.sums_shape, device=u.device)
-        if states.shape[0] == 2 and self.planes == 2 and self.width <= 32:  # registers hold the sums of both
-            self._sum(u, dy, (states[0], adjoints[0], adjoints[1], states[1]), sums)
-        else:
-            self._sum(u, dy, (states[0], adjoints[0], None, None), sums[0])
-            if states.shape[0] == 2:
-                self._sum(dy, u, (adjoints[1], states[1], None, None), sums[1])
+        back = (adjoints[1], states[1]) if states.shape[0] == 2 else (None, None)
+        (strides, sizes), cut = self._sizes_of(u, dy), self.cut
+        sum_kernel[(self.channels * (cut.chunk // cut.part), self.sums_shape[0], 1 + states.shape[0])](
+            u, dy, states[0], adjoints[0], *back, largest, largest_dy, sums, *strides, self.per_split, self.batch,
+            **sizes, P=cut.part, Q=cut.block, num_warps=cut.warps_back, num_stages=cut.stages_back,
+        )  # fmt: skip
         return du, ends[0][:, 0].contiguous(), sums
 
     def _run(
         self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, edge: Tensor | None, y: Tensor,
-        states: Tensor | None,
+        states: Tensor | None, largest: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Walk over x from the state `edge` or zero into y and `states`; returns the states after each row.
+        """Walk over x from the state `edge` or zero into y, `states` and `largest`; returns the states after each row.
 
         Where signals are cut into segments, a walk without outputs and a chain first find the state before each row.
         """
@@ -150,7 +152,7 @@ class ScanPlan:
             if edge is not None:
                 begin[:, -1 if reverse else 0] = edge
         if self.segments > 1:
-            ends = self._walk(x, tables, direction, reverse, begin, None, None)
+            ends = self._walk(x, tables, direction, reverse, begin)
             if self.planes == 1:
                 self._chain_dense(begin, ends, tables.decay, reverse)
             else:
@@ -158,18 +160,19 @@ class ScanPlan:
                     begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
                     N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip
-        return self._walk(x, tables, direction, reverse, begin, y, None if states is None else states[direction])
+        filled = (None if each is None else each[direction] for each in (states, largest))
+        return self._walk(x, tables, direction, reverse, begin, y, *filled)
 
     def _walk(
-        self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, begin: Tensor | None, y: Tensor | None,
-        states: Tensor | None,
+        self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, begin: Tensor | None,
+        y: Tensor | None = None, states: Tensor | None = None, largest: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Launch `walk_kernel`; the first of two directions adds the contribution of a chunk to itself for both."""
         ends = torch.empty(self.edge_shape, device=x.device)
         K = (None, None) if direction else (tables.K[0], tables.K[1] if tables.K.shape[0] == 2 else None)
         strides, sizes = self._sizes_of(x)
         walk_kernel[(self.channels, cdiv(self.rows, self.cut.tile))](
-            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, ends, *strides,
+            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, largest, ends, *strides,
             self.rows, self.segments, self.steps, **sizes,
             R=self.cut.tile, REVERSE=reverse, ADD=y is not None and direction == 1,
             num_warps=self.cut.warps, num_stages=self.cut.stages,
@@ -185,15 +188,6 @@ class ScanPlan:
         for source, target in pairwise(order):
             s = ends[:, source, :, 0].transpose(0, 1) + s @ over
             begin[:, target, :, 0] = s.transpose(0, 1)
-
-    def _sum(self, u: Tensor, g: Tensor, states: tuple[Tensor | None, ...], sums: Tensor) -> None:
-        """The partial sums of a direction or of both, from the states of their walks and of the adjoint ones."""
-        cut = self.cut
-        strides, sizes = self._sizes_of(u, g)
-        sum_kernel[(self.channels * (cut.chunk // cut.part), self.sums_shape[0])](
-            u, g, *states, sums, *strides, self.per_split, self.batch, **sizes, P=cut.part, Q=cut.block,
-            num_warps=cut.warps_back, num_stages=cut.stages_back,
-        )  # fmt: skip
 
     def _sizes_of(self, *signals: Tensor) -> tuple[list[int], dict[str, Any]]:
         """Strides of the signals in units that divide them and the length, and the arguments of every walk."""

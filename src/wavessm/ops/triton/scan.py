@@ -15,7 +15,7 @@ from torch import Tensor
 from wavessm.ops.derivatives import first_only, operator
 from wavessm.ops.modes import Modes, sample
 from wavessm.ops.scan import is_symbolic, scan
-from wavessm.ops.triton.language import cdiv, jit, missing, tl
+from wavessm.ops.triton.language import cdiv, kernel, missing, tl
 from wavessm.ops.triton.low_rank import fill_low_rank, low_rank_gradients
 from wavessm.ops.triton.plan import ScanPlan, Settings, default_chunk, default_settings, make_plan
 from wavessm.ops.triton.tables import KernelTables, diagonal_gradients, empty_tables, fill_diagonal
@@ -93,7 +93,7 @@ def rows(x: Tensor, broken: Tensor | None = None) -> Tensor:
     return out
 
 
-@jit
+@kernel
 def rows_kernel(x, out, broken, channels, length, x_batch, x_channel, x_sample, BLOCK: tl.constexpr):
     """One tile of `rows`."""
     b = tl.program_id(2).to(tl.int64)
@@ -111,7 +111,7 @@ def rows_kernel(x, out, broken, channels, length, x_batch, x_channel, x_sample, 
     tl.store(out + at_out, tl.trans(tile), mask=tl.trans(ok))
 
 
-@jit
+@kernel
 def propagate_nan_kernel(y, last, broken, channels, length, width, BLOCK: tl.constexpr):
     """NaN into one signal y from the sample in `broken` on, and into its last state."""
     h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -133,13 +133,16 @@ def _make_plan(u: Tensor, layer: Modes, precision: str, cut: list[int]) -> ScanP
 
 
 def _empty(u: Tensor, layer: Modes, precision: str, M: int, save: bool) -> list[Tensor]:
-    """Memory for the tables, what they are made of and, with `save`, the states before each chunk of M samples."""
+    """Memory for the tables, what they are made of and, with `save`, the largest numbers of each walk and the states
+    before each chunk of M samples."""
     tables, made = empty_tables(layer, M)
     if not save:
         return [*tables, *made]
-    batch, channels, length = u.shape
-    shape = layer.C.shape[0], channels, batch, (length + M - 1) // M, *tables.C.shape[2:4]
-    return [*tables, *made, u.new_empty(shape, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)]
+    (batch, channels, length), directions = u.shape, layer.C.shape[0]
+    shape = directions, channels, batch, (length + M - 1) // M, *tables.C.shape[2:4]
+    states = u.new_empty(shape, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    largest = u.new_zeros((directions, channels, 2) if precision == "fp32" else 0, dtype=torch.int32)
+    return [*tables, *made, largest, states]
 
 
 def _fake_scan(u: Tensor, first: Tensor | None, D: Tensor, *others: Any) -> list[Tensor]:
@@ -165,12 +168,14 @@ def chunked_scan_backward(
     B: Tensor, C: Tensor, P: Tensor | None, rate: float, precision: str, cut: list[int], channels_last: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of u, the first state, log Δ, (decays, frequencies, B, P) side by side, C and D."""
-    layer, u, states = Modes(log_dt, log_decay, frequency, B, C, P), rows(saved[-1]), saved[-2]
+    *tables, largest, states, u = saved
+    layer, u = Modes(log_dt, log_decay, frequency, B, C, P), rows(u)
     dy = torch.zeros_like(u) if dy is None else rows(dy)
     plan = _make_plan(u, layer, precision, cut)
-    du, dfirst, sums = plan.backward(u, dy, KernelTables(*saved[:4]), states, dlast)
+    numbers = largest if precision == "fp32" else None
+    du, dfirst, sums = plan.backward(u, dy, KernelTables(*tables[:4]), states, numbers, dlast)
     differentiate = diagonal_gradients if P is None else low_rank_gradients
-    return [rows(du.mT).mT if channels_last else du, dfirst, *differentiate(layer, saved[4:-2], sums, rate, cut[0])]
+    return [rows(du.mT).mT if channels_last else du, dfirst, *differentiate(layer, tables[4:], sums, rate, cut[0])]
 
 
 def _keep(inputs: tuple, outputs: list[Tensor]) -> tuple:
@@ -198,13 +203,15 @@ def chunked_scan(
     `save` also what the backward needs, a copy of u included. `cut` is the chunk, or all `Settings`."""
     layer = Modes(log_dt, log_decay, frequency, B, C, P)
     saved = _empty(u, layer, precision, cut[0], save)
-    tables, made, states = KernelTables(*saved[:4]), saved[4:-1] if save else saved[4:], saved[-1] if save else None
+    tables, made = KernelTables(*saved[:4]), saved[4:-2] if save else saved[4:]
+    largest, states = saved[-2:] if save else (None, None)
     (fill_diagonal if P is None else fill_low_rank)(layer, D, rate, tables, made)
     (batch, channels, length), broken = u.shape, None
     if C.shape[0] == 1:
         broken = torch.full((batch, channels), length, dtype=torch.int32, device=u.device)
     x = rows(u, broken)
-    y, last = _make_plan(u, layer, precision, cut).forward(x, tables, first, states)
+    plan = _make_plan(u, layer, precision, cut)
+    y, last = plan.forward(x, tables, first, states, largest if precision == "fp32" else None)
     if broken is not None:
         propagate_nan_kernel[(channels, batch)](
             y, last, broken, channels, length, last.shape[2] * last.shape[3], BLOCK=1024

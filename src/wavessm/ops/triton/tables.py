@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wavessm.ops.modes import Modes
-from wavessm.ops.triton.language import cdiv, continuous, jit, load_f64, slot_weights, store_rates, tl
+from wavessm.ops.triton.language import cdiv, continuous, jit, kernel, load_f64, slot_weights, store_rates, tl
 from wavessm.ops.triton.slots import add, conj_mul, load_slots, mul, powers, scale, store_slots, sub, weigh
 
 SLOTS = 8
@@ -78,7 +78,7 @@ def sizes_of(layer: Modes) -> tuple[int, int, int, int, int]:
     return channels, channels // copies, count, layer.frequency.shape[1], slots
 
 
-@jit
+@kernel
 def sample_kernel(
     log_dt, log_decay, frequency, sampled, rate, channels, per_copy, modes, n_complex, slots,
     N: tl.constexpr,
@@ -116,7 +116,7 @@ def sample_kernel(
     store_slots(to + 7 * step, scale(dt * dt, slope), ok, step)
 
 
-@jit
+@kernel
 def table_kernel(
     B, C, D, sampled, K, E, out, decay, channels, per_copy, modes, n_complex, slots,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,
@@ -126,7 +126,7 @@ def table_kernel(
     place = direction * channels + h
     l = tl.arange(0, M)[None, :]
     size = M * slots
-    kernel = tl.zeros((M,), tl.float64)
+    response = tl.zeros((M,), tl.float64)
     for first in range(0, slots, N):
         n = first + tl.arange(0, N)[:, None]
         ok = n < slots
@@ -137,7 +137,7 @@ def table_kernel(
         w = mul(weigh(weight, load_slots(C + (place * slots + n) * 2, ok)), w, c)
         p, over = powers(a, l, c, BITS)
         read = mul(w, p, c)
-        kernel += tl.sum(read[0] + (1.0 - c) * read[1], 0)
+        response += tl.sum(read[0] + (1.0 - c) * read[1], 0)
         read = mul(a, read, c)
         store_slots(out + place * 2 * size + n * M + l, (read[0], (1.0 - 2.0 * c) * read[1]), ok, size)
         if direction == 0:
@@ -146,7 +146,7 @@ def table_kernel(
             store_slots(at_decay, (over[0], c * over[1]), ok, slots)
             tl.store(at_decay + 2 * slots, (c * over[0] + (1.0 - c) * over[1]).to(tl.float32), mask=ok)
     direct = tl.where((tl.arange(0, M) == 0) & (direction == 0), tl.load(D + h).to(tl.float64), 0.0)
-    tl.store(K + place * M + tl.arange(0, M), (kernel + direct).to(tl.float32))
+    tl.store(K + place * M + tl.arange(0, M), (response + direct).to(tl.float32))
 
 
 @jit
@@ -171,7 +171,7 @@ def _collect(
     return k, q, g, o
 
 
-@jit
+@kernel
 def table_gradient_kernel(
     B, C, sampled, sums, ddt, rows, dC, dD, channels, per_copy, modes, n_complex, slots, tiles,
     DIRECTIONS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr,

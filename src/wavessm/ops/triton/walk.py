@@ -13,7 +13,7 @@ two, so that the compiler sees what divides them and moves several samples at a 
 
 from __future__ import annotations
 
-from wavessm.ops.triton.language import dot, jit, tl
+from wavessm.ops.triton.language import dot, jit, kernel, tl
 
 
 @jit
@@ -90,14 +90,15 @@ def _next_state(state, decayed, chunk, into, whole, REVERSE: tl.constexpr, PRECI
     return after if REVERSE else tl.where(whole, after, state)
 
 
-@jit
+@kernel
 def walk_kernel(
-    x, K, across, E, C, decay, begin, y, states, ends, x_batch, x_channel, rows, segments, steps, channels, modes,
-    chunks, length,
+    x, K, across, E, C, decay, begin, y, states, largest, ends, x_batch, x_channel, rows, segments, steps, channels,
+    modes, chunks, length,
     M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
     REVERSE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """R rows of one channel from the states `begin` to `ends`; y and the states before each chunk if wanted.
+    """R rows of one channel from the states `begin` to `ends`; y, the states before each chunk, and the largest |x| and
+    |state| of the channel if wanted (as bits, whose order is that of the numbers).
 
     N is a power of two here. ADD adds to the y that is there. Of two directions the first walk adds the contribution of
     a chunk to itself for both, with the other's kernel from `across`, and the second has no K.
@@ -124,6 +125,8 @@ def walk_kernel(
     at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
     at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
     at_states = (((h * (rows // segments) + signal) * chunks + segment * steps) * planes * modes)[:, None] + n[None, :]
+    if largest is not None:
+        largest_x, largest_state = tl.zeros((R, 1), tl.float32), tl.zeros((R, 1), tl.float32)
     for k in range(steps):
         step = steps - 1 - k if REVERSE else k
         ok = row_ok & ((start + step * M)[:, None] + i[None, :] < length)
@@ -146,6 +149,11 @@ def walk_kernel(
             tl.store(to, seen_0.to(states.dtype.element_ty), mask=there)
             if not DENSE:
                 tl.store(to + modes, seen_1.to(states.dtype.element_ty), mask=there)
+        if largest is not None:
+            largest_x = tl.maximum(largest_x, tl.max(tl.abs(chunk), 1, keep_dims=True))
+            largest_state = tl.maximum(largest_state, tl.max(tl.abs(seen_0), 1, keep_dims=True))
+            if not DENSE:
+                largest_state = tl.maximum(largest_state, tl.max(tl.abs(seen_1), 1, keep_dims=True))
         if DENSE:
             decayed = dot(s_0, d_0, tl.zeros((R, N), tl.float32), PRECISION)
         else:
@@ -155,6 +163,9 @@ def walk_kernel(
     tl.store(ends + at_edge, s_0, mask=row_ok & n_ok)
     if not DENSE:
         tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
+    if largest is not None:
+        tl.atomic_max(largest + 2 * h, tl.max(largest_x).to(tl.int32, bitcast=True))
+        tl.atomic_max(largest + 2 * h + 1, tl.max(largest_state).to(tl.int32, bitcast=True))
 
 
 @jit
@@ -173,7 +184,7 @@ def _power(d_0, d_1, d_2, steps):
     return over_0.to(tl.float32), over_1.to(tl.float32), over_2.to(tl.float32)
 
 
-@jit
+@kernel
 def bridge_kernel(begin, ends, decay, channels, modes, segments, steps, N: tl.constexpr, REVERSE: tl.constexpr):
     """begin[k + 1] = ends[k] + D^steps begin[k] along one signal's segments (k − 1 and Dᵀ in reverse).
 
@@ -197,10 +208,10 @@ def bridge_kernel(begin, ends, decay, channels, modes, segments, steps, N: tl.co
         tl.store(begin + to + modes, s_1, mask=ok)
 
 
-@jit
+@kernel
 def sum_kernel(
-    u, g, states, adjoints, other, others, sums, u_batch, u_channel, g_batch, g_channel, blocks, batch, channels, modes,
-    chunks, length,
+    u, g, states, adjoints, other, others, largest_u, largest_g, sums, u_batch, u_channel, g_batch, g_channel, blocks,
+    batch, channels, modes, chunks, length,
     M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     DENSE: tl.constexpr,
 ):  # fmt: skip
@@ -209,90 +220,115 @@ def sum_kernel(
 
         dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a
 
-    The direction that reads backwards, if there is one, has the states `other` of its adjoint, which runs forward in
-    time, and its own, `others`; u and g change places, so one product gives dT of both.
+    The first programs sum dT, the others all else of a direction. The one that reads backwards, if there is one, has
+    the states `other` of its adjoint, which runs forward in time, and its own, `others`; u and g change places, so one
+    product gives dT of both. fp32 needs the largest number of each factor, as `walk_kernel` finds them.
     """
     length *= EVEN
-    part = tl.program_id(0) % (M // P)
+    part, direction = tl.program_id(0) % (M // P), tl.program_id(2) - 1
     h, first = (tl.program_id(0) // (M // P)).to(tl.int64), part * P
-    i, p, n = tl.arange(0, M), first + tl.arange(0, P), tl.arange(0, N)
-    n_ok = (n < modes)[None, :]
     planes = 1 if DENSE else 2
-    dT = tl.zeros((P, M), tl.float32)
-    some: tl.constexpr = N * P // M if N * P // M > 16 else 16
-    m = part * some + tl.arange(0, some)
-    none, still = tl.zeros((P, N), tl.float32), tl.zeros((some, N) if DENSE else (N,), tl.float32)
-    total = none, none, none, none, still, still, still
-    total_back = total
-    for block in range(blocks):
-        chunk = (tl.program_id(1) * blocks + block) * Q + tl.arange(0, Q)
-        signal, start = (chunk // chunks).to(tl.int64), (chunk % chunks) * M
-        here = (signal < batch)[:, None]
-        at_u = u + (signal * u_batch * EVEN + h * u_channel * EVEN + start)[:, None]
-        at_g = g + (signal * g_batch * EVEN + h * g_channel * EVEN + start)[:, None]
-        g_all = tl.load(at_g + i[None, :], mask=here & (start[:, None] + i[None, :] < length), other=0.0)
-        part_ok = here & (start[:, None] + p[None, :] < length)
-        u_t = tl.trans(tl.load(at_u + p[None, :], mask=part_ok, other=0.0))
-        g_t = tl.trans(g_all if P == M else tl.load(at_g + p[None, :], mask=part_ok, other=0.0))
-        dT = dot(u_t, g_all, dT, PRECISION)
-        at = ((h * batch * chunks + chunk) * planes * modes)[:, None]
-        total = _add(total, states + at, adjoints + at, u_t, g_t, here, m, modes, N, PRECISION, DENSE)
-        if other is not None:
-            total_back = _add(total_back, other + at, others + at, g_t, u_t, here, m, modes, N, PRECISION, DENSE)
-
     width = M * M + 2 * planes * M * modes + (modes * modes if DENSE else 3 * modes)
     to = sums + (tl.program_id(1) * channels + h) * width
-    # Column d of row p is dT[p, p + d]; the places left over take zeros.
-    ahead = i[None, :] - p[:, None]
-    tl.store(to + p[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
-    _store(total, to + M * M, p, n_ok, m, modes, part, M, N, DENSE)
+    back = to + tl.num_programs(1) * channels * width
     if other is not None:
-        to += tl.num_programs(1) * channels * width
-        tl.store(to + p[:, None] * M + (M - ahead) % M, tl.where(ahead <= 0, dT, 0.0))
-        _store(total_back, to + M * M, p, n_ok, m, modes, part, M, N, DENSE)
+        swap = direction == 1
+        u_batch, g_batch = tl.where(swap, g_batch, u_batch), tl.where(swap, u_batch, g_batch)
+        u_channel, g_channel = tl.where(swap, g_channel, u_channel), tl.where(swap, u_channel, g_channel)
+        if swap:
+            u, g, states, adjoints, to = g, u, other, others, back
+            if PRECISION == "fp32":
+                largest_u, largest_g = largest_g + 2 * channels, largest_u + 2 * channels
+    largest = None, None, None, None
+    if PRECISION == "fp32":
+        largest = (
+            _from_bits(largest_u + 2 * h), _from_bits(largest_u + 2 * h + 1),
+            _from_bits(largest_g + 2 * h), _from_bits(largest_g + 2 * h + 1),
+        )  # fmt: skip
+    u += h * u_channel * EVEN
+    g += h * g_channel * EVEN
+    chunk = tl.program_id(1) * blocks * Q + tl.arange(0, Q)
+    p = first + tl.arange(0, P)
+    if direction < 0:
+        dT = tl.zeros((P, M), tl.float32)
+        for block in range(blocks):
+            u_t = tl.trans(_samples(u, u_batch, chunk + block * Q, p, batch, chunks, length, M, EVEN))
+            g_all = _samples(g, g_batch, chunk + block * Q, tl.arange(0, M), batch, chunks, length, M, EVEN)
+            dT = dot(u_t, g_all, dT, PRECISION, largest[0], largest[2])
+        # Column d of row p is dT[p, p + d]; the places left over take zeros.
+        ahead = tl.arange(0, M)[None, :] - p[:, None]
+        tl.store(to + p[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
+        if other is not None:
+            tl.store(back + p[:, None] * M + (M - ahead) % M, tl.where(ahead <= 0, dT, 0.0))
+    else:
+        at = h * batch * chunks * planes * modes
+        _sum_states(
+            u, g, states + at, adjoints + at, to + M * M, largest, u_batch, g_batch, chunk, p, part, blocks, batch,
+            modes, chunks, length, M, N, P, Q, EVEN, PRECISION, DENSE,
+        )  # fmt: skip
 
 
 @jit
-def _add(
-    total, states, adjoints, u_t, g_t, here, m, modes, N: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr
-):
-    """The sums with those of a block of chunks added, whose states are at `states` and `adjoints` (Q, 1)."""
-    dE_0, dE_1, dC_0, dC_1, dd_0, dd_1, dd_2 = total  # of a matrix D this program's rows
-    n = tl.arange(0, N)[None, :]
-    ok = here & (n < modes)
-    s_0, a_0 = tl.load(states + n, mask=ok, other=0.0), tl.load(adjoints + n, mask=ok, other=0.0)
-    dE_0 = dot(u_t, a_0, dE_0, PRECISION)
-    dC_0 = dot(g_t, s_0, dC_0, PRECISION)
-    if DENSE:
-        a_some = tl.load(adjoints + m[None, :], mask=here & (m < modes)[None, :], other=0.0)
-        dd_0 = dot(tl.trans(a_some), s_0, dd_0, PRECISION)
-    else:
-        s_1, a_1 = tl.load(states + modes + n, mask=ok, other=0.0), tl.load(adjoints + modes + n, mask=ok, other=0.0)
-        dE_1 = dot(u_t, a_1, dE_1, PRECISION)
-        dC_1 = dot(g_t, s_1, dC_1, PRECISION)
-        s_0, s_1, a_0, a_1 = s_0.to(tl.float32), s_1.to(tl.float32), a_0.to(tl.float32), a_1.to(tl.float32)
-        dd_0 += tl.sum(s_0 * a_0, 0)
-        dd_1 += tl.sum(s_0 * a_1 - s_1 * a_0, 0)
-        dd_2 += tl.sum(s_1 * a_1, 0)
-    return dE_0, dE_1, dC_0, dC_1, dd_0, dd_1, dd_2
+def _from_bits(pointer):
+    """A float32 whose bits are stored as an integer."""
+    return tl.load(pointer).to(tl.float32, bitcast=True)
 
 
 @jit
-def _store(total, to, p, n_ok, m, modes, part, M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr):
-    """All sums but dT; the decay's from part 0 alone, since all programs of a channel have the same of them."""
-    dE_0, dE_1, dC_0, dC_1, dd_0, dd_1, dd_2 = total
-    n, size = tl.arange(0, N), M * modes
-    at = to + p[:, None] * modes + n[None, :]
-    tl.store(at, dE_0, mask=n_ok)
+def _samples(x, x_batch, chunk, i, batch, chunks, length, M: tl.constexpr, EVEN: tl.constexpr):
+    """Samples i of each chunk, zero beyond the signals. (Q, samples)"""
+    signal, start = (chunk // chunks).to(tl.int64), (chunk % chunks) * M
+    ok = (signal < batch)[:, None] & (start[:, None] + i[None, :] < length)
+    return tl.load(x + (signal * x_batch * EVEN + start)[:, None] + i[None, :], mask=ok, other=0.0)
+
+
+@jit
+def _sum_states(
+    u, g, states, adjoints, to, largest, u_batch, g_batch, chunk, p, part, blocks, batch, modes, chunks, length,
+    M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    DENSE: tl.constexpr,
+):  # fmt: skip
+    """All sums but dT; part 0 alone stores those of the decay, since all parts of a channel have the same of them."""
+    planes = 1 if DENSE else 2
+    some: tl.constexpr = N * P // M if N * P // M > 16 else 16
+    n, m = tl.arange(0, N), part * some + tl.arange(0, some)  # m: this program's rows of a matrix D
+    dE_0, dC_0 = tl.zeros((P, N), tl.float32), tl.zeros((P, N), tl.float32)
+    dE_1, dC_1 = dE_0, dC_0
+    dd_0 = tl.zeros((some, N) if DENSE else (N,), tl.float32)
+    dd_1, dd_2 = dd_0, dd_0
+    most_u, most_state, most_g, most_adjoint = largest
+    for block in range(blocks):
+        here = chunk + block * Q
+        u_t = tl.trans(_samples(u, u_batch, here, p, batch, chunks, length, M, EVEN))
+        g_t = tl.trans(_samples(g, g_batch, here, p, batch, chunks, length, M, EVEN))
+        at, inside = (here.to(tl.int64) * planes * modes)[:, None], (here < batch * chunks)[:, None]
+        ok = inside & (n < modes)[None, :]
+        s_0 = tl.load(states + at + n[None, :], mask=ok, other=0.0)
+        a_0 = tl.load(adjoints + at + n[None, :], mask=ok, other=0.0)
+        dE_0 = dot(u_t, a_0, dE_0, PRECISION, most_u, most_adjoint)
+        dC_0 = dot(g_t, s_0, dC_0, PRECISION, most_g, most_state)
+        if DENSE:
+            a_some = tl.load(adjoints + at + m[None, :], mask=inside & (m < modes)[None, :], other=0.0)
+            dd_0 = dot(tl.trans(a_some), s_0, dd_0, PRECISION, most_adjoint, most_state)
+        else:
+            s_1 = tl.load(states + at + modes + n[None, :], mask=ok, other=0.0)
+            a_1 = tl.load(adjoints + at + modes + n[None, :], mask=ok, other=0.0)
+            dE_1 = dot(u_t, a_1, dE_1, PRECISION, most_u, most_adjoint)
+            dC_1 = dot(g_t, s_1, dC_1, PRECISION, most_g, most_state)
+            s_0, s_1, a_0, a_1 = s_0.to(tl.float32), s_1.to(tl.float32), a_0.to(tl.float32), a_1.to(tl.float32)
+            dd_0 += tl.sum(s_0 * a_0, 0)
+            dd_1 += tl.sum(s_0 * a_1 - s_1 * a_0, 0)
+            dd_2 += tl.sum(s_1 * a_1, 0)
+    size, n_ok = M * modes, (n < modes)[None, :]
+    last, to = to + 2 * planes * size, to + p[:, None] * modes + n[None, :]
+    tl.store(to, dE_0, mask=n_ok)
+    tl.store(to + planes * size, dC_0, mask=n_ok)
     if DENSE:
-        tl.store(at + size, dC_0, mask=n_ok)
-        tl.store(to + 2 * size + m[:, None] * modes + n[None, :], dd_0, mask=(m < modes)[:, None] & n_ok)
+        tl.store(last + m[:, None] * modes + n[None, :], dd_0, mask=(m < modes)[:, None] & n_ok)
     else:
-        tl.store(at + size, dE_1, mask=n_ok)
-        tl.store(at + 2 * size, dC_0, mask=n_ok)
-        tl.store(at + 3 * size, dC_1, mask=n_ok)
+        tl.store(to + size, dE_1, mask=n_ok)
+        tl.store(to + 3 * size, dC_1, mask=n_ok)
         if part == 0:
-            last = to + 4 * size + n
-            tl.store(last, dd_0, mask=n < modes)
-            tl.store(last + modes, dd_1, mask=n < modes)
-            tl.store(last + 2 * modes, dd_2, mask=n < modes)
+            tl.store(last + n, dd_0, mask=n < modes)
+            tl.store(last + modes + n, dd_1, mask=n < modes)
+            tl.store(last + 2 * modes + n, dd_2, mask=n < modes)
