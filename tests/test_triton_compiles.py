@@ -22,7 +22,7 @@ KINDS = {
            "batch chunks held_batch held_channel passed_batch",
     "fp32": "rate eps momentum",
     "*fp64": "system sampled chains over parts",
-    "*bf16": "x y dx dy u g states adjoints other others p dout around",
+    "*bf16": "x y dx dy u g states adjoints p dout around",
     "*u8": "mask",
     "*i32": "broken largest largest_u largest_g",
 }
@@ -56,17 +56,16 @@ for rows in ({"R": 8, "FIRST": False}, {"R": 32, "FIRST": True, "mask": None}):
 compile("norm.sum_rows", 8, {"R": 256, "H": 16})
 
 chunk = {"M": 32, "R": 16, "P": 32, "Q": 32, "EVEN": 8}
-for dense, precision, reverse, left_out in (
-    (False, "bf16", False, ("begin",)),
-    (False, "tf32", True, ("K", "across")),
-    (True, "bf16", True, ("across", "begin")),
-    (True, "fp32", False, ("y", "states")),
+for dense, precision, reverse, direction, left_out in (
+    (False, "bf16", False, 0, ("begin",)),
+    (False, "tf32", True, 1, ()),
+    (True, "bf16", True, 0, ("begin",)),
+    (True, "fp32", False, 1, ("y", "states")),
 ):
-    form = {**chunk, "N": 16, "DENSE": dense, "PRECISION": precision}
+    form = {**chunk, "N": 16, "DENSE": dense, "PRECISION": precision, "DIRECTIONS": 1 + reverse}
     left_out += () if precision == "fp32" else ("largest", "largest_u", "largest_g")
-    compile("walk.walk", 4, {**form, "REVERSE": reverse, "ADD": reverse, **dict.fromkeys(left_out)})
-    left_out = {name for name in left_out if name.startswith("largest_")} | (set() if reverse else {"other", "others"})
-    compile("walk.sum", 4, form | dict.fromkeys(left_out))
+    compile("walk.walk", 4, {**form, "REVERSE": reverse, "DIRECTION": direction, **dict.fromkeys(left_out)})
+    compile("walk.sum", 4, form | dict.fromkeys(name for name in left_out if name.startswith("largest_")))
 for reverse in (False, True):
     compile("walk.bridge", 1, {"N": 32, "REVERSE": reverse})
 compile("tables.sample", 2, {"N": 32})

@@ -130,11 +130,10 @@ class ScanPlan:
             for direction in range(states.shape[0])
         ]
         sums = torch.empty(states.shape[0], *self.sums_shape, device=u.device)
-        back = (adjoints[1], states[1]) if states.shape[0] == 2 else (None, None)
         (strides, sizes), cut = self._sizes_of(u, dy), self.cut
         sum_kernel[(self.channels * (cut.chunk // cut.part), self.sums_shape[0], 1 + states.shape[0])](
-            u, dy, states[0], adjoints[0], *back, largest, largest_dy, sums, *strides, self.per_split, self.batch,
-            **sizes, P=cut.part, Q=cut.block, num_warps=cut.warps_back, num_stages=cut.stages_back,
+            u, dy, states, adjoints, largest, largest_dy, sums, *strides, self.per_split, self.batch, **sizes,
+            P=cut.part, Q=cut.block, DIRECTIONS=states.shape[0], num_warps=cut.warps_back, num_stages=cut.stages_back,
         )  # fmt: skip
         return du, ends[0][:, 0].contiguous(), sums
 
@@ -160,8 +159,7 @@ class ScanPlan:
                     begin, ends, tables.decay, self.channels, self.width, self.segments, self.steps,
                     N=power_of_two(self.width), REVERSE=reverse,
                 )  # fmt: skip
-        filled = (None if each is None else each[direction] for each in (states, largest))
-        return self._walk(x, tables, direction, reverse, begin, y, *filled)
+        return self._walk(x, tables, direction, reverse, begin, y, states, largest)
 
     def _walk(
         self, x: Tensor, tables: KernelTables, direction: int, reverse: bool, begin: Tensor | None,
@@ -169,12 +167,10 @@ class ScanPlan:
     ) -> Tensor:  # fmt: skip
         """Launch `walk_kernel`; the first of two directions adds the contribution of a chunk to itself for both."""
         ends = torch.empty(self.edge_shape, device=x.device)
-        K = (None, None) if direction else (tables.K[0], tables.K[1] if tables.K.shape[0] == 2 else None)
         strides, sizes = self._sizes_of(x)
         walk_kernel[(self.channels, cdiv(self.rows, self.cut.tile))](
-            x, *K, tables.E, tables.C[direction], tables.decay, begin, y, states, largest, ends, *strides,
-            self.rows, self.segments, self.steps, **sizes,
-            R=self.cut.tile, REVERSE=reverse, ADD=y is not None and direction == 1,
+            x, *tables, begin, y, states, largest, ends, *strides, self.rows, self.segments, self.steps, **sizes,
+            R=self.cut.tile, REVERSE=reverse, DIRECTION=direction, DIRECTIONS=tables.K.shape[0],
             num_warps=self.cut.warps, num_stages=self.cut.stages,
         )  # fmt: skip
         return ends

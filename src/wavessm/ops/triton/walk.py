@@ -25,20 +25,21 @@ def _table(pointer, mask, PRECISION: tl.constexpr):
 
 @jit
 def _input_and_output(
-    E, C, h, modes,
+    E, C, h, place, modes,
     plane: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.constexpr, PRECISION:
     tl.constexpr,
 ):  # fmt: skip
     """The tables from samples to state (M, N) and from state to samples (N, M), of one plane."""
     i, n = tl.arange(0, M), tl.arange(0, N)
     planes = 1 if DENSE else 2
-    at = (h * planes + plane) * M * modes
+    E += (h * planes + plane) * M * modes
+    C += (place * planes + plane) * M * modes
     if REVERSE:
-        into = _table(C + at + i[:, None] + n[None, :] * M, (n < modes)[None, :], PRECISION)
-        out = _table(E + at + i[None, :] * modes + n[:, None], (n < modes)[:, None], PRECISION)
+        into = _table(C + i[:, None] + n[None, :] * M, (n < modes)[None, :], PRECISION)
+        out = _table(E + i[None, :] * modes + n[:, None], (n < modes)[:, None], PRECISION)
     else:
-        into = _table(E + at + i[:, None] * modes + n[None, :], (n < modes)[None, :], PRECISION)
-        out = _table(C + at + i[None, :] + n[:, None] * M, (n < modes)[:, None], PRECISION)
+        into = _table(E + i[:, None] * modes + n[None, :], (n < modes)[None, :], PRECISION)
+        out = _table(C + i[None, :] + n[:, None] * M, (n < modes)[:, None], PRECISION)
     return into, out
 
 
@@ -62,13 +63,15 @@ def _decays(decay, h, modes, N: tl.constexpr, DENSE: tl.constexpr, REVERSE: tl.c
 
 
 @jit
-def _toeplitz(K, across, h, M: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr):
-    """From the samples of a chunk to its outputs (M, M): K, and the other direction's kernel if given."""
+def _toeplitz(
+    K, h, channels, M: tl.constexpr, REVERSE: tl.constexpr, DIRECTIONS: tl.constexpr, PRECISION: tl.constexpr
+):
+    """From the samples of a chunk to its outputs (M, M), in all directions together."""
     i = tl.arange(0, M)
     lag = i[:, None] - i[None, :] if REVERSE else i[None, :] - i[:, None]
     T = tl.load(K + h * M + lag, mask=lag >= 0, other=0.0)
-    if across is not None:
-        T += tl.load(across + h * M - lag, mask=lag <= 0, other=0.0)
+    if DIRECTIONS == 2:
+        T += tl.load(K + (channels + h) * M - lag, mask=lag <= 0, other=0.0)
     return T.to(tl.bfloat16) if PRECISION == "bf16" else T
 
 
@@ -92,39 +95,41 @@ def _next_state(state, decayed, chunk, into, whole, REVERSE: tl.constexpr, PRECI
 
 @kernel
 def walk_kernel(
-    x, K, across, E, C, decay, begin, y, states, largest, ends, x_batch, x_channel, rows, segments, steps, channels,
-    modes, chunks, length,
+    x, K, E, C, decay, begin, y, states, largest, ends, x_batch, x_channel, rows, segments, steps, channels, modes,
+    chunks, length,
     M: tl.constexpr, N: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, DENSE: tl.constexpr,
-    REVERSE: tl.constexpr, ADD: tl.constexpr,
+    REVERSE: tl.constexpr, DIRECTION: tl.constexpr, DIRECTIONS: tl.constexpr,
 ):  # fmt: skip
     """R rows of one channel from the states `begin` to `ends`; y, the states before each chunk, and the largest |x| and
     |state| of the channel if wanted (as bits, whose order is that of the numbers).
 
-    N is a power of two here. ADD adds to the y that is there. Of two directions the first walk adds the contribution of
-    a chunk to itself for both, with the other's kernel from `across`, and the second has no K.
+    N is a power of two here. DIRECTION 0 writes y with the contribution of a chunk to itself in all DIRECTIONS, 1 adds
+    to the y that is there.
     """
     length *= EVEN
     h = tl.program_id(0).to(tl.int64)
+    place = DIRECTION * channels + h
     row = tl.program_id(1) * R + tl.arange(0, R)
     signal, segment = (row // segments).to(tl.int64), row % segments
     i, n = tl.arange(0, M), tl.arange(0, N)
     row_ok, n_ok = (row < rows)[:, None], (n < modes)[None, :]
     planes = 1 if DENSE else 2
 
-    in_0, out_0 = _input_and_output(E, C, h, modes, 0, M, N, DENSE, REVERSE, PRECISION)
+    in_0, out_0 = _input_and_output(E, C, h, place, modes, 0, M, N, DENSE, REVERSE, PRECISION)
     d_0, d_1, d_2 = _decays(decay, h, modes, N, DENSE, REVERSE)
-    if K is not None:
-        T = _toeplitz(K, across, h, M, REVERSE, PRECISION)
+    if DIRECTION == 0:
+        T = _toeplitz(K, h, channels, M, REVERSE, DIRECTIONS, PRECISION)
     at_edge = ((row.to(tl.int64) * channels + h) * planes * modes)[:, None] + n[None, :]
     s_0 = _first_states(begin, at_edge, row_ok & n_ok, R, N)
     if not DENSE:
-        in_1, out_1 = _input_and_output(E, C, h, modes, 1, M, N, DENSE, REVERSE, PRECISION)
+        in_1, out_1 = _input_and_output(E, C, h, place, modes, 1, M, N, DENSE, REVERSE, PRECISION)
         s_1 = _first_states(begin, at_edge + modes, row_ok & n_ok, R, N)
 
     start = segment * (steps * M)
     at_x = x + (signal * x_batch * EVEN + h * x_channel * EVEN + start)[:, None] + i[None, :]
     at_y = (signal * channels * length + h * length + start)[:, None] + i[None, :]
-    at_states = (((h * (rows // segments) + signal) * chunks + segment * steps) * planes * modes)[:, None] + n[None, :]
+    first_chunk = (place * (rows // segments) + signal) * chunks + segment * steps
+    at_states = (first_chunk * planes * modes)[:, None] + n[None, :]
     if largest is not None:
         largest_x, largest_state = tl.zeros((R, 1), tl.float32), tl.zeros((R, 1), tl.float32)
     for k in range(steps):
@@ -139,9 +144,9 @@ def walk_kernel(
             out = dot(seen_0, out_0, tl.zeros((R, M), tl.float32), PRECISION)
             if not DENSE:
                 out = dot(seen_1, out_1, out, PRECISION)
-            if K is not None:
+            if DIRECTION == 0:
                 out = dot(chunk, T, out, PRECISION)
-            if ADD:
+            else:
                 out += tl.load(y + at_y + step * M, mask=ok, other=0.0).to(tl.float32)
             tl.store(y + at_y + step * M, out.to(y.dtype.element_ty), mask=ok)
         if states is not None:
@@ -164,8 +169,8 @@ def walk_kernel(
     if not DENSE:
         tl.store(ends + at_edge + modes, s_1, mask=row_ok & n_ok)
     if largest is not None:
-        tl.atomic_max(largest + 2 * h, tl.max(largest_x).to(tl.int32, bitcast=True))
-        tl.atomic_max(largest + 2 * h + 1, tl.max(largest_state).to(tl.int32, bitcast=True))
+        tl.atomic_max(largest + 2 * place, tl.max(largest_x).to(tl.int32, bitcast=True))
+        tl.atomic_max(largest + 2 * place + 1, tl.max(largest_state).to(tl.int32, bitcast=True))
 
 
 @jit
@@ -210,19 +215,19 @@ def bridge_kernel(begin, ends, decay, channels, modes, segments, steps, N: tl.co
 
 @kernel
 def sum_kernel(
-    u, g, states, adjoints, other, others, largest_u, largest_g, sums, u_batch, u_channel, g_batch, g_channel, blocks,
-    batch, channels, modes, chunks, length,
+    u, g, states, adjoints, largest_u, largest_g, sums, u_batch, u_channel, g_batch, g_channel, blocks, batch, channels,
+    modes, chunks, length,
     M: tl.constexpr, N: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-    DENSE: tl.constexpr,
+    DENSE: tl.constexpr, DIRECTIONS: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of the tables' gradients: P of their M rows for one channel, over `blocks` blocks of Q chunks of all
     signals. With u, s the input and states of the walk that runs forward in time, and g, a those of the adjoint,
 
         dT = Σ uᵀ g      dE = Σ uᵀ a      dCᵀ = Σ gᵀ s      dd = Σ s a
 
-    The first programs sum dT, the others all else of a direction. The one that reads backwards, if there is one, has
-    the states `other` of its adjoint, which runs forward in time, and its own, `others`; u and g change places, so one
-    product gives dT of both. fp32 needs the largest number of each factor, as `walk_kernel` finds them.
+    The first programs sum dT, the others all else of a direction. In the one that reads backwards the adjoint runs
+    forward in time: u and g, s and a change places, so one product gives dT of both. fp32 needs the largest number of
+    each factor, as `walk_kernel` finds them.
     """
     length *= EVEN
     part, direction = tl.program_id(0) % (M // P), tl.program_id(2) - 1
@@ -231,19 +236,20 @@ def sum_kernel(
     width = M * M + 2 * planes * M * modes + (modes * modes if DENSE else 3 * modes)
     to = sums + (tl.program_id(1) * channels + h) * width
     back = to + tl.num_programs(1) * channels * width
-    if other is not None:
+    place = h
+    if DIRECTIONS == 2:
         swap = direction == 1
         u_batch, g_batch = tl.where(swap, g_batch, u_batch), tl.where(swap, u_batch, g_batch)
         u_channel, g_channel = tl.where(swap, g_channel, u_channel), tl.where(swap, u_channel, g_channel)
         if swap:
-            u, g, states, adjoints, to = g, u, other, others, back
+            u, g, states, adjoints, to, place = g, u, adjoints, states, back, channels + h
             if PRECISION == "fp32":
-                largest_u, largest_g = largest_g + 2 * channels, largest_u + 2 * channels
+                largest_u, largest_g = largest_g, largest_u
     largest = None, None, None, None
     if PRECISION == "fp32":
         largest = (
-            _from_bits(largest_u + 2 * h), _from_bits(largest_u + 2 * h + 1),
-            _from_bits(largest_g + 2 * h), _from_bits(largest_g + 2 * h + 1),
+            _from_bits(largest_u + 2 * place), _from_bits(largest_u + 2 * place + 1),
+            _from_bits(largest_g + 2 * place), _from_bits(largest_g + 2 * place + 1),
         )  # fmt: skip
     u += h * u_channel * EVEN
     g += h * g_channel * EVEN
@@ -258,10 +264,10 @@ def sum_kernel(
         # Column d of row p is dT[p, p + d]; the places left over take zeros.
         ahead = tl.arange(0, M)[None, :] - p[:, None]
         tl.store(to + p[:, None] * M + (ahead + M) % M, tl.where(ahead >= 0, dT, 0.0))
-        if other is not None:
+        if DIRECTIONS == 2:
             tl.store(back + p[:, None] * M + (M - ahead) % M, tl.where(ahead <= 0, dT, 0.0))
     else:
-        at = h * batch * chunks * planes * modes
+        at = place * batch * chunks * planes * modes
         _sum_states(
             u, g, states + at, adjoints + at, to + M * M, largest, u_batch, g_batch, chunk, p, part, blocks, batch,
             modes, chunks, length, M, N, P, Q, EVEN, PRECISION, DENSE,
