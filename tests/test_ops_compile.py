@@ -3,6 +3,8 @@
 Triton's kernels run in its interpreter where there is no GPU; the graphs are those of a GPU.
 """
 
+import shutil
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -147,6 +149,19 @@ def test_an_exported_layer_takes_other_batches_and_lengths(family, bidirectional
     for batch, length in ((2, 65), (5, 128), (2, 600), (3, 1777)):
         signal = torch.randn(batch, length, 3)
         torch.testing.assert_close(program(signal), layer(signal), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")  # PyTorch's own
+def test_a_layer_compiled_ahead_of_time_takes_other_batches_and_lengths(tmp_path):
+    layer, x = make("morlet", True, 100)
+    with torch.no_grad():
+        program = torch.export.export(layer.eval(), (x,), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+        run = torch._inductor.aoti_load_package(package)
+        for batch, length in ((2, 100), (3, 777)):
+            signal = torch.randn(batch, length, 3)
+            torch.testing.assert_close(run(signal), layer(signal), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
