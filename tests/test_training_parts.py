@@ -16,7 +16,17 @@ import wavessm as ws
 from contracts import check_refused
 from wavessm import ModelConfig
 from wavessm.data import Arrays, DataInfo, get_task, tasks
-from wavessm.training import Objective, RunError, TrainConfig, Trainer, checkpoint, metrics, model_config, resolve
+from wavessm.training import (
+    Objective,
+    RunError,
+    TrainConfig,
+    Trainer,
+    checkpoint,
+    loop,
+    metrics,
+    model_config,
+    resolve,
+)
 from wavessm.training.batches import EvalBatches, TrainBatches, order
 from wavessm.training.optimiser import lr_factor
 from wavessm_lab.tasks.window_copy import WindowCopy
@@ -111,6 +121,21 @@ def test_the_loop_trains_in_memory_and_keeps_the_best_weights():
     _, plain, _ = in_memory(False, TrainConfig(lr=0.05, batch_size=8, epochs=12))
     assert (len(plain.loss), plain.validation, plain.best_step) == (12, [], 60)
     assert plain.loss[-1] < 0.5 * plain.loss[0]
+
+
+def test_a_limited_time_shortens_the_schedule(monkeypatch):
+    steps = []  # a clock by which each step takes three seconds
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 3.0 * len(steps))
+    monkeypatch.setattr(Trainer, "work", lambda self, batch: steps.append(batch) or torch.zeros(()))
+    config = TrainConfig(batch_size=8, steps=100, max_minutes=1, warmup=0.2)
+    _, history, _ = in_memory(True, config)
+    assert len(steps) == 20
+    rates = [row["lr"] / config.lr for row in history.rows]
+    assert max(rates) > 0.9
+    assert rates[-1] == pytest.approx(lr_factor(95, 100, "cosine", 0.2)), "the schedule was not at its end"
+    steps.clear()
+    in_memory(True, dataclasses.replace(config, max_minutes=60))
+    assert len(steps) == 100
 
 
 def test_autocast_is_for_the_forward_pass_alone(monkeypatch):

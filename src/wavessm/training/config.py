@@ -19,7 +19,7 @@ _AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
     **dict.fromkeys(
         ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience",
-         "save_seconds", "amplitude", "jitter", "time_warp", "mixup"),
+         "save_seconds", "max_minutes", "amplitude", "jitter", "time_warp", "mixup"),
         _AT_LEAST_0,
     ),
     "seed": (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"),
@@ -91,6 +91,8 @@ class TrainConfig:
     """Passes over the training split."""
     steps: int = 0
     """Total steps; 0 takes them from epochs."""
+    max_minutes: float = 0.0
+    """Finish within this time: the schedule follows the clock where steps are too slow for it; 0 has no limit."""
     schedule: Literal["cosine", "one-cycle", "constant"] = "cosine"
     """Warm-up and half a cosine, one cycle from lr/25 up and down to 0, or constant after the warm-up."""
     warmup: float = 0.1
@@ -160,6 +162,10 @@ class TrainConfig:
         in_epoch = max(1, math.ceil(cases / self.batch_size))
         total = self.steps or max(1, round(self.epochs * in_epoch))
         return Plan(in_epoch, total, max(1, min(total, round(in_epoch / self.val_per_epoch))))
+
+    def schedule_step(self, step: int, total: int, seconds: float) -> float:
+        """Return where the schedule is after `step` of `total` steps, or further if `max_minutes` runs out before."""
+        return max(step, total * seconds / (60 * self.max_minutes)) if self.max_minutes else step
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,8 @@ def _fit(
         _fit_closed(run, data, device)
         return _score_test(run, data.to(device), device)
     data, total = data.to(device), config.plan(len(data.train)).total_steps
-    if start is None or (start["step"] < total and not 0 < config.patience <= start["waited"]):
+    left = start is None or config.schedule_step(start["step"], total, start["seconds"]) < total
+    if start is None or (left and not 0 < config.patience <= start["waited"]):
         model.to(device)
         if config.pretrained and isinstance(model, SequenceModel):
             model.fresh = run.fresh

@@ -107,6 +107,8 @@ class Trainer:
         self.plan = plan or config.plan(len(objective.source))
         self.start = start or {}
         self.device = next(model.parameters()).device
+        if config.max_minutes and dist.size > 1:  # their clocks would disagree about the last step
+            raise OptionError("max_minutes is for one process; several take epochs or steps.")
         piece = dist.part(config.batch_size)
         self.share = (piece.stop - piece.start) / config.batch_size  # of a batch that this process has
         self.step, self.best_step, self.waited = 0, 0, 0  # waited: validations since the best one
@@ -161,7 +163,7 @@ class Trainer:
         signals = nullcontext() if self.folder is None else stop_signals(self._ask_to_stop)
         with signals, progress or Progress("", show=False) as bar:
             self._restore()
-            while self.step < total and not (config.patience and self.waited >= config.patience):
+            while self._schedule_step() < total and not (config.patience and self.waited >= config.patience):
                 every = self.plan.validate_every
                 stop = min(self.step + every - self.step % every, total)
                 self.model.train()
@@ -170,10 +172,13 @@ class Trainer:
                 for batch in TrainBatches(source, config.batch_size, config.seed, self.step, stop, self.dist, total):
                     self.losses.append(self.advance(batch))
                     self._after_step()
+                    at = self._schedule_step()
+                    if at >= total:
+                        break
                     if self.step < stop:
-                        bar.update(self.step, self._numbers(), total)
+                        bar.update(self.step, self._numbers(), round(total * self.step / at))
                 self._validate()
-                bar.update(self.step, self._numbers(), total, line=True)
+                bar.update(self.step, self._numbers(), round(total * self.step / self._schedule_step()), line=True)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
         self.model.eval()
@@ -182,7 +187,7 @@ class Trainer:
     def advance(self, batch: Batch) -> Tensor:
         """Do one step, captured or not, at the learning rates of its place in the run. Returns the loss ()."""
         config, total = self.config, self.plan.total_steps
-        factor = lr_factor(self.step, total, config.schedule, config.warmup)
+        factor = lr_factor(self._schedule_step(), total, config.schedule, config.warmup)
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(factor * group["highest_lr"])
@@ -210,6 +215,9 @@ class Trainer:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return loss.detach()
+
+    def _schedule_step(self) -> float:
+        return self.config.schedule_step(self.step, self.plan.total_steps, self._elapsed())
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")

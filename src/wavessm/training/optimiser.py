@@ -41,7 +41,7 @@ def optimiser_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     return sorted(groups, key=lambda group: group["name"] != "direct")  # metrics.csv shows the rate of the last one
 
 
-def lr_factor(step: int, total: int, schedule: str, warmup: float) -> float:
+def lr_factor(step: float, total: int, schedule: str, warmup: float) -> float:
     """Return the factor of the highest learning rates at `step`, counted from 0; nothing has to be saved to resume.
 
     cosine     0 → 1 linearly over the warm-up, then half a cosine to 0 after the last step
