@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from wavessm.errors import OptionError, unknown_name
 from wavessm.nn.config import NORMS, ModelConfig
-from wavessm.nn.layer import TimedState, WaveSSM, time_mask
+from wavessm.nn.layer import State, WaveSSM, time_mask
 from wavessm.ops import Engine, activate, gate, in_bfloat16, normalize
 
-States = tuple[Tensor | TimedState, ...]
+States = tuple[State, ...]
 """One state per layer, batch on axis 0."""
 _ENGINE = Engine()
 
@@ -103,14 +103,14 @@ class ResidualBlock(nn.Module):
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | TimedState | None = None,
+        state: State | None = None,
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         tail: int | None = None,
         times: Tensor | None = None,  # (batch, length)
         observed: Tensor | None = None,  # (batch, length)
-    ) -> Tensor | tuple[Tensor, Tensor | TimedState]:
+    ) -> Tensor | tuple[Tensor, State]:
         """Process sequences as `WaveSSM.forward` does; with `tail` (and no lengths), return only the last steps.
 
         With `observed`, which goes with times, the layer skips samples where it is False. Under autocast to bfloat16
@@ -131,7 +131,7 @@ class ResidualBlock(nn.Module):
         y = y if self.prenorm else self.norm(y, mask, engine)
         return (y, after) if after is not None else y
 
-    def step(self, x_t: Tensor, state: Tensor | TimedState, rate: float = 1.0) -> tuple[Tensor, Tensor | TimedState]:
+    def step(self, x_t: Tensor, state: State, rate: float = 1.0) -> tuple[Tensor, State]:
         """Process one sample (batch, d_model); returns y (batch, d_model) and the next state."""
         if self.training and self.norm.kind == "batch":
             raise OptionError("ResidualBlock.step: batch norm in training needs whole sequences; call model.eval().")

@@ -33,9 +33,7 @@ class InitialModes:
     B: Complex  # (modes,) input weights
     P: Complex  # (rank, modes) low-rank factor; rank 0 for the diagonal structure
     readout: Complex  # (modes, N): a real readout c (N,) of the frame's coordinates is the output vector readout · c
-    weight: npt.NDArray[
-        np.floating
-    ]  # (modes,) 2 for one of a conjugate pair, 1 for a real mode, in Re Σ weight · C · x
+    weight: npt.NDArray[np.floating]  # (modes,) 2 for one of a conjugate pair, 1 for a real one, in Re Σ weight · C · x
     structure: str
 
     @property

@@ -34,6 +34,9 @@ class TimedState(NamedTuple):
     since: Tensor  # (batch, d_model or 1) of the last sample that was not NaN
 
 
+State = Tensor | TimedState
+
+
 class WaveSSM(nn.Module):
     """A layer of state spaces, one per channel, initialised from a frame of waveforms.
 
@@ -132,12 +135,12 @@ class WaveSSM(nn.Module):
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | TimedState | None = None,  # (batch, d_model, slots, 2)
+        state: State | None = None,  # (batch, d_model, slots, 2)
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,  # (batch,)
         times: Tensor | None = None,  # (batch, length)
-    ) -> Tensor | tuple[Tensor, Tensor | TimedState]:
+    ) -> Tensor | tuple[Tensor, State]:
         """Process a sequence, or a chunk of one.
 
         With `times`, sample k is held over the gap *before* it, from times[k − 1] to times[k], and its output is that
@@ -179,7 +182,7 @@ class WaveSSM(nn.Module):
         # The kernel reads bfloat16 as it is where its own arithmetic is no finer.
         if not low or times is not None or triton_for(u, self.engine, system) is None:
             u = u.to(torch.promote_types(u.dtype, torch.float32))
-        last: Tensor | TimedState | None
+        last: State | None
         with without_autocast(x.device.type):
             if times is None:
                 y, last = run_layer(u, system, self.D, rate, values, return_state, self.engine)
@@ -188,9 +191,7 @@ class WaveSSM(nn.Module):
         y = zero_padding(y.transpose(1, 2).to(x.dtype), mask)
         return (y, cast(Tensor, last)) if return_state else y
 
-    def _run_at(
-        self, u: Tensor, times: Tensor, rate: float, state: Tensor | TimedState | None
-    ) -> tuple[Tensor, TimedState]:
+    def _run_at(self, u: Tensor, times: Tensor, rate: float, state: State | None) -> tuple[Tensor, TimedState]:
         """u (batch, d_model, length) with times (batch, length) float64 → y like u, and the state after it.
 
         Where the device of u has no float64, times are on the CPU, and all of it happens there.
@@ -219,9 +220,7 @@ class WaveSSM(nn.Module):
         y, last = run_irregular(u, system, self.D, rate, directions, values, self.engine)
         return y.to(device), TimedState(last.to(device), times[:, -1], since)
 
-    def step(
-        self, x_t: Tensor, state: Tensor | TimedState, rate: float = 1.0, times: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | TimedState]:
+    def step(self, x_t: Tensor, state: State, rate: float = 1.0, times: Tensor | None = None) -> tuple[Tensor, State]:
         """Process one sample (batch, d_model), taken at `times` (batch,) if given; returns y (batch, d_model) and the
         next state."""
         check_sample(x_t, self.d_model)
@@ -229,7 +228,7 @@ class WaveSSM(nn.Module):
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate, times=times)
         return y[:, 0], state
 
-    def initial_state(self, batch: int, time: float | None = None) -> Tensor | TimedState:
+    def initial_state(self, batch: int, time: float | None = None) -> State:
         """Return the zero state, shape (batch, d_model, slots, 2); with `time` the `TimedState` at that time."""
         batch = check_int(batch, "WaveSSM.initial_state: batch", minimum=1)
         zero = self.D.new_zeros(batch, self.d_model, self.n_slots, 2)
@@ -355,9 +354,7 @@ def decay_by_depth(groups: list[dict], model: nn.Module, layer_decay: float) -> 
     """Divide optimiser groups by block: rates fall by `layer_decay` from the head, which comes last, to the encoder."""
     blocks = getattr(getattr(model, "backbone", None), "blocks", ())
     parts = [model.encoder, *blocks] if blocks and "encoder" not in getattr(model, "fresh", ()) else list(blocks)
-    depth = {id(p): len(blocks) - at for at, block in enumerate(blocks) for p in block.parameters()}
-    if len(parts) > len(blocks):
-        depth |= {id(p): len(parts) for p in parts[0].parameters()}
+    depth = {id(p): len(parts) - at for at, part in enumerate(parts) for p in part.parameters()}
     return [
         group | {"params": params, "lr": group["lr"] * layer_decay**at}
         for at in range(len(parts), -1, -1)

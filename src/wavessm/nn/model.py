@@ -169,9 +169,8 @@ class SequenceModel(nn.Module):
         t = torch.arange(x.shape[1] + horizon, device=x.device)[None, :, None]
         ahead = t >= (x.shape[1] if lengths is None else lengths[:, None, None])
         h = self.encoder(F.pad(self._columns(x, samples.seen), (0, 0, 0, horizon)), marks, ahead)
-        h = self.backbone(
-            h, None if lengths is None else lengths + horizon, rate, horizon, samples.times, samples.observed
-        )
+        ends = None if lengths is None else lengths + horizon
+        h = self.backbone(h, ends, rate, horizon, samples.times, samples.observed)
         y = self.head(h, lengths)
         return self.scale.undo(y if self.direct is None else y + self.direct(x, marks, lengths), centre, scale)
 

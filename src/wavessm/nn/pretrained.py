@@ -174,9 +174,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _card_text(name: str, model: SequenceModel, card: Card) -> str:
     """The model card: Hugging Face's header, then task, data, metrics and use."""
     config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
-    metrics = [
-        f"| {name} | {value if isinstance(value, str) else f'{value:.4g}'} |" for name, value in card.metrics.items()
-    ]
+    metrics = [f"| {name} | {v if isinstance(v, str) else f'{v:.4g}'} |" for name, v in card.metrics.items()]
     lines = [
         "---", "library_name: wavessm", "tags: [wavessm, state-space-model, time-series]",
         *([f"license: {card.license}"] if card.license else []), "---", "", f"# {name}", "",

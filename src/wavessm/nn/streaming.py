@@ -103,9 +103,7 @@ class SampledLayer(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out."""
         if rate not in (1, self.rate):
-            raise OptionError(
-                f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled(model, rate)."
-            )
+            raise OptionError(f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled() again.")
         if lengths is not None or times is not None:
             name = "times" if lengths is None else "lengths"
             raise OptionError(f"SampledLayer: got {name}, expected regular streams; call the model itself.")
