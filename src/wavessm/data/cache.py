@@ -36,10 +36,8 @@ class Prepared(NamedTuple):
         """Return the bad files with `skip_bad`; without, raise the first as `DataError`."""
         bad: dict[str, str] = self.notes["bad"]
         if bad and not skip_bad:
-            more = f" ({len(bad) - 1} more are bad)" if len(bad) > 1 else ""
-            raise DataError(
-                f"{next(iter(bad.values()))}{more} Mend or remove it, or leave it out with --skip-bad (skip_bad=True)."
-            )
+            first, more = next(iter(bad.values())), f" ({len(bad) - 1} more are bad)" if len(bad) > 1 else ""
+            raise DataError(f"{first}{more} Mend or remove it, or leave it out with --skip-bad (skip_bad=True).")
         if bad:
             log.warning("%s: %d bad files left out: %s", where, len(bad), ", ".join(list(bad)[:10]))
         return tuple(bad)
@@ -66,17 +64,11 @@ def sums_of(cases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array(sums), np.array(squares)
 
 
-def cached(
-    name: str, folder: Path, files: Iterable[Path], options: dict[str, Any], build: Callable[[], Prepared]
-) -> Prepared:
-    """Return what `build` returns, from the cache where an entry is there.
+def cached(name: str, folder: Path, files: Iterable[Path], options: dict, build: Callable[[], Prepared]) -> Prepared:
+    """Return what `build` returns, from the cache where an entry of that name is there: below the folder of the data in
+    .wavessm-cache, or in $WAVESSM_CACHE. Arrays are then views of files, private to this process.
 
-    Args:
-        name: of the entry.
-        folder: of the data; entries are in its .wavessm-cache, or in $WAVESSM_CACHE.
-        files: files and folders that the result depends on.
-        options: other values that it depends on, JSON-able.
-        build: prepares the arrays. Cached ones are views of files, private to this process.
+    The result depends on `files`, which may be folders, and on `options`, other values that go into JSON.
     """
     key = json.dumps({"files": fingerprint(files), "format": 4, **options}, sort_keys=True)
     place = Path(os.environ.get("WAVESSM_CACHE") or folder / ".wavessm-cache")

@@ -340,8 +340,7 @@ def _channel_scale(cases: Cases, train: np.ndarray) -> Scale:
     mean = sum(np.nansum(np.concatenate(chunk), axis=0, dtype=np.float64) for chunk in chunks) / count
     std = np.sqrt(sum(np.nansum((np.concatenate(chunk) - mean) ** 2, axis=0) for chunk in chunks) / count)
     for flat in np.flatnonzero(std <= 1e-7 * np.abs(mean)):  # float32 knows no finer difference
-        raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in all training cases; leave it "
-                        "out.")  # fmt: skip
+        raise DataError(f"{cases.source}: channel {flat} is constant ({mean[flat]:g}) in training cases; leave it out.")
     return tuple(mean.astype(np.float32).tolist()), tuple(std.astype(np.float32).tolist())
 
 
@@ -374,17 +373,9 @@ class RecordingOptions(OwnOptions):
     def read_all(
         self, name: str, files: list[str], read: Callable[[Path], Signal], key: Mapping[str, Any], named: bool = True
     ) -> Recordings:
-        """Read the recordings `files` below the folder once, and cache them.
-
-        What cannot be read raises `DataError`; with `skip_bad` it is left out and listed.
-
-        Args:
-            name: of the cache.
-            files: paths below the folder.
-            read: reads a file.
-            key: what it depends on besides.
-            named: channels have the same names in all recordings.
-        """
+        """Read the recordings `files` below the folder once, and cache them under a name; `key` is what `read` depends
+        on. What cannot be read raises `DataError`; with `skip_bad` it is left out and listed. That includes recordings
+        of another format than most have: another rate, number, or where they are `named`, names of channels."""
         folder = self.place()
         parents = {(folder / file).parent for file in files}
         opened = [path for parent in parents for path in parent.glob("*") if path.is_file()]
@@ -417,8 +408,7 @@ class RecordingOptions(OwnOptions):
 
 def _read_all(folder: Path, files: list[str], read: Callable[[Path], Signal], named: bool) -> Prepared:
     """Every sound file. The most common format is that of the set, files that differ count as bad; volts are converted
-    to those of the first file.
-    """
+    to those of the first file."""
     signals, bad = read_each(files, lambda file: read(folder / file), folder)
     formats = {file: _format(signal, named) for file, signal in signals.items()}
     common = collections.Counter(formats.values()).most_common(1)[0][0]

@@ -161,12 +161,7 @@ def _energy_bank(sampling_rate: float, trained: float) -> EnergyBank:
 
 
 class FrameStream:
-    """Samples of a stream, as they come, to frames of the front end.
-
-    Args:
-        info: What a model reads.
-        rate: Sampling rate of training divided by that of the stream.
-    """
+    """Samples of a stream, as they come, to frames of the front end; `rate` is the rate of training over its own."""
 
     def __init__(self, info: DataInfo, rate: float = 1.0) -> None:
         import torch

@@ -109,24 +109,17 @@ def _digest(path: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+    return sum(item.stat().st_size for item in (path, *path.rglob("*")) if item.is_file())
 
 
 # -- wavessm data fetch ----------------------------------------------------------------------------------------------
 
 
 def fetch_set(root: str | Path, name: str, show: Show | None = None) -> tuple[Path, str | None]:
-    """Bring a set to `root`. An archive that is in .downloads already is checked and unpacked without any network.
+    """Bring a set to `root`; `show` is called with bytes done and bytes in all.
 
-    Args:
-        root: data folder.
-        name: of the set, as `wavessm data list` shows it.
-        show: called with bytes done and bytes in all.
-
-    Returns:
-        Where the set is now, and the SHA-256 of what was downloaded: None where it was there already.
+    An archive that is in .downloads already is checked and unpacked without any network. Returns where the set is now,
+    and the SHA-256 of what was downloaded: None where it was there already.
     """
     known, root = get_published(name), Path(root)
     if not known.url:

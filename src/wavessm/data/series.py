@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,23 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavessm.data.tables import (
-    Scale,
-    check_finite,
-    column_order,
-    guess_dates,
-    import_pandas,
-    need_columns,
-    numbers,
-    parse_dates,
-    read_table,
-    same_step,
-)
+from wavessm.data import tables
+from wavessm.data.tables import Scale
 from wavessm.data.windows import CYCLES, waves
 from wavessm.errors import DataError, OptionError, ShapeError, check_number, is_int, real_array
 
 log = logging.getLogger("wavessm.data")
-pd = import_pandas()
+pd = tables.import_pandas()
 REPAIR = "fill or drop these rows, or choose --missing gap"
 LONG = ("unique_id", "ds", "y")  # columns of a long table
 HARMONICS = {"day": 4, "week": 3, "year": 2}
@@ -55,7 +46,8 @@ class TimeSeries:
     @property
     def step(self) -> float | None:
         """The median seconds between rows; None without dates."""
-        return step_seconds(self.index)
+        seconds = _seconds(self.index)
+        return None if seconds is None or len(seconds) < 2 else float(np.median(np.diff(seconds)))
 
     @property
     def clock(self) -> np.ndarray | None:
@@ -105,8 +97,7 @@ class TimeSeries:
 
     def wrap(self, values: np.ndarray, levels: Sequence[float] | None = None) -> Any:
         """Values of the rows after the last one, (steps, columns) or with quantiles (steps, columns, levels), in the
-        form of the series.
-        """
+        form of the series."""
         if self.kind in ("array", "table"):
             return values[:, 0] if self.kind == "array" else values
         index, names = self.future(len(values)), self.columns
@@ -126,8 +117,7 @@ class Form(NamedTuple):
 
     def wrap(self, results: list[Any]) -> Any:
         """Results of the series in the same form; those of a long table have the columns unique_id, ds and y, or the
-        quantiles instead of y.
-        """
+        quantiles instead of y."""
         if self.kind in ("one", "list"):
             return results[0] if self.kind == "one" else results
         if self.kind == "dict":
@@ -156,7 +146,7 @@ def read_series(given: Any, what: str, options: Any, names: list | None = None) 
         if one.kind == "frame":
             names = list(one.columns) if names is None else names
             if one.values.shape[1] > 1 or len(names) > 1:  # one column needs no name
-                order = column_order(one.columns, names, title)
+                order = tables.column_order(one.columns, names, title)
                 one = replace(one, values=one.values[:, order], columns=one.columns[order])
         series.append(one)
     if not series:
@@ -177,18 +167,18 @@ def read_csv(
         missing: As in `LineForecaster`; empty fields are refused if it is "error", unless there are covariates.
         known: Columns of a long table that are read too, its covariates.
     """
-    table, left_out, gaps = read_table(path), "", missing != "error" or bool(known)
-    need_columns(table, [*([date_column] if date_column else []), *(columns or []), *known], path)
+    table, left_out, gaps = tables.read_table(path), "", missing != "error" or bool(known)
+    tables.need_columns(table, [*([date_column] if date_column else []), *(columns or []), *known], path)
     if set(LONG) <= set(table.columns):
-        values, ds = numbers(table, ["y", *known], path, gaps, REPAIR), table["ds"]
-        ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*parse_dates(ds, str(path), rising=False))
+        values, ds = tables.numbers(table, ["y", *known], path, gaps, REPAIR), table["ds"]
+        ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*tables.parse_dates(ds, str(path), rising=False))
         others = ", ".join(str(name) for name in table.columns if name not in (*LONG, *known))
         left_out = f"of a long table unique_id, ds and y are read; left out: {others}" if others else ""
         read = dict(zip(["y", *known], values.T, strict=True))
         return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, **read}), left_out
     dated, index = True, None
     if date_column is None:
-        date_column, dated = guess_dates(table)
+        date_column, dated = tables.guess_dates(table)
         if date_column is not None and not dated and len(table.columns) > 1:
             index = pd.Index(table[date_column].to_numpy(), name=date_column)
             if not index.is_monotonic_increasing or index.hasnans:
@@ -197,8 +187,8 @@ def read_csv(
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
     if date_column is not None and dated:
-        index = clock_index(*parse_dates(table[date_column], str(path)))
-    values = numbers(table, names, path, gaps, REPAIR)
+        index = clock_index(*tables.parse_dates(table[date_column], str(path)))
+    values = tables.numbers(table, names, path, gaps, REPAIR)
     return pd.DataFrame(values, columns=names, index=index), left_out
 
 
@@ -248,7 +238,7 @@ def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
     if options.missing in ("hold", "gap") and np.isnan(table).any():
         gaps = np.isnan(table) if options.missing == "gap" else None
         table = pd.DataFrame(table).ffill().bfill().to_numpy()
-    check_finite(table, f"{what}: row {{}}")
+    tables.check_finite(table, f"{what}: row {{}}")
     if not indexed:
         return TimeSeries(table, "array" if values.ndim == 1 else "table", pd.RangeIndex(len(table)), gaps=gaps)
     kind, columns = ("series", given.name) if values.ndim == 1 else ("frame", given.columns)
@@ -289,8 +279,7 @@ def _regular(given: Any, what: str, options: Any) -> Any:
 
 def _on_grid(given: Any, what: str, options: Any) -> Any:
     """Rows at uneven times on a grid, NaN where nothing was observed: each goes to its nearest point, and what falls
-    together is what `duplicates` says. The grid is that of the months or years that fit all, or of a step.
-    """
+    together is what `duplicates` says. The grid is that of the months or years that fit all, or of a step."""
     index = given.index
     for freq in ("MS", "ME", "QS", "QE", "YS", "YE") if isinstance(index, pd.DatetimeIndex) else ():
         whole = pd.date_range(index[0], index[-1], freq=freq)
@@ -355,15 +344,9 @@ def _seconds(index: Any) -> np.ndarray | None:
     return index.as_unit("us").asi8 / 1e6 if isinstance(index, pd.DatetimeIndex) else None
 
 
-def step_seconds(index: Any) -> float | None:
-    """The median step of dates in seconds; None for an index without dates."""
-    seconds = _seconds(index)
-    return None if seconds is None or len(seconds) < 2 else float(np.median(np.diff(seconds)))
-
-
 def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
     """Refuse a series with other columns, another step, or dates with a time zone where the first has none."""
-    step = step_seconds(first.index)
+    step = first.step
     for at, one in enumerate(series):
         columns, wanted = one.values.shape[1], first.values.shape[1]
         if columns != wanted:
@@ -372,9 +355,8 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
         if seconds is None or step is None:
             continue
         if (one.index.tz is None) != (first.index.tz is None):
-            raise DataError(f"series {at} has the time zone {one.index.tz}, the first of fit {first.index.tz}; use "
-                            "tz_localize.")  # fmt: skip
-        same_step(seconds, step, f"series {at}")
+            raise DataError(f"series {at} has time zone {one.index.tz}, that of fit {first.index.tz}; use tz_localize.")
+        tables.same_step(seconds, step, f"series {at}")
 
 
 # -- which rows do what -----------------------------------------------------------------------------------------------
@@ -416,7 +398,7 @@ def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -
     elif all(isinstance(one, float) for one in split):
         ends = np.round(np.cumsum(split) * lengths[:, None] + 1e-9).astype(int)
     else:
-        if any(step_seconds(one.index) is None for one in series):
+        if any(one.step is None for one in series):
             raise DataError(f"split is {split!r}, but the series have no dates; give counts or fractions.")
         try:
             dates = [pd.Timestamp(one) for one in split]
@@ -433,16 +415,14 @@ def _read_split(series: Sequence[TimeSeries], lengths: np.ndarray, split: Any) -
 # -- the calendar -----------------------------------------------------------------------------------------------------
 
 
-def cycles_of(index: Any, steps: int) -> tuple[str, ...]:
-    """Cycles of the calendar longer than a step that the first `steps` rows see twice; one seen less is a trend.
+def cycles_of(step: float | None, steps: int) -> tuple[str, ...]:
+    """Cycles of the calendar longer than a step (seconds) that `steps` rows see twice; one seen less is a trend.
 
-    >>> cycles_of(pd.date_range("2024", periods=500, freq="h"), 500)
+    >>> cycles_of(3600.0, 500)
     ('day', 'week')
     """
-    seconds = step_seconds(index)
-    if seconds is None:
-        return ()
-    return tuple(name for name, length in CYCLES.items() if 2 * length <= seconds * steps and seconds < length)
+    step = step or math.inf
+    return tuple(name for name, length in CYCLES.items() if step < length <= step * steps / 2)
 
 
 def calendar(index: Any, cycles: tuple[str, ...], zone: Any) -> np.ndarray:

@@ -129,9 +129,7 @@ class Arrays(Source):
         x = self.x[index]
         if self.affine is not None:
             x = x.to(torch.float32).mul_(self.affine[0]).add_(self.affine[1])
-        lengths, weight, times = (
-            None if part is None else part[index] for part in (self.lengths, self.weight, self.times)
-        )
+        lengths, weight, times = (None if t is None else t[index] for t in (self.lengths, self.weight, self.times))
         return Batch(x, self.y[index], lengths, None, weight, times)
 
 

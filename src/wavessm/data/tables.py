@@ -134,8 +134,7 @@ def numbers(
 
 def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
     """Return the column that is named as dates are, or a first column of dates; and whether it may hold some: one of
-    numbers alone does not.
-    """
+    numbers alone does not."""
     numeric = table.dtypes.map(lambda dtype: dtype.kind in "iuf")
     name = next((name for name in table.columns if name.lower() in DATE_NAMES), None)
     if name is None and len(table) and _DATE_LIKE.match(str(table.iloc[0, 0])) and not numeric.iloc[0]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from wavessm.data.series import Form, Split, TimeSeries, calendar, cycles_of, pd, read_series, step_seconds
+from wavessm.data.series import Form, Split, TimeSeries, calendar, cycles_of, pd, read_series
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, ShapeError
 from wavessm.features.line import Features, Line, Moments, default_members, fit_line, make_cuts, refit, whole_parts
@@ -40,9 +40,7 @@ def refit_series(line: Line, series: Sequence[TimeSeries], context: int, season:
     return refit(line, whole_parts(series, _values(series, line.B), context, ends), season)
 
 
-def _choose_marks(
-    series: Sequence[TimeSeries], split: Split, context: int, horizon: int
-) -> tuple[str, np.ndarray | None]:
+def _choose_marks(series: Sequence[TimeSeries], split: Split, context: int, horizon: int) -> tuple[str, Any]:
     """By levels, by differences or not at all: the least error of a plain ridge in the last cut; and B (k, columns)."""
     if any(one.marks is None for one in series):
         return "none", None
@@ -60,8 +58,7 @@ def _choose_marks(
 
 def _fit_marks(series: Sequence[TimeSeries], ends: np.ndarray, differences: bool) -> np.ndarray:
     """Least squares of the training rows on their marks: of both as they are, or of their differences, which a drifting
-    level does not disturb. (k, columns)
-    """
+    level does not disturb. (k, columns)"""
     each = [(cast(Any, one.marks)[:end], one.scaled()[:end]) for one, end in zip(series, ends, strict=True)]
     m, y = (
         np.concatenate([np.diff(rows, axis=0) if differences else rows - rows.mean(0) for rows in side])
@@ -83,7 +80,7 @@ class Marks(NamedTuple):
     @classmethod
     def fit(cls, series: Sequence[TimeSeries], ends: Any, tables: Sequence[TimeSeries]) -> Marks:
         """Cycles that all training rows see, none without `ends`, and the scale of the tables of covariates."""
-        cycles = [cycles_of(one.index, int(end)) for one, end in zip(series, ends, strict=False)]
+        cycles = [cycles_of(one.step, int(end)) for one, end in zip(series, ends, strict=False)]
         shared = tuple(name for name in (cycles[0] if cycles else ()) if all(name in some for some in cycles))
         scale = Scale.of(np.concatenate([table.values for table in tables])) if tables else None
         return cls(shared, getattr(series[0].index, "tz", None), scale)
@@ -113,7 +110,7 @@ def read_covariates(
         if table.values.shape != (wanted, width):
             raise ShapeError(f"covariates {at}: shape {table.values.shape}, expected {(wanted, width)} (time, "
                              "columns), of all steps of the series and of those to forecast.")  # fmt: skip
-        if step_seconds(table.index) is None or step_seconds(one.index) is None:
+        if table.step is None or one.step is None:
             continue
         beside = one.index.append(one.future(max(0, wanted - len(one.values))))[:wanted]
         if not (beside.equals(table.index) or one.future(wanted).equals(table.index)):
@@ -168,9 +165,8 @@ class StaticPrior(NamedTuple):
         targets, noise = [], []
         for one, end in zip(series, ends, strict=True):
             scaled, place = one.scaled()[:end], place_in_season(one, 0, end, season)
-            profile = np.stack(
-                [scaled[place == k].mean(0) if (place == k).any() else 0 * scaled[0] for k in range(season)]
-            )
+            each = (scaled[place == k] for k in range(season))
+            profile = np.stack([rows.mean(0) if len(rows) else 0 * scaled[0] for rows in each])
             noise.append(np.square(scaled - profile[place]).mean(0))
             mean = one.scale.mean / one.scale.deviation
             targets.append(np.concatenate([np.log(one.scale.deviation), mean, profile.ravel()]))

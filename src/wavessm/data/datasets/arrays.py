@@ -144,27 +144,27 @@ def _column(path: Path, size: int, kinds: str, expected: str) -> np.ndarray:
 
 def _read_part(folder: Path, part: str) -> tuple[np.ndarray, ...]:
     """X (cases, length, channels) float32, y, lengths, groups ("" without) and times (0 without) of a part, checked."""
-    X, y = read_npy(_file(folder, "X", part)), read_npy(_file(folder, "y", part))
+    place = {name: _file(folder, name, part) for name in ("X", "y", "lengths", "groups", "times")}
+    X, y = read_npy(place["X"]), read_npy(place["y"])
     if X.ndim not in (2, 3) or X.dtype.kind not in "buif" or 0 in X.shape:
-        raise DataError(f"{_file(folder, 'X', part)}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, "
-                        "channels).")  # fmt: skip
+        raise DataError(f"{place['X']}: shape {X.shape} of {X.dtype}, expected numbers (cases, length, channels).")
     y = np.char.decode(y, "utf-8") if y.dtype.kind == "S" else y
     if y.ndim not in (1, 2) or len(y) != len(X) or 0 in y.shape or y.dtype.kind not in "buifU":
-        raise DataError(f"{_file(folder, 'y', part)}: shape {y.shape} of {y.dtype}, expected numbers or text "
+        raise DataError(f"{place['y']}: shape {y.shape} of {y.dtype}, expected numbers or text "
                         f"({len(X)},) or ({len(X)}, k), one row per case of X.")  # fmt: skip
     X, lengths, groups = X.reshape(*X.shape[:2], -1), np.full(len(X), X.shape[1]), np.full(len(X), "")
-    if (path := _file(folder, "lengths", part)).exists():
+    if (path := place["lengths"]).exists():
         lengths = _column(path, len(X), "iu", f"whole numbers from 1 to {X.shape[1]}")
         if lengths.min() < 1 or lengths.max() > X.shape[1]:
             raise DataError(f"{path}: {lengths.min()} to {lengths.max()}, expected {len(X)} whole numbers from 1 to "
                             f"{X.shape[1]}.")  # fmt: skip
         X[np.arange(X.shape[1]) >= lengths[:, None]] = 0.0  # padding may hold anything
     if (folder / "groups.npy").exists():
-        groups = _column(_file(folder, "groups", part), len(X), "buiUS", "whole numbers or text").astype(str)
+        groups = _column(place["groups"], len(X), "buiUS", "whole numbers or text").astype(str)
     times = np.zeros(X.shape[:2])
     if (folder / "times.npy").exists():
-        times = _read_times(_file(folder, "times", part), lengths, X.shape[:2])
-    return to_float32(X, _file(folder, "X", part)), y, lengths.astype(np.int64), groups, times
+        times = _read_times(place["times"], lengths, X.shape[:2])
+    return to_float32(X, place["X"]), y, lengths.astype(np.int64), groups, times
 
 
 def _read_times(path: Path, lengths: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

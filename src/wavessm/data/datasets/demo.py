@@ -75,9 +75,8 @@ class DemoOptions(DataOptions):
         from wavessm.data.source import Arrays, DataInfo, DataSet
 
         draw = partial(draw_windows, length=LENGTH, windows=(WINDOWS, WINDOWS), durations=(DURATION, DURATION))
-        val, test = (
-            Arrays(*draw(self.cases, torch.Generator().manual_seed(own))[:2]) for own in EVALUATION_SEEDS.values()
-        )
+        generators = (torch.Generator().manual_seed(own) for own in EVALUATION_SEEDS.values())
+        val, test = (Arrays(*draw(self.cases, generator)[:2]) for generator in generators)
         info = DataInfo("regression", 2, DURATION, LENGTH, channels=("noise", "marker"), target_variance=WINDOWS)
         train = Generated(draw, self.cases_per_epoch, seed)
         return DataSet("demo", train, val, test, info)

@@ -118,9 +118,8 @@ class ForecastOptions(PublishedOptions):
             raise unknown_name("forecasting set", self.dataset, SETS)
         known, multi = SETS[self.dataset], self.variables == "multi"
         if self.context is None and self.horizon not in known.lengths:
-            listed = ", ".join(map(str, known.lengths))
-            raise OptionError(f"{self.dataset}: no context length is published for horizon {self.horizon} (only for "
-                              f"{listed}); give context.")  # fmt: skip
+            what = f"no context length is published for horizon {self.horizon}"
+            raise OptionError(f"{self.dataset}: {what} (only {', '.join(map(str, known.lengths))}); give context.")
         context, source = self.context or known.lengths[self.horizon][multi], str(self.files()[0])
         frame, *_ = self.frame()
         (series,), _ = read_series(frame, source, self)

@@ -136,8 +136,7 @@ def read_labels(folder: Path, table: pd.DataFrame, labels: str) -> tuple[np.ndar
 
 def _read(folder: Path, name: str, rate: int) -> np.ndarray:
     """Samples (length, 12) int16 of a record, much faster than by wfdb: headers have the same words in all records, and
-    for each lead the first value and the sum modulo 65,536.
-    """
+    for each lead the first value and the sum modulo 65,536."""
     path = inside(folder / name, [folder])
     try:
         first, *lines = [line.split() for line in Path(f"{path}.hea").read_text().splitlines()] or [[]]
@@ -147,9 +146,7 @@ def _read(folder: Path, name: str, rate: int) -> np.ndarray:
         raise DataError(f"{path}: header or signals are missing or unreadable ({reason}).") from reason
     words = [f"{path.name}.dat", "16", "1000.0(0)/mV", "16", "0"]  # file, format, gain, resolution, zero
     if first[1:3] != ["12", str(rate)] or [[*line[:5], *line[8:]] for line in lines] != [[*words, x] for x in LEADS]:
-        raise DataError(
-            f"{path}.hea: not 12 leads at {rate} Hz in WFDB format 16 with 1000/mV, as PTB-XL is published."
-        )
+        raise DataError(f"{path}.hea: not 12 leads at {rate} Hz in WFDB format 16 with 1000/mV, as published.")
     values = np.frombuffer(data[: len(data) // 24 * 24], "<i2").reshape(-1, 12)
     if len(data) != 24 * length or not data:
         raise DataError(f"{path}.dat: {len(values)} samples, expected {length} by its header: truncated or damaged.")

@@ -103,22 +103,17 @@ _PAPER = Recipe(
     {"lr": 0.001, "weight_decay": 0.05, "batch_size": 16, "epochs": 40, "warmup": 1000, "eval_batch_size": 64,
      "precision": "tf32"},
 )  # fmt: skip
-TASKS = (
-    Task("speech", SpeechOptions(), {"paper": _PAPER, "best": _PAPER.change("as paper; nothing tuned yet")}, "root"),
-)
+_BEST = _PAPER.change("as paper; nothing tuned yet")
+TASKS = (Task("speech", SpeechOptions(), {"paper": _PAPER, "best": _BEST}, "root"),)
 
 
-def _published(words: Any, cases: tuple[int, int, int], sha256: str) -> Published:
+def _set(words: Any, cases: tuple[int, int, int], sha256: str) -> Published:
     url = f"https://storage.googleapis.com/download.tensorflow.org/data/{FOLDERS[words]}.tar.gz"
     options = SpeechOptions(words=words)
     return Published("CC BY 4.0", HOMEPAGE, options, cases, url=url, place=FOLDERS[words], sha256=sha256)
 
 
 PUBLISHED = {
-    "speech": _published(
-        35, (84_843, 9_981, 11_005), "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
-    ),
-    "speech-30": _published(
-        30, (51_088, 6_798, 6_835), "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d"
-    ),
+    "speech": _set(35, (84_843, 9_981, 11_005), "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"),
+    "speech-30": _set(30, (51_088, 6_798, 6_835), "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d"),
 }

@@ -40,9 +40,7 @@ class WavOptions(RecordingOptions):
     trim_silence: float = 0.0
     """Remove start and end of a recording, as far as they are this many dB below its peak; 0 keeps them."""
 
-    checks: ClassVar[dict[str, Any]] = {
-        name: (lambda value: value >= 0, "at least 0") for name in ("max_length", "trim_silence")
-    }
+    checks: ClassVar[dict[str, Any]] = dict.fromkeys(("max_length", "trim_silence"), (lambda s: s >= 0, "at least 0"))
     earlier: ClassVar[dict[str, Any]] = {"scaling": "global", "front_end": "none"}
 
     def load(self, seed: int) -> DataSet:

@@ -30,8 +30,7 @@ def words(text: str) -> list[str]:
 class WfdbOptions(RecordingOptions):
     """A table with a column `record` (path below the folder, without suffix), and either one column of classes or
     several of 0 and 1 (labels). Optional columns: `split` holds train, val or test; `group` names whose record it is,
-    and keeps all of one group in one part. Records and classes are text as it is written (04015, NA).
-    """
+    and keeps all of one group in one part. Records and classes are text as it is written (04015, NA)."""
 
     labels: str | None = None
     """CSV with a column record and one of classes, or several of 0 and 1; None takes labels.csv in the folder."""
@@ -62,9 +61,7 @@ class WfdbOptions(RecordingOptions):
         if len(names) > 1:
             table[names] = numbers(table, names, path)
         leads = words(self.leads)
-        return self.load_table(
-            "wfdb", table, lambda path: self.shorten(read_leads(path, folder, leads)), {"leads": leads}
-        )
+        return self.load_table("wfdb", table, lambda at: self.shorten(read_leads(at, folder, leads)), {"leads": leads})
 
     def files(self) -> list[Path]:
         records = read_table(self._labels(), text=True)["record"].dropna()
