@@ -179,6 +179,20 @@ def test_broken_input_breaks_nothing_before_it():
             assert torch.equal(y, clean)
 
 
+def test_an_outlier_hides_nothing_that_is_a_hundred_million_times_smaller():
+    u, parameters, D, state = problem(2, 2, 5, 1, 128)
+    u, state, seed = 1e-3 * u, 1e-3 * state, draws(7)(*u.shape)
+    u[..., 100], seed[..., 100:] = 1e5, 0  # what is before it in its chunk must not notice
+    inputs, results = on_device([u, *parameters, D, state]), []
+    for engine in (Engine("triton"), Engine("reference")):
+        leaves = [a.clone().requires_grad_() for a in inputs]
+        y, _ = run_layer(leaves[0], Modes(*leaves[1:-2]), leaves[-2], 1.0, leaves[-1], engine=engine)
+        gradients = torch.autograd.grad(y, leaves, seed.to(y))
+        results.append([y[..., 64:100].detach(), *gradients])
+    names = [name for name in MODAL if name != "state"]
+    assert_close_to_reference(*results, 3e-6, names, tuple(u.shape))
+
+
 def test_frozen_modes_still_pass_gradients_to_the_input():
     u, parameters, D, state = problem(2, 2, 5, 0, 80)
     u, *parameters, D, state = on_device([u, *parameters, D, state])

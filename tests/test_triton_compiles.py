@@ -145,12 +145,57 @@ assert first == ((1e-5, 1, 300, 16, 8, 16, False), 1), first
 assert norm(1e-5) == (first[0], 0) and norm(1e-3)[0][0] == 1e-3, "options in the order of the parameters"
 """
 
+DEVICES = """
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+import torch
+import triton
+from no_gpu import pretend
+launches, loaded, now = [], [], [0]
+pretend(launches.append)
+from triton.runtime.driver import driver
+from wavessm.ops.triton.scan import rows_kernel
 
-def test_a_launch_like_an_earlier_one_passes_the_same_without_triton_looking_at_it():
+gpu = driver.active
+gpu.get_current_device = torch.cuda.current_device = lambda: now[0]
+gpu.load_binary = lambda name, binary, shared, device: loaded.append(device) or (1, device, 32, 0, 1024)
+gpu.launcher_cls = lambda source, metadata: lambda x, y, z, stream, function, *rest: launches.append((now[0], function))
+
+@contextlib.contextmanager
+def device(index):
+    before, now[0] = now[0], index
+    yield
+    now[0] = before
+torch.cuda.device = device
+
+def launch(of_tensors, current, length=64):
+    class OnGPU(torch.Tensor):
+        def get_device(self):
+            return of_tensors
+    launches.clear()
+    now[0] = current
+    x, out = (torch.empty(1, 64, length).as_subclass(OnGPU) for _ in range(2))
+    rows_kernel[(1, 1, 1)](x, out, None, 64, length, *x.stride(), BLOCK=64, num_warps=4)
+    assert now[0] == current
+    return launches[0]
+
+for _ in range(2):  # the second time as it was remembered
+    for of_tensors, current in ((1, 0), (0, 1), (0, 0), (1, 1)):
+        got = launch(of_tensors, current)
+        assert got == (of_tensors, of_tensors), f"launched on GPU {got[0]} what is loaded on {got[1]}, not {of_tensors}"
+assert loaded == [1, 0]
+if hasattr(triton, "AsyncCompileMode"):
+    with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
+        assert launch(0, 0, length=65) == (0, 0)
+"""
+
+
+@pytest.mark.parametrize("script", [LAUNCH, DEVICES], ids=["what it passes", "where it runs"])
+def test_a_launch_like_an_earlier_one_does_the_same_without_triton_looking_at_it(script):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     folder = Path(__file__).parent.parent / "benchmarks"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LAUNCH],
+        [sys.executable, "-W", "ignore", "-c", script],
         env={**environment, "PYTHONPATH": str(folder)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

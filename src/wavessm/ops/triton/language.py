@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 try:
@@ -40,7 +41,11 @@ class kernel:
         return partial(self.launch, grid)
 
     def launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        """Launch the kernel; all numbers among the arguments are part of what makes a launch like another."""
+        """Launch the kernel on the device of its first argument; all numbers are part of what makes launches alike."""
+        device = arguments[0].get_device()
+        if device >= 0 and device != torch.cuda.current_device():  # Triton launches on the current one
+            with torch.cuda.device(device):
+                return self.launch(grid, *arguments, **options)
         values, like, addresses = [], [grid, *options.values()], 0
         for value in arguments:
             if isinstance(value, Tensor):
@@ -60,7 +65,8 @@ class kernel:
             if len(self.compiled) >= MOST_LAUNCHES:
                 self.compiled.clear()
             names = self.function.arg_names[len(arguments) :]
-            self.compiled[key] = made[(*grid, 1, 1)[:3]], [options[name] for name in names]
+            run = made.__getitem__((*grid, 1, 1)[:3])  # made[...] fails where it is a future
+            self.compiled[key] = run, [options[name] for name in names]
 
 
 MOST_LAUNCHES = 1024
@@ -79,12 +85,13 @@ def power_of_two(n: int, min_value: int = 16) -> int:
 
 @jit
 def halves(x, largest):
-    """x = scale · (top + low): two float16 with 11 bits each, and the power of two that brings `largest`, the largest
-    |x| of a row or of all, to the upper end of float16's range. What is 2^29 times smaller loses bits."""
+    """x = scale · (top + low / 2048): two float16 with 11 bits each, and the power of two that brings `largest`, the
+    largest |x| of a row or of all, to the upper end of float16's range. What is 2^28 times smaller loses bits."""
     exponent = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x07800000)
     x *= (0x7F000000 - (exponent - 0x07000000)).to(tl.float32, bitcast=True)
     top = x.to(tl.float16)
-    return top, (x - top.to(tl.float32)).to(tl.float16), (exponent - 0x07000000).to(tl.float32, bitcast=True)
+    low = ((x - top.to(tl.float32)) * 2048).to(tl.float16)
+    return top, low, (exponent - 0x07000000).to(tl.float32, bitcast=True)
 
 
 @jit
@@ -107,7 +114,7 @@ def dot(a, b, total, PRECISION: tl.constexpr, a_largest=None, b_largest=None):
     a_top, a_low, a_scale = halves(a, a_largest)
     b_top, b_low, b_scale = halves(b, b_largest)
     product = tl.dot(a_low, b_top)
-    product = tl.dot(a_top, b_low, product)
+    product = tl.dot(a_top, b_low, product) * (1 / 2048)
     return total + tl.dot(a_top, b_top, product) * (a_scale * b_scale)
 
 
