@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -157,8 +157,7 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
     if 0 < loose.size < len(cases.part):
         raise DataError(f"{cases.names[loose[0]]}: in none of the parts {', '.join(rows)}, though others are "
                         f"({loose.size} such cases); move them into a part.")  # fmt: skip
-    pool = loose if loose.size else rows["train"]
-    if not pool.size:
+    if not (pool := loose if loose.size else rows["train"]).size:
         raise DataError(f"{cases.source}: no case is left for training.")
     rows["train"] = pool
     if cases.groups is not None:
@@ -347,15 +346,6 @@ def _channel_scale(cases: Cases, train: np.ndarray) -> Scale:
 # -- recordings -------------------------------------------------------------------------------------------------------
 
 
-class Recordings(NamedTuple):
-    """Recordings of one format, and what their files tell about them."""
-
-    files: list[str]
-    values: np.ndarray  # (samples, channels) float32, one recording after another
-    lengths: np.ndarray  # (recordings,) int64
-    about: dict[str, Any]  # fields of `DataInfo`
-
-
 @dataclasses.dataclass(frozen=True)
 class RecordingOptions(OwnOptions):
     """Options of a user's own recordings."""
@@ -372,10 +362,14 @@ class RecordingOptions(OwnOptions):
 
     def read_all(
         self, name: str, files: list[str], read: Callable[[Path], Signal], key: Mapping[str, Any], named: bool = True
-    ) -> Recordings:
+    ) -> tuple[list[str], np.ndarray, np.ndarray, dict[str, Any]]:
         """Read the recordings `files` below the folder once, and cache them under a name; `key` is what `read` depends
         on. What cannot be read raises `DataError`; with `skip_bad` it is left out and listed. That includes recordings
-        of another format than most have: another rate, number, or where they are `named`, names of channels."""
+        of another format than most have: another rate, number, or where they are `named`, names of channels.
+
+        Returns names of files, samples (samples, channels) float32 of one after another, lengths (files,) int64, and
+        what they tell, fields of `DataInfo`.
+        """
         folder = self.place()
         parents = {(folder / file).parent for file in files}
         opened = [path for parent in parents for path in parent.glob("*") if path.is_file()]
@@ -383,7 +377,7 @@ class RecordingOptions(OwnOptions):
         prepared = cached(name, folder, opened, key, lambda: _read_all(folder, files, read, named))
         about = {**tuples(prepared.notes["about"]), "skipped": prepared.bad_files(self.skip_bad, str(folder))}
         values, lengths = (np.array(prepared.arrays[each]) for each in ("values", "lengths"))
-        return Recordings(prepared.notes["files"], values, lengths, about)
+        return prepared.notes["files"], values, lengths, about
 
     def load_table(
         self, name: str, table: pd.DataFrame, read: Callable[[Path], Signal], key: Mapping[str, Any], **about: Any
@@ -396,12 +390,12 @@ class RecordingOptions(OwnOptions):
         folder, files = self.place(), table["record"].tolist()
         names = tuple(table.columns.drop(["record", "split", "group"], errors="ignore"))
         kind = "multiclass" if len(names) == 1 else "multilabel"
-        found = self.read_all(name, files, read, key)
-        table = table[table["record"].isin(found.files)]
+        files, values, lengths, found = self.read_all(name, files, read, key)
+        table = table[table["record"].isin(files)]
         targets = table[names[0]].to_numpy(str) if len(names) == 1 else table[list(names)].to_numpy(np.float64)
         return make_set(name, Cases(
-            [str(folder / file) for file in found.files], targets, table["split"].to_numpy(str), str(folder), kind,
-            found.values, found.lengths, () if kind == "multiclass" else names, {**found.about, **about},
+            [str(folder / file) for file in files], targets, table["split"].to_numpy(str), str(folder), kind,
+            values, lengths, () if kind == "multiclass" else names, found | about,
             table["group"].to_numpy(str) if "group" in table.columns else None,
         ))  # fmt: skip
 

@@ -139,8 +139,7 @@ def resample(signal: Signal, sampling_rate: float) -> Signal:
     """
     from scipy.signal import resample_poly
 
-    own = signal.sampling_rate or sampling_rate
-    if own == sampling_rate:
+    if (own := signal.sampling_rate or sampling_rate) == sampling_rate:
         return signal
     ratio = Fraction(sampling_rate / own).limit_denominator(1000)
     gaps, steps = np.isnan(signal.values), np.arange(len(signal.values))

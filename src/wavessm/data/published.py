@@ -62,8 +62,7 @@ def published() -> dict[str, Published]:
 
 def get_published(name: str) -> Published:
     """Return the description of one set; an unknown name is refused with the closest match."""
-    known = published()
-    if name not in known:
+    if name not in (known := published()):
         raise unknown_name("data set", name, known)
     return known[name]
 
@@ -73,7 +72,8 @@ def list_sets(root: str | Path) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for name, known in published().items():
         try:
-            found[name] = sum(map(_size, known.at(root).files()))
+            paths = (path for file in known.at(root).files() for path in (file, *file.rglob("*")))
+            found[name] = sum(path.stat().st_size for path in paths if path.is_file())
         except DataError:
             found[name] = None
     return found
@@ -108,10 +108,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _size(path: Path) -> int:
-    return sum(item.stat().st_size for item in (path, *path.rglob("*")) if item.is_file())
-
-
 # -- wavessm data fetch ----------------------------------------------------------------------------------------------
 
 
@@ -124,8 +120,7 @@ def fetch_set(root: str | Path, name: str, show: Show | None = None) -> tuple[Pa
     known, root = get_published(name), Path(root)
     if not known.url:
         raise DataError(f"{name} cannot be fetched: {known.remark} below {root}. It is published at {known.homepage}.")
-    final = root / known.place
-    if final.exists():
+    if (final := root / known.place).exists():
         return final, None
     archive = root / ".downloads" / PurePosixPath(known.url).name
     _download(name, known, archive, show)

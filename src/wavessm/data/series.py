@@ -351,8 +351,7 @@ def check_alike(series: Sequence[TimeSeries], first: TimeSeries) -> None:
         columns, wanted = one.values.shape[1], first.values.shape[1]
         if columns != wanted:
             raise ShapeError(f"series {at} has {columns} columns, expected {wanted}; a series is (time, columns).")
-        seconds = _seconds(one.index)
-        if seconds is None or step is None:
+        if (seconds := _seconds(one.index)) is None or step is None:
             continue
         if (one.index.tz is None) != (first.index.tz is None):
             raise DataError(f"series {at} has time zone {one.index.tz}, that of fit {first.index.tz}; use tz_localize.")
@@ -379,8 +378,7 @@ def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, spli
         found = Split(lengths - held, lengths - held + half)
     else:
         found = Split(*_read_split(series, lengths, split).T)
-    shortest = int(found.train_end.min())
-    if shortest <= horizon:
+    if (shortest := int(found.train_end.min())) <= horizon:
         raise DataError(
             f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected more than "
             f"the horizon of {horizon}; lower it or validation_fraction, or leave short series out of fit."

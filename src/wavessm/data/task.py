@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from wavessm.data.info import DataSet
 
 ROOT_VARIABLE = "WAVESSM_DATA"
-ENTRY_POINTS = "wavessm.tasks"
-
 CALENDARS = ("table", "numbers", "waves", "waves-year")
 RENAMED = {
     "hz": "sampling_rate", "least": "min_count", "epoch": "cases_per_epoch", "seq_len": "context",
@@ -166,8 +164,7 @@ def tasks() -> dict[str, str]:
 
 def get_task(name: str) -> Task:
     """Return a task; only its module is imported. An unknown name is refused with the closest match."""
-    listed = _listed()
-    if name not in listed:
+    if name not in (listed := _listed()):
         raise unknown_name("task", name, listed)
     module, about = listed[name]
     found = next(task for task in importlib.import_module(module).TASKS if task.name == name)
@@ -204,14 +201,13 @@ def _listed() -> dict[str, tuple[str, str]]:
     `MORE` as this function does, so that their modules are imported only when they are asked for.
     """
     listed = {name: (f"wavessm.data.datasets.{module}", about) for name, (module, about) in TASKS.items()}
-    for module in (entry.load() for entry in metadata.entry_points(group=ENTRY_POINTS)):
+    for module in (entry.load() for entry in metadata.entry_points(group="wavessm.tasks")):
         listed |= {task.name: (module.__name__, task.help) for task in module.TASKS} | getattr(module, "MORE", {})
     return listed
 
 
 def data_root(given: str = "") -> Path:
     """Return the folder of the published sets: as given, or $WAVESSM_DATA."""
-    root = given or os.environ.get(ROOT_VARIABLE, "")
-    if not root:
+    if not (root := given or os.environ.get(ROOT_VARIABLE, "")):
         raise OptionError(f"no data folder: give it with --root FOLDER, or set {ROOT_VARIABLE}.")
     return Path(root)

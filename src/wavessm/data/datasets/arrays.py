@@ -46,8 +46,7 @@ class ArraysOptions(OwnOptions):
     """Names of the channels, such as I,II: for --from, which finds them in the pretrained model."""
 
     def load(self, seed: int) -> DataSet:
-        folder = self.place()
-        if not folder.is_dir():
+        if not (folder := self.place()).is_dir():
             raise DataError(f"{folder}: no such folder; expected one with X.npy and y.npy.")
         there = [part for part in PARTS if any((folder / f"{name}_{part}.npy").exists() for name in "Xy")]
         read = {part: _read_part(folder, part) for part in ("train", *there)}

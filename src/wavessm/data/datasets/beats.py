@@ -73,14 +73,14 @@ class BeatsOptions(RecordingOptions):
         folder, table = self.place(), self._table()
         records = self._records(table)
         leads = words(self.leads) or [read_leads(folder / records[0], folder, ()).channels[0]]
-        found = self.read_all("beats", records, lambda path: self.shorten(read_leads(path, folder, leads)),
-                              {"leads": leads}, named=not self.leads)  # fmt: skip
-        rate, ignored, rr = found.about["sampling_rate"], Counter[str](), self.rr and not self.events
+        files, samples, lengths, about = self.read_all(
+            "beats", records, lambda at: self.shorten(read_leads(at, folder, leads)), {"leads": leads}, not self.leads
+        )
+        rate, ignored, rr = about["sampling_rate"], Counter[str](), self.rr and not self.events
         windows, names, labels, record = [], [], [], []
-        for name, values in zip(found.files, np.split(found.values, found.lengths.cumsum()[:-1]), strict=True):
+        for name, values in zip(files, np.split(samples, lengths.cumsum()[:-1]), strict=True):
             path, other = folder / name, Counter[str]()
-            events = table.get(name)
-            if events is None:
+            if (events := table.get(name)) is None:
                 events, other = read_beats(path, self.annotations)
             cut, kept = cut_windows(Signal(values, rate), events, self.before, self.after, rate, rr, path)
             ignored.update(other, **{"at the ends, without a whole window": len(events.start) - len(cut)})
@@ -99,7 +99,7 @@ class BeatsOptions(RecordingOptions):
         part = np.array([_PART_OF.get(Path(name).name, "") for name in record])
         if set(part.tolist()) != set(PAPER_SPLIT):  # not MIT-BIH: records are groups that are drawn
             part = np.full(len(record), "")
-        about, added = found.about, RR if rr else ()
+        added = RR if rr else ()
         channels, units = about["channels"], (*about["units"], *("" for _ in added))
         about = {**about, "channels": (*channels, *added) if channels else (), "units": units}
         return make_set("beats", Cases(names, np.array(labels), part, str(folder), "multiclass",
@@ -116,8 +116,7 @@ class BeatsOptions(RecordingOptions):
 
     def _records(self, table: dict[str, Events]) -> list[str]:
         """Names of the records: those of the table of events, or all headers of the folder."""
-        folder = self.place()
-        if not folder.is_dir():
+        if not (folder := self.place()).is_dir():
             raise DataError(f"{folder}: no such folder; expected one with WFDB records.")
         names = table or sorted(path.stem for path in folder.glob("*.hea"))
         found = [name for name in names if Path(name).name not in words(self.leave_out)]

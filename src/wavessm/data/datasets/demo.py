@@ -78,8 +78,7 @@ class DemoOptions(DataOptions):
         generators = (torch.Generator().manual_seed(own) for own in EVALUATION_SEEDS.values())
         val, test = (Arrays(*draw(self.cases, generator)[:2]) for generator in generators)
         info = DataInfo("regression", 2, DURATION, LENGTH, channels=("noise", "marker"), target_variance=WINDOWS)
-        train = Generated(draw, self.cases_per_epoch, seed)
-        return DataSet("demo", train, val, test, info)
+        return DataSet("demo", Generated(draw, self.cases_per_epoch, seed), val, test, info)
 
 
 LENGTH, WINDOWS, DURATION = 64, 2, 8

@@ -20,8 +20,6 @@ from wavessm.errors import DataError, OptionError, unknown_name
 if TYPE_CHECKING:
     import pandas as pd
 
-Lengths = dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
-
 
 @dataclass(frozen=True)
 class ForecastSet:
@@ -29,7 +27,7 @@ class ForecastSet:
 
     file: str  # with all columns
     target: str
-    lengths: Lengths
+    lengths: dict[int, tuple[int, int]]  # horizon -> context of the univariate and of the multivariate setting
     published: str
     cases: tuple[int, int, int]  # windows of the target alone with the shortest horizon
     month_rows: int = 0
