@@ -21,14 +21,8 @@ N_RATES = 9
 
 
 def augment(batch: Batch, config: TrainConfig, step: int, rank: int = 0) -> Batch:
-    """Return a training batch with the random changes that the config asks for; without any, the batch itself.
-
-    Args:
-        batch: x (batch, length, channels), standardised.
-        config: which changes, and how large they are.
-        step: of the training, counted from 0.
-        rank: of this process.
-    """
+    """Return a training batch, x (batch, length, channels), with the random changes that the config asks for at this
+    step of the training in the process `rank`; without any, the batch itself."""
     if not any(getattr(config, name) for name in AUGMENTATIONS):
         return batch
     x, device = batch.x, batch.x.device
@@ -72,15 +66,13 @@ def mixed_loss(loss: Callable[[Tensor, Tensor, Tensor | None], Tensor], output: 
 
 def check_augmentation(config: TrainConfig, info: DataInfo) -> None:
     """Refuse changes that such data do not survive."""
-    given = [name for name in AUGMENTATIONS if getattr(config, name)]
-    whole = [name for name in given if name in ("amplitude", "time_warp", "mixup")]
-    unlabelled = [name for name in given if name in ("time_warp", "mixup") and config.objective != "labels"]
+    targets = "does not fit forecasts, whose targets would have to change too"
     for names, refused, what in (
-        (given, info.symbols, "tokens"),
-        (whole, info.kind == "forecast", "forecasts, whose targets would have to change too"),
-        (["mixup"] if config.mixup else [], info.timed, "samples with times of their own"),
-        (unlabelled, True, "training with labels only, not pretraining"),
+        (AUGMENTATIONS, info.symbols, "does not fit tokens"),
+        (("amplitude", "time_warp", "mixup"), info.kind == "forecast", targets),
+        (("mixup",), info.timed, "does not fit samples with times of their own"),
+        (("time_warp", "mixup"), config.objective != "labels", "is for training with labels only, not pretraining"),
     ):
-        if names and refused:
-            fit = "is for" if what.startswith("training") else "does not fit"
-            raise OptionError(f"--{names[0].replace('_', '-')} {fit} {what}; leave it out.")
+        for name in names if refused else ():
+            if getattr(config, name):
+                raise OptionError(f"--{name.replace('_', '-')} {what}; leave it out.")

@@ -37,9 +37,7 @@ class Forecast(NamedTuple):
             ahead = np.stack([self._beyond(values[:origin], one.marks, h) for origin in origins])
         found = one.scale.undo(ahead)
         if not np.isfinite(found).all():
-            raise NotFiniteError(
-                "the series or its covariates are too far from those of fit; give them in their units."
-            )
+            raise NotFiniteError("series or covariates are too far from those of fit; give them in their units.")
         return found
 
     def widths(self, values: np.ndarray, origins: np.ndarray) -> np.ndarray:
@@ -158,14 +156,8 @@ def compare(
     keys: Sequence[Any],
     season: int,
 ) -> Backtest:
-    """Compare forecasts with the truth.
-
-    Args:
-        each: Number of a series, the series, origins (n,), forecasts (n, h, columns), and by level the quantiles of
-            their errors (n, h, columns) in deviations.
-        keys: Of all series.
-        season: Steps in a season.
-    """
+    """Compare forecasts with the truth. Of `each` series: its number in `keys`, the series, origins (n,), forecasts
+    (n, h, columns), and by level the quantiles of their errors (n, h, columns) in deviations."""
     parts = []
     for number, one, origins, ahead, offsets in each:
         steps = np.arange(ahead.shape[1])

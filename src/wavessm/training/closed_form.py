@@ -63,9 +63,8 @@ def fit_closed(data: DataSet, config: TrainConfig, device: torch.device, missing
         return cast(Any, data.train).model.fit_line()
     cases = data.train.take(torch.arange(len(data.train)))
     weights = metrics.weigh_cases(data.info.kind, cases.y, class_balance(data, config), cases.weight)
-    bank = FeatureConfig(
-        n_features=config.n_features, stretches=config.stretches, missing="gap" if missing == "gap" else "hold"
-    )
+    missing = "gap" if missing == "gap" else "hold"
+    bank = FeatureConfig(n_features=config.n_features, stretches=config.stretches, missing=missing)
     model = FeatureModel.fit(cases.x, cases.y, data.info.kind, cases.lengths, weights, bank, config.seed, device)
     if data.info.quantiles:
         model.ridge = with_quantiles(model.ridge, cases.y, data.info.quantiles, weights)

@@ -15,16 +15,14 @@ from wavessm.data.task import get_task
 from wavessm.errors import DataError, OptionError
 from wavessm.nn.config import Check, ModelConfig, check_fields, check_names, unused_fields
 
-_AT_LEAST_0: Check = (lambda value: value >= 0, "at least 0")
 _CHECKS: dict[str, Check] = {
     **dict.fromkeys(
-        ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience",
-         "save_seconds", "max_minutes", "amplitude", "jitter", "time_warp", "mixup"),
-        _AT_LEAST_0,
+        ("lr_ssm", "lr_direct", "weight_decay", "crop", "steps", "warmup", "grad_clip", "patience", "save_seconds",
+         "max_minutes", "amplitude", "jitter", "time_warp", "mixup", "train_blocks"),
+        (lambda value: value >= 0, "at least 0"),
     ),
     "seed": (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"),
     "max_loss_ratio": (lambda value: value > 1, "above 1"),
-    "train_blocks": _AT_LEAST_0,
     "layer_decay": (lambda value: 0 < value <= 1, "0 < layer_decay ≤ 1"),
     "mask_share": (lambda value: 0 < value < 1, "0 < mask_share < 1"),
     "channel_dropout": (lambda value: 0 <= value < 1, "0 ≤ channel_dropout < 1"),
@@ -184,9 +182,8 @@ def resolve(task: str, recipe: str = "best") -> tuple[ModelConfig, TrainConfig]:
         UnknownNameError: an unknown task or recipe; offers the closest name.
     """
     chosen = get_task(task).recipe(recipe)
-    return ModelConfig.from_dict({"head": "auto", "missing": "auto"} | chosen.model), TrainConfig.from_dict(
-        chosen.train
-    )
+    model = ModelConfig.from_dict({"head": "auto", "missing": "auto"} | chosen.model)
+    return model, TrainConfig.from_dict(chosen.train)
 
 
 def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> ModelConfig:
@@ -200,20 +197,20 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
     """
     decided: dict[str, Any] = {"d_input": info.width, "d_output": info.d_output, "precision": precision}
     if info.kind == "forecast":
-        calendar = bool(info.mark_sizes or info.mark_width)
         decided |= {
             "head": "forecast",
             "horizon": info.horizon,
             "context": info.length if model.direct else None,
-            "encoder": "calendar" if calendar else "linear",
-            "mark_sizes": tuple(info.mark_sizes) if calendar else (),
-            "mark_width": info.mark_width if calendar else 0,
+            "encoder": "calendar" if info.mark_sizes or info.mark_width else "linear",
+            "mark_sizes": info.mark_sizes,
+            "mark_width": info.mark_width,
         }
     else:
         decided["head"] = "sequence" if info.kind == "steps" else get_task(task).head
     if info.timed and not model.reads_gaps:
-        raise OptionError(f"these data have times, which need diagonal layers; {model.family!r} is DPLR here: use "
-                          "--structure diagonal or another family.")  # fmt: skip
+        raise OptionError(
+            f"times need diagonal layers, {model.family!r} is DPLR; use --structure diagonal or another family."
+        )
     if model.missing == "auto":
         decided["missing"] = "error" if not info.missing else "gap" if model.reads_gaps else "hold"
     elif model.missing == "error" and info.missing:
@@ -248,7 +245,5 @@ def changed_name(name: str, own: Choice, given: Choice) -> str:
     """
     before, after = ({**data, **vars(config), **vars(model)} for data, model, config in (own, given))
     hidden = _NOT_IN_NAMES | set(unused_fields(vars(given[1])))
-    changed = [k for k in after if after[k] != before[k] and k not in hidden]
-    return "+".join(
-        [name, *(f"{k}={after[k]:g}" if isinstance(after[k], float) else f"{k}={after[k]}" for k in changed)]
-    )
+    changed = {k: value for k, value in after.items() if value != before[k] and k not in hidden}
+    return "+".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changed.items())])

@@ -147,14 +147,9 @@ def evaluate_split(
 
 @torch.no_grad()
 def _outputs(
-    model: Any,
-    source: Source,
-    size: int,
-    rate: float = 1.0,
-    factor: int = 1,
-    antialias: bool = False,
+    model: Any, source: Source, size: int, rate: float = 1.0, factor: int = 1, antialias: bool = False,
     dist: DistInfo = ALONE,
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
     """Outputs and targets of every batch of a split; `factor` and `antialias` as in `decimate`."""
     model.eval()
     if hasattr(source, "forecasts"):

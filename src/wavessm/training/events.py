@@ -48,8 +48,7 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
         check_positive(stride, "stride")
     signal, beats = _read(run, path), options if isinstance(options, BeatsOptions) and not options.events else None
     rate, record = signal.sampling_rate or 1.0, path.with_suffix("")
-    annotated = beats and stride is None and Path(f"{record}.{beats.annotations}").exists()
-    if beats and annotated:
+    if beats and stride is None and Path(f"{record}.{beats.annotations}").exists():
         events, _ = read_beats(record, beats.annotations)
         target = info.sampling_rate or rate
         windows, events = cut_windows(signal, events, beats.before, beats.after, target, beats.rr, path)
@@ -63,9 +62,7 @@ def predict_events(run: Run, path: Path, stride: float | None = None) -> list[Ro
     if info.channels[-2:] == RR:
         raise OptionError("predict: the model reads distances of beats; give their annotations, or train with --no-rr.")
     if isinstance(options, BeatsOptions):
-        log.warning(
-            "%s: the model was trained on windows around events; what it predicts between them means little", path
-        )
+        log.warning("%s: the model was trained on windows around events; predictions between them mean little", path)
     return _track(run, resample(signal, info.sampling_rate or rate), stride, path)
 
 

@@ -67,8 +67,7 @@ def adapt(
         run.info, d_input=check_int(width, "channels", 1), d_output=count, classes=names, channels=leads, units=(),
         scale=None, sampling_rate=rate,
     )  # fmt: skip
-    config = run.model.replace(d_input=info.width, d_output=count)
-    model, _ = start_from(source, config, info)
+    model, _ = start_from(source, run.model.replace(d_input=info.width, d_output=count), info)
     set_trainable(model, train_blocks)
     return model
 
@@ -93,8 +92,8 @@ def transfer(
         raise OptionError(f"fine-tuning: the blocks of the two models differ ({what}); leave options of the model out.")
     model.backbone.load_state_dict(source.backbone.state_dict())
     notes, fresh = [], ["head"]
-    known = old.step_rate and info.step_rate and old.front_end == info.front_end
-    rate = old.step_rate / info.step_rate if known and old.step_rate and info.step_rate else 1.0
+    alike = old.front_end == info.front_end
+    rate = old.step_rate / info.step_rate if alike and old.step_rate and info.step_rate else 1.0
     if abs(rate - 1) > 0.01:  # frames of 10 ms are whole samples
         with torch.no_grad():
             for layer in (module for module in model.modules() if isinstance(module, WaveSSM)):
@@ -198,5 +197,4 @@ def _gain(old: DataInfo, info: DataInfo, place: Tensor) -> Tensor:
         if all(a == b or {a, b} <= VOLTS.keys() for a, b in pairs):
             factor = [1.0 if a == b else VOLTS[a] / VOLTS[b] for a, b in pairs]
             return torch.from_numpy(factor * new / was[rows]).float()
-    single = len(old.scale[1]) == 1
-    return torch.from_numpy(new / (np.sqrt((new**2).mean()) if single else new)).float()
+    return torch.from_numpy(new / (np.sqrt((new**2).mean()) if len(old.scale[1]) == 1 else new)).float()

@@ -150,13 +150,9 @@ def resume(folder: Path, show: bool = True) -> Run:
 
 
 def make_trainer(
-    model: Network,
-    data: DataSet,
-    config: TrainConfig,
-    dist: DistInfo = ALONE,
-    folder: Path | None = None,
+    model: Network, data: DataSet, config: TrainConfig, dist: DistInfo = ALONE, folder: Path | None = None,
     start: dict[str, Any] | None = None,
-) -> Trainer:
+) -> Trainer:  # fmt: skip
     """Return the loop that trains a model on a data set, both on one device; arguments as in `Trainer`."""
     plan, balance = config.plan(len(data.train)), class_balance(data, config)
     if isinstance(model, Pretrainer):
@@ -172,14 +168,11 @@ def make_trainer(
         scores, table = evaluate_split(model, data.val, data.info, config.eval_batch_size, dist)
         return scores | class_curves(data.info, table)
 
-    beside = _baselines(data) if kind == "forecast" and folder is not None else {}
-    objective = Objective(data.train, loss, validate, metrics.SELECTION["quantiles" if levels else kind], beside)
+    shown = kind == "forecast" and folder is not None
+    beside = {"line": line_errors(data)} | baseline_scores(data, "val") if shown else {}
+    errors = {name: found.mse for name, found in beside.items()}
+    objective = Objective(data.train, loss, validate, metrics.SELECTION["quantiles" if levels else kind], errors)
     return Trainer(model, objective, config, plan, dist, folder, start)
-
-
-def _baselines(data: DataSet) -> dict[str, float]:
-    """Validation errors to show beside those of a forecasting model: of the line, last value and last season."""
-    return {name: found.mse for name, found in ({"line": line_errors(data)} | baseline_scores(data, "val")).items()}
 
 
 def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
@@ -194,9 +187,7 @@ def _fit_closed(run: Run, data: DataSet, device: torch.device) -> None:
     write_csv(run.folder / "metrics.csv", [row], digits=8)
 
 
-def _fit(
-    run: Run, model: Network | None, data: DataSet, dist: DistInfo, start: dict[str, Any] | None, show: bool
-) -> None:
+def _fit(run: Run, model: Network | None, data: DataSet, dist: DistInfo, start: dict | None, show: bool) -> None:
     """Train from a checkpoint, or from the beginning, then score the best model; no model is a closed form."""
     config, device = run.config, pick_device(run.config, dist)
     if model is None:

@@ -117,14 +117,8 @@ class LineModel(LineForecaster):
 
         return take
 
-    def check_plain(self) -> None:
-        """Refuse to export a line that reads more than its context."""
-        if self.line_.features.memories or self.line_.B is not None:
-            raise OptionError("export: this forecast reads memories or a calendar; fit it with --no-memory and "
-                              "--calendar none.")  # fmt: skip
-
     def __call__(self, x: Tensor, rate: float = 1.0) -> Tensor:
-        """Forecasts (batch, horizon, columns) after scaled contexts x (batch, context, columns); see `check_plain`."""
+        """Forecasts (batch, horizon, columns) of a line that reads only scaled contexts x (batch, context, columns)."""
         last = x[:, -1:].double()
         return torch.from_numpy(self.line_.apply((x.double() - last).numpy())) + last
 

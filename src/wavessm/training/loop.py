@@ -172,8 +172,7 @@ class Trainer:
                 for batch in TrainBatches(source, config.batch_size, config.seed, self.step, stop, self.dist, total):
                     self.losses.append(self.advance(batch))
                     self._after_step()
-                    at = self._schedule_step()
-                    if at >= total:
+                    if (at := self._schedule_step()) >= total:
                         break
                     if self.step < stop:
                         bar.update(self.step, self._numbers(), round(total * self.step / at))
@@ -237,16 +236,13 @@ class Trainer:
     def _validate(self) -> None:
         """Score the model, add a row to metrics.csv, keep the model if it is the best, save."""
         self.check_losses()
-        scores = self.score() if self.objective.validate is not None else {}
+        scores, selection = self.score() if self.objective.validate is not None else {}, self.objective.selection
         row = {
             "step": self.step,
             "epoch": self.step / self.plan.steps_per_epoch,
             "train_loss": self.loss_sum / max(self.loss_count, 1),
             **{f"val_{name}": value for name, value in scores.items()},
-            **{
-                f"{name.replace(' ', '_')}_{self.objective.selection.name}": v
-                for name, v in self.objective.baselines.items()
-            },
+            **{f"{name.replace(' ', '_')}_{selection.name}": v for name, v in self.objective.baselines.items()},
             "lr": float(self.optimiser.param_groups[-1]["lr"]),
             "seconds": self._elapsed(),
         }
@@ -254,7 +250,6 @@ class Trainer:
         self.rows.append(row)
         if self.folder is not None and self.dist.rank == 0:
             write_csv(self.folder / "metrics.csv", self.rows, digits=8)
-        selection = self.objective.selection
         if not scores:
             self.best_step = self.step
         elif selection.better(scores[selection.name], self.best):
@@ -293,8 +288,7 @@ class Trainer:
         """Check the loss; save and stop between steps where it is time to, in all processes at the same step."""
         several = self.dist.size > 1
         often = self.device.type == "cpu" or (several and self.config.save_seconds == 0)
-        checked = often or len(self.losses) >= CHECK_EVERY
-        if checked:
+        if checked := often or len(self.losses) >= CHECK_EVERY:
             self.check_losses()
         if self.step % self.plan.validate_every == 0 or self.step == self.plan.total_steps:
             return  # a validation follows, and saves
@@ -394,9 +388,8 @@ class Trainer:
         try:
             self.objective.source.set_state(self.start["source"])
         except RuntimeError as reason:
-            raise OptionError(
-                f"the run draws its cases on another kind of device than {self.device}; resume it there."
-            ) from reason
+            what = f"the run draws its cases on another kind of device than {self.device}"
+            raise OptionError(f"{what}; resume it there.") from reason
         random = self.start["random"]
         torch.set_rng_state(random["cpu"])
         if random["cuda"] and len(random["cuda"]) == torch.cuda.device_count():

@@ -70,9 +70,8 @@ def loss(
     """
     reduction = "mean" if weight is None and (class_weight is None or kind == "multilabel") else "none"
     if kind == "multilabel":
-        each = F.binary_cross_entropy_with_logits(
-            output.float(), target.float(), pos_weight=class_weight, reduction=reduction
-        )
+        entropy = F.binary_cross_entropy_with_logits
+        each = entropy(output.float(), target.float(), pos_weight=class_weight, reduction=reduction)
     elif kind == "steps":  # the mean over the true steps of a case, then over cases: parts of a batch add up
         each = F.cross_entropy(output.float().transpose(1, 2), target, weight=class_weight, reduction="none")
         each = each.sum(1) / (target >= 0).sum(1)

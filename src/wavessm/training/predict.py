@@ -12,8 +12,9 @@ import logging
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -69,9 +70,7 @@ def predict(
     return _recordings(run, run.load_model(), cases, "signals", sampling_rate)
 
 
-def predict_files(
-    run: Run, paths: Sequence[Path], sampling_rate: float | None = None, times: bool = False
-) -> list[Row]:
+def predict_files(run: Run, paths: list[Path], sampling_rate: float | None = None, times: bool = False) -> list[Row]:
     """Predict recordings, or for a forecaster continue CSV tables, with the best model of a run.
 
     Args:
@@ -147,9 +146,7 @@ def output_names(info: DataInfo) -> list[str]:
 
 
 @torch.no_grad()
-def _recordings(
-    run: Run, model: Any, signals: list[Signal], path: Path | str, sampling_rate: float | None
-) -> list[Row]:
+def _recordings(run: Run, model: Any, signals: list[Signal], where: Any, sampling_rate: float | None) -> list[Row]:
     info, rows, thresholds = run.info, [], run.thresholds()
     sampling_rate = None if sampling_rate is None else check_positive(sampling_rate, "sampling_rate")
     for case, signal in enumerate(signals):
@@ -157,11 +154,11 @@ def _recordings(
         if isinstance(run.options, OwnOptions):
             signal = run.options.shorten(signal, info.sampling_rate)
         if info.some_channels and info.channels and signal.channels:
-            signal = _fill_channels(signal, info, path)
-        aligned = align(signal, info.channels, info.units, path)
+            signal = _fill_channels(signal, info, where)
+        aligned = align(signal, info.channels, info.units, where)
         alone = info.some_channels and not info.channels  # a model of any one channel: the mean over those there are
         cases = aligned.T[..., None] if alone else aligned[None]
-        values = torch.stack([check_values(run, each, str(path)) for each in cases])
+        values = torch.stack([check_values(run, each, str(where)) for each in cases])
         own, trained = signal.sampling_rate, info.sampling_rate
         rate = trained / own if own and trained and info.front_end == "none" else 1.0
         timed = {} if signal.times is None else {"times": info.in_steps(signal.times, signal.times[0])}
@@ -272,8 +269,7 @@ def step_rows(info: DataInfo, series: TimeSeries, ahead: np.ndarray, quantiles: 
 def _marks(run: Run, series: TimeSeries, source: str) -> Tensor | None:
     """Calendar marks of context and horizon as in training. (1, length + horizon, k)"""
     info, options = run.info, run.options
-    count = len(info.mark_sizes) or info.mark_width
-    if not count:
+    if not (count := len(info.mark_sizes) or info.mark_width):
         return None
     same_clock(series.offset, info.offset, source)
     if series.clock is None:
@@ -300,23 +296,20 @@ def write_rows(
     Returns the number of rows, and with `collect` the rows themselves; a stream may be endless.
     """
     count, rows, digits = 0, [], _digits(info)
-    file: IO[str] = sys.stdout if out == "-" else Path(out).open("w", newline="")  # noqa: SIM115
-    try:
+    # Ctrl-C is the way to end a stream
+    with (
+        nullcontext(sys.stdout) if out == "-" else Path(out).open("w", newline="") as file,
+        suppress(KeyboardInterrupt),
+    ):
         for group in groups:
             writer = csv.DictWriter(file, fieldnames=list(group[0]), lineterminator="\n")
             if not count:
                 writer.writeheader()
-            writer.writerows(
-                {name: f"{v:.{digits}g}" if isinstance(v, float) else v for name, v in row.items()} for row in group
-            )
+            texts = ({k: f"{v:.{digits}g}" if isinstance(v, float) else v for k, v in row.items()} for row in group)
+            writer.writerows(texts)
             file.flush()
             count += len(group)
             rows += group if collect else []
-    except KeyboardInterrupt:  # the way to end a stream
-        pass
-    finally:
-        if file is not sys.stdout:
-            file.close()
     return count, rows
 
 
@@ -340,8 +333,7 @@ def draw_predictions(info: DataInfo, rows: list[Row], path: Path, context: np.nd
     places = [row[along] for row in rows] if along else range(len(rows))
     for index, name in enumerate(output_names(info)[:8]):
         axes.plot(places, [row[name] for row in rows], "-" if along else ".", color=f"C{index}", label=name)
-        levels = [key for key in rows[0] if key.startswith(f"{name} ") and info.kind == "forecast"]
-        if levels:
+        if levels := [key for key in rows[0] if key.startswith(f"{name} ") and info.kind == "forecast"]:
             low, high = ([row[key] for row in rows] for key in (levels[0], levels[-1]))
             axes.fill_between(places, low, high, color=f"C{index}", alpha=0.2, lw=0)
         if context is not None:

@@ -50,8 +50,7 @@ class Pretrainer(nn.Module):
             self.reconstruct = nn.Linear(d, model.config.d_input)
             return
         if model.config.bidirectional:
-            raise OptionError("cpc predicts the future, so the model must be causal; use --no-bidirectional, or "
-                              "--objective masked.")  # fmt: skip
+            raise OptionError("cpc needs a causal model; use --no-bidirectional, or --objective masked.")
         self.latent = nn.Sequential(nn.Conv1d(d, d, self.patch, self.patch), nn.GELU(), nn.Conv1d(d, d, 1))
         self.predict = nn.ModuleList(nn.Linear(d, d) for _ in range(self.ahead))
 
@@ -75,8 +74,7 @@ class Pretrainer(nn.Module):
 
     def _cpc(self, x: Tensor, lengths: Tensor | None, marks: Tensor | None) -> Tensor:
         z, h = self.model.features(x, lengths, marks)
-        count = x.shape[1] // self.patch
-        if count < 2:
+        if (count := x.shape[1] // self.patch) < 2:
             raise OptionError(f"cpc: {x.shape[1]} samples hold fewer than two patches of {self.patch}; lower --patch.")
         z = self.latent(z.transpose(1, 2)).transpose(1, 2)  # (batch, patches, d)
         h = h[:, self.patch - 1 :: self.patch][:, :count]  # what is known at the end of each patch
@@ -119,13 +117,10 @@ def pretrain_objective(
 
 @torch.no_grad()
 def linear_probe(model: SequenceModel, data: DataSet, split: Source, batch_size: int) -> dict[str, float]:
-    """Score a ridge from pooled outputs of the backbone to the labels: probe_accuracy, probe_auroc, …
+    """Score a ridge from pooled outputs of the backbone to the labels on a split: probe_accuracy, probe_auroc, …
 
-    Args:
-        model: In evaluation mode.
-        data: Its training split is fitted, `PROBE_CASES` of it at most.
-        split: The cases to score. Forecasts, steps, pairs and generated tasks have no score.
-        batch_size: Cases at once.
+    It is fitted to the training split, `PROBE_CASES` of it at most. Forecasts, steps, pairs and generated tasks have no
+    score. The model is in evaluation mode.
     """
     kind, info = data.info.kind, data.info
     if kind in ("forecast", "steps") or data.train.draws:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from wavessm.errors import MissingExtraError
+from wavessm.errors import import_extra
 from wavessm.training.checkpoint import replacing
 
 _PACKAGES = ("wavessm", "torch", "numpy", "scipy", "PyWavelets")
@@ -73,14 +73,8 @@ def processor() -> str:
 
 def pyplot() -> Any:
     """Matplotlib without a screen, or an error that says how to get it."""
-    try:
-        import matplotlib
-    except ImportError as reason:
-        raise MissingExtraError("figures need matplotlib: pip install 'wavessm[plot]'.") from reason
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    import_extra("matplotlib", "figures", "plot").use("Agg")
+    return import_extra("matplotlib.pyplot", "figures", "plot")
 
 
 def draw_curves(rows: Sequence[dict[str, float]], score: str, path: Path) -> None:

@@ -108,8 +108,7 @@ def confusion(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarr
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Mean precision over the recall of every class, ties shared: (cases, classes) twice → (classes,), NaN without a
-    positive."""
+    """Mean precision over recall by class, ties shared: (cases, classes) twice → (classes,), NaN without a positive."""
     areas = np.full(scores.shape[1], np.nan)
     for at, (score, label) in enumerate(zip(scores.T, labels.T > 0.5, strict=True)):
         if label.any():

@@ -32,11 +32,7 @@ Chunks = Iterator[tuple[np.ndarray, np.ndarray | None]]
 
 
 def predict_stream(
-    run: Run,
-    source: Iterable[str | bytes],
-    chunk: int | None = None,
-    rate: float = 1.0,
-    times: bool = False,
+    run: Run, source: Iterable[str | bytes], chunk: int | None = None, rate: float = 1.0, times: bool = False
 ) -> Iterator[list[Row]]:
     """Predict after every chunk of a stream.
 
