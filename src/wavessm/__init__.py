@@ -20,13 +20,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         WaveSSMError,
     )
-    from wavessm.estimators import (
-        LogEnergies,
-        StateFeatures,
-        WaveSSMClassifier,
-        WaveSSMForecaster,
-        WaveSSMRegressor,
-    )
+    from wavessm.estimators import LogEnergies, StateFeatures, WaveSSMClassifier, WaveSSMForecaster, WaveSSMRegressor
     from wavessm.frames import PAPER_FAMILIES, Frame, Quadrature, Wavelet, families, make_frame, register_family
     from wavessm.memory import OnlineMemory
     from wavessm.nn.backbones import ResidualBlock

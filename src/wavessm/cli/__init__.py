@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
 
 from wavessm.errors import MissingExtraError, WaveSSMError, unknown_name
 
@@ -42,12 +41,6 @@ _START = """Start with one of these:
   wavessm train csv FILE            forecast your own table
 
 wavessm COMMAND --help explains each command; wavessm --version prints the version."""
-
-
-def plugin(group: str, name: str) -> Any:
-    """Return what another installed package adds to `group` under `name`, or None."""
-    found = metadata.entry_points(group=group, name=name)
-    return next(iter(found)).load() if found else None
 
 
 def all_commands() -> dict[str, tuple[str, str]]:

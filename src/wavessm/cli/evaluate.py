@@ -62,9 +62,7 @@ def evaluate(given: EvaluateOptions) -> tuple[Run, Evaluation]:
 
     device, run = pick_device(TrainConfig(device=given.device)), Run.read(given.run)
     if given.plot is not None and (run.info.kind == "forecast" or given.plot.suffix not in (".png", ".pdf", ".svg")):
-        raise OptionError(
-            f"plot is {given.plot}; expected a .png, .pdf or .svg of a run with classes, labels or numbers."
-        )
+        raise OptionError(f"plot is {given.plot}; expected .png, .pdf, .svg of a run with classes, labels or numbers.")
     if given.by_class and not run.info.classes:
         raise OptionError(f"evaluate: a {run.info.kind} has no classes; leave --by-class out.")
     chosen = {name: getattr(given, name) for name in DECIDING}

@@ -15,8 +15,6 @@ from wavessm.errors import OptionError
 if TYPE_CHECKING:
     from wavessm.training import Run
 
-_SUFFIX = {"onnx": "onnx", "step-onnx": "step.onnx", "pretrained": "pretrained"}
-
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
@@ -43,7 +41,7 @@ def main(arguments: list[str]) -> int:
     from wavessm.training import Run
 
     run = Run.read(given.run, unlabelled=given.format == "pretrained")
-    out, stream = given.out or given.run / f"model.{_SUFFIX[given.format]}", given.format == "step-onnx"
+    out, stream = given.out or given.run / f"model.{given.format.replace('-', '.')}", given.format == "step-onnx"
     if given.format == "pretrained":
         if run.method != "gradient":
             raise OptionError(f"{given.run} was fitted by method {run.method}, which has no form pretrained; use onnx.")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import tyro
+from tyro import conf
 
 from wavessm.data.task import RENAMED as DATA_NAMES
 from wavessm.errors import OptionError
@@ -18,12 +19,7 @@ from wavessm.training.config import RENAMED as TRAIN_NAMES
 
 T = TypeVar("T")
 
-_CONFIG = (
-    tyro.conf.HelptextFromCommentsOff,
-    tyro.conf.OmitArgPrefixes,
-    tyro.conf.PositionalMetavarFromFieldName,
-    tyro.conf.SuppressFixed,
-)
+_CONFIG = (conf.HelptextFromCommentsOff, conf.OmitArgPrefixes, conf.PositionalMetavarFromFieldName, conf.SuppressFixed)
 _KINDER = (
     (r"Unrecognized options: (--[^\s,]+)(,.*)?", r"unknown option \1"),
     (r"Unrecognized options: ([^\s,]+)(,.*)?", r"did not expect \1"),
@@ -71,7 +67,7 @@ def without(default: Any, fixed: Sequence[str] = ()) -> type:
     """
     kind = type(default)
     hints = typing.get_type_hints(kind, include_extras=True)
-    mark: Any = tyro.conf.Fixed
+    mark: Any = conf.Fixed
     fields = [(name, mark[hints[name]], dataclasses.field(default=getattr(default, name))) for name in fixed]
     unchecked = {"__post_init__": lambda self: None}
     return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True, namespace=unchecked)

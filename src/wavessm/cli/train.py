@@ -9,12 +9,12 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field, make_dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from wavessm.cli import plugin
 from wavessm.cli.parse import parse, without
 from wavessm.data.task import Task, get_task, tasks
 from wavessm.errors import OptionError
@@ -165,11 +165,11 @@ def _start(task: Task, recipe: str, data: Any, command: str = "train") -> tuple[
     if command == "pretrain":
         causal = dataclasses.replace(start[0], bidirectional=False)
         return task.options, causal, dataclasses.replace(start[1], objective="cpc", method="gradient")
-    tuned = plugin("wavessm.tuned", task.name) if recipe == "best" else None
-    if tuned is None:
-        return task.options, *start
-    chosen = {name: getattr(data, name) for name in ("dataset", "horizon", "variables")}
-    return tuned(dataclasses.replace(task.options, **chosen), *start)
+    tuned = metadata.entry_points(group="wavessm.tuned", name=task.name) if recipe == "best" else ()
+    for found in tuned:  # of another package
+        chosen = {name: getattr(data, name) for name in ("dataset", "horizon", "variables")}
+        return found.load()(dataclasses.replace(task.options, **chosen), *start)
+    return task.options, *start
 
 
 def _parts(options: Any) -> tuple[dict[str, Any], ModelConfig, TrainConfig]:
@@ -212,8 +212,7 @@ def _report(run: Run) -> int:
     result = json.loads((run.folder / "result.json").read_text())
     scores = "  ".join(f"{name.removeprefix('test_').replace('_', ' ')} {value:.4g}" for name, value in result.items()
                        if name.startswith("test_"))  # fmt: skip
-    skipped = run.info.skipped
-    if skipped:
+    if skipped := run.info.skipped:
         print(f"left out {len(skipped)} bad files: {', '.join(skipped[:5])}{' …' if len(skipped) > 5 else ''}")
     closed = run.method != "gradient"
     how = f"{run.method}, closed form" if closed else f"best model: step {result['best_step']}"

@@ -22,11 +22,4 @@ from wavessm.estimators.regressor import WaveSSMRegressor
 from wavessm.estimators.sound import LogEnergies
 from wavessm.training.backtest import Backtest
 
-__all__ = [
-    "Backtest",
-    "LogEnergies",
-    "StateFeatures",
-    "WaveSSMClassifier",
-    "WaveSSMForecaster",
-    "WaveSSMRegressor",
-]
+__all__ = ["Backtest", "LogEnergies", "StateFeatures", "WaveSSMClassifier", "WaveSSMForecaster", "WaveSSMRegressor"]

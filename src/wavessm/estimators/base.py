@@ -20,10 +20,7 @@ from torch import Tensor, nn
 
 from wavessm.data.source import Batch, Source
 from wavessm.data.tables import Scale as Scale
-from wavessm.data.tables import check_finite as check_finite
-from wavessm.data.tables import column_order as column_order
-from wavessm.errors import OptionError, check_int, check_positive, unknown_name
-from wavessm.errors import check_number as check_number
+from wavessm.errors import OptionError, check_int, check_number, check_positive, unknown_name
 from wavessm.features.model import one_thread
 from wavessm.nn.backbones import SequenceNorm, TiedDropout
 from wavessm.nn.config import ModelConfig
@@ -212,9 +209,7 @@ def _refresh_batch_norm(model: nn.Module, batches: list[Batch]) -> None:
 def check_unchanged(what: str, now: Any, before: Any) -> None:
     """Refuse a warm start that needs another model than the one to continue."""
     if now != before:
-        raise OptionError(
-            f"warm_start: {what} is {now!r}, but the fitted model has {before!r}; use warm_start=False to start anew."
-        )
+        raise OptionError(f"warm_start: {what} is {now!r}, but the fitted model has {before!r}; use warm_start=False.")
 
 
 def check_names(kind: str, given: Iterable, known: Iterable[str]) -> None:

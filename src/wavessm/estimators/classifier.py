@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wavessm.data.cases import split_groups
-from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_positive
-from wavessm.estimators.base import check_number, check_unchanged
+from wavessm.errors import NotFiniteError, OptionError, ShapeError, check_number, check_positive
+from wavessm.estimators.base import check_unchanged
 from wavessm.estimators.features import SignalEstimator, case_weights, uses_features
 from wavessm.estimators.signals import read_labels, read_signals
 from wavessm.training.metrics import class_weights, weigh_cases
@@ -107,9 +107,7 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
         tags.target_tags.multi_output = False
         return tags
 
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, groups: Any = None
-    ) -> WaveSSMClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, groups: Any = None) -> Self:
         """Fit labelled signals.
 
         Args:
@@ -145,13 +143,12 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
         self._fit_gradient(signals, labels, weights, loss, seed, kept, held)
         if held is not None and not self.warm_start:
             stopped = self.history_
-            epochs = int(np.argmin(stopped.validation)) + 1
-            self._fit_gradient(signals, labels, weights, loss, seed, epochs=epochs)
+            self._fit_gradient(signals, labels, weights, loss, seed, epochs=int(np.argmin(stopped.validation)) + 1)
             self.history_, self.choices_["early_stopping"] = stopped, True
         return self
 
     @available_if(uses_features)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> WaveSSMClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Fit in blocks of cases, for data larger than memory: method "features", one pass, exact sums.
 
         The first block draws the state spaces. `empty_copy` and `merge` divide the blocks among machines. Sums take
@@ -227,8 +224,7 @@ class WaveSSMClassifier(ClassifierMixin, SignalEstimator):
 
     def _class_weights(self, targets: Tensor) -> Tensor | None:
         """A weight for each class, or for the ones of each label."""
-        given = self.class_weight
-        if given is None:
+        if (given := self.class_weight) is None:
             return None
         if isinstance(given, dict):
             names = self.classes_.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -146,9 +146,7 @@ class Residuals(Windows):
     stride: int  # rows between windows
 
     @classmethod
-    def of(
-        cls, line: Line, series: Sequence[TimeSeries], context: int, begin: Any, end: np.ndarray, most: int
-    ) -> Residuals:
+    def of(cls, line: Line, series: Sequence[TimeSeries], context: int, begin: Any, end: np.ndarray, most: int) -> Self:
         """Up to `most` windows whose horizons lie in [begin, end) of their series and have no gap."""
         horizon, values = line.horizon, [one.scaled() for one in series]
         origins = [part.origins(horizon) for part in parts_of(series, values, np.maximum(context, begin), end)]
@@ -184,8 +182,7 @@ def improves(gain: np.ndarray, block: int, draws: int = 2000) -> bool:
     >>> improves(random.standard_normal(400), 20), improves(0.5 + random.standard_normal(400), 20)
     (False, True)
     """
-    n = len(gain)
-    if n < 4 * block:
+    if (n := len(gain)) < 4 * block:
         return False
     sums = np.cumsum(np.concatenate([[0.0], gain, gain[:block]]))
     means = (sums[block : block + n] - sums[:n]) / block  # of the block that starts at each window

@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from wavessm.data.datasets.arrays import read_levels
+from wavessm.data.tables import Scale, check_finite
 from wavessm.errors import OptionError, ShapeError
-from wavessm.estimators.base import Scale, check_finite
 from wavessm.estimators.features import SignalEstimator, case_weights, seed_and_device, uses_features
 from wavessm.estimators.signals import AXES, read_signals
 from wavessm.features.ridge import with_quantiles

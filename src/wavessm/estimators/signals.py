@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import Arrays
+from wavessm.data.tables import Scale, check_finite, column_order
 from wavessm.errors import DataError, OptionError, ShapeError, real_array
-from wavessm.estimators.base import Scale, check_finite, column_order
 from wavessm.nn.encoders import hold
 
 SWAPPED = 8  # channels for each sample beyond which time was probably given before channels
@@ -158,8 +158,7 @@ def read_labels(y: Any, cases: int, classes: Any = None) -> tuple[Tensor, np.nda
     if classes is None and len(found) < 2:
         raise OptionError(f"y has one class, '{found[0]}'; a classifier needs at least two.")
     if classes is None and len(found) == cases:
-        warnings.warn(f"y has {cases} classes in {cases} cases: with one case each, nothing is known of their spread.",
-                      stacklevel=5)  # fmt: skip
+        warnings.warn(f"y has {cases} classes in {cases} cases: one case says nothing of their spread.", stacklevel=5)
     classes = found if classes is None else np.unique(classes)
     if (unknown := np.setdiff1d(found, classes)).size:
         raise DataError(f"y has the label {unknown[0]!r}, which is not among classes.")
@@ -176,9 +175,7 @@ def _without_gaps(y: Any) -> Any:
     labels = np.asarray(y, dtype=object)
     endless = [isinstance(label, float | np.floating) and np.isinf(label) for label in labels.flat]
     if (lost := np.argwhere(pd.isna(labels) | np.reshape(endless, labels.shape))).size:
-        raise DataError(
-            f"y has {labels[tuple(lost[0])]} for case {lost[0][0]}, expected a label; drop the case or name it."
-        )
+        raise DataError(f"y has {labels[tuple(lost[0])]} for case {lost[0][0]}, expected a label; drop or name it.")
     if (plain := getattr(getattr(y, "dtype", None), "numpy_dtype", None)) is not None:  # Int64, boolean of pandas
         return np.asarray(y, dtype=plain)
     return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from wavessm.estimators.signals import read_signals
 from wavessm.features.energies import EnergyBank, level
 
 
+@dataclass(eq=False, repr=False)
 class LogEnergies(TransformerMixin, BaseEstimator):
     """A front end for sound: log energies in bands of frequency, a frame every ten milliseconds.
 
@@ -38,13 +40,10 @@ class LogEnergies(TransformerMixin, BaseEstimator):
         array(['low'], dtype='<U4')
     """
 
-    def __init__(
-        self, sampling_rate: float = 16_000.0, n_bands: int = 40, hop: float = 0.01, scaling: str = "recording"
-    ) -> None:
-        self.sampling_rate = sampling_rate
-        self.n_bands = n_bands
-        self.hop = hop
-        self.scaling = scaling
+    sampling_rate: float = 16_000.0
+    n_bands: int = 40
+    hop: float = 0.01
+    scaling: str = "recording"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wavessm.data.source import DataInfo
+from wavessm.errors import OptionError
 from wavessm.export.graph import Graph, Values
 from wavessm.export.model_graph import restore_output, scale_input
 from wavessm.features import POOLS, FeatureModel
@@ -20,8 +21,11 @@ from wavessm.training.line_model import LineModel
 
 def line_graph(model: LineModel, info: DataInfo) -> Any:
     """The linear forecast: x (batch, context, columns) → y (batch, horizon, columns), both in the units of the data."""
-    model.check_plain()
-    g, W = Graph(), model.line_.W if model.line_.W.ndim == 3 else model.line_.W[None]
+    line = model.line_
+    if line.features.memories or line.B is not None:
+        raise OptionError("export: this forecast reads memories or a calendar; fit it with --no-memory and "
+                          "--calendar none.")  # fmt: skip
+    g, W = Graph(), line.W if line.W.ndim == 3 else line.W[None]
     x = scale_input(g, info, stream=False)
     last = g.slice(x, -1)
     rest = g.add("Transpose", g.add("Sub", x, last), perm=[2, 0, 1])  # (columns, batch, context)
@@ -87,11 +91,14 @@ def feature_graph(model: FeatureModel, info: DataInfo, stream: bool) -> Any:
 def _sources(g: Graph, bank: StateBank, x: str, first: str, last: str) -> str:
     """Channels, mixtures and differences (batch, length, sources), as `StateBank.sources`."""
     mixing = g.constant(bank.mixing.T)
-    u = g.add("MatMul", g.add("Sub", x, first), mixing)
-    if not bank.config.difference:
-        return u
-    before = g.add("Concat", g.add("MatMul", g.add("Sub", last, first), mixing), g.slice(u, 0, -1), axis=1)
-    return g.add("Concat", u, g.add("Sub", u, before), axis=2)
+    u, before = (g.add("MatMul", g.add("Sub", each, first), mixing) for each in (x, last))
+    return _with_differences(g, u, before) if bank.config.difference else u
+
+
+def _with_differences(g: Graph, x: str, last: str) -> str:
+    """Columns and their first differences (batch, length, 2 · columns); `last` is the sample before x."""
+    before = g.add("Concat", last, g.slice(x, 0, -1), axis=1)
+    return g.add("Concat", x, g.add("Sub", x, before), axis=2)
 
 
 def _group(
@@ -123,8 +130,7 @@ def _group(
         if stream is not None:
             value = after[f"{name}_{stream}"] = g.add("Add", value, f"{name}_{stream}")
         value = g.add("Div", value, count)
-        logarithm = name == "energy"
-        value = g.add("Log", g.add("Add", value, g.constant(1e-6))) if logarithm else value
+        value = g.add("Log", g.add("Add", value, g.constant(1e-6))) if name == "energy" else value
         found[name] = value if name in ("share", "energy") else g.add("Sqrt", value)
     if stream is not None:
         after[f"state_{stream}"] = g.add("Transpose", end, perm=[1, 0, 2])
@@ -170,7 +176,7 @@ def _stretches(g: Graph, share: str, group: CellGroup, P: int) -> str:
 def _values(g: Graph, bank: StateBank, x: str, last: str, total: str, after: dict[str, str] | None) -> str:
     """Shares of samples above levels (batch, features), by eighths where there are stretches, as `Values`."""
     values = bank.values
-    v = g.add("Unsqueeze", _samples(g, bank, x, last), g.ints(3))
+    v = g.add("Unsqueeze", _with_differences(g, x, last) if values.difference else x, g.ints(3))
     above = g.cast(g.add("Greater", v, g.constant(values.levels)), np.float32)  # (batch, length, sources, levels)
     above = g.add("Reshape", above, g.ints(0, 0, -1))
     if len(values.parts) == 1:
@@ -187,14 +193,6 @@ def _values(g: Graph, bank: StateBank, x: str, last: str, total: str, after: dic
     return g.add("Reshape", shares, g.ints(0, -1))
 
 
-def _samples(g: Graph, bank: StateBank, x: str, last: str) -> str:
-    """Channels and differences (batch, length, sources), as `Values.samples`."""
-    if not bank.values.difference:
-        return x
-    before = g.add("Concat", last, g.slice(x, 0, -1), axis=1)
-    return g.add("Concat", x, g.add("Sub", x, before), axis=2)
-
-
 def _means(g: Graph, v: str, place: str, first: str, end: str) -> tuple[str, str]:
     """Means (batch, parts, columns) of v (batch, length, columns) where first ≤ place < end, and how many those are.
 
@@ -208,8 +206,9 @@ def _means(g: Graph, v: str, place: str, first: str, end: str) -> tuple[str, str
 
 def _profile(g: Graph, bank: StateBank, x: str, last: str) -> str:
     """Means over equal parts of a signal (batch, features), as `Values.profile`."""
-    v, bins = _samples(g, bank, x, last), bank.values.bins
+    v, bins = x, bank.values.bins
     if bank.values.difference:
+        v = _with_differences(g, x, last)
         sizes = g.add("Abs", g.slice(v, bank.channels, 2 * bank.channels, axis=2))
         v = g.add("Concat", v, sizes, axis=2)
     part, length = np.arange(bins)[:, None], g.size(x, 1)

@@ -77,8 +77,7 @@ def export_onnx(
     if not isinstance(model, SequenceModel) and (rate, chunk) != (1.0, CHUNK):
         raise OptionError("export: rate and chunk go with gradient training; this model was fitted in closed form.")
     if info.front_end != "none" and stream:
-        raise OptionError("export: a model of log energies has no form for streams; use --format onnx, or train with "
-                          "--front-end none.")  # fmt: skip
+        raise OptionError("export: log energies have no form for streams; use --format onnx, or --front-end none.")
     if isinstance(model, LineModel) and stream:
         raise OptionError("export: a linear forecast reads its context, which has no stream; use --format onnx.")
     state = cast(Any, model).initial_state(2) if stream else None

@@ -22,11 +22,8 @@ Values = dict[str, tuple[Any, Any]]
 
 
 class Graph:
-    """Nodes and constants; equal constants are stored once.
-
-    Args:
-        prefix: Start of the names of all values, so that those of a nested graph differ from those around it.
-    """
+    """Nodes and constants; equal constants are stored once. Names of values start with `prefix`, so that those of a
+    nested graph differ from those around it."""
 
     def __init__(self, prefix: str = "") -> None:
         self.onnx, self.prefix = import_extra("onnx", "ONNX files", "export"), prefix

@@ -57,8 +57,7 @@ def _states(model: SequenceModel) -> Values:
     """The states of a stream: one per layer, and the running mean and count of a pooled head."""
     layers = [cast(WaveSSM, block.layer) for block in model.backbone.blocks]
     states: Values = {
-        f"state_{number}": (np.float32, ["batch", layer.d_model, layer.n_slots, 2])
-        for number, layer in enumerate(layers)
+        f"state_{k}": (np.float32, ["batch", layer.d_model, layer.n_slots, 2]) for k, layer in enumerate(layers)
     }
     if model.config.head == "pool":  # float64: in float32 neither would change after 2²⁴ samples
         states |= {"pooled_mean": (np.float64, ["batch", model.config.d_model])}

@@ -53,8 +53,7 @@ def sample_contributions(model: FeatureModel, x: Tensor, output: int) -> tuple[T
     features, ridge = model.features, model.ridge
     bank = features.bank
     values = features.prepared(x[None], torch.tensor([len(x)]))[0]
-    row = bank.features(values)[0]
-    added = row / ridge.scale * ridge.coef[:, output]
+    added = bank.features(values)[0] / ridge.scale * ridge.coef[:, output]
     found = torch.zeros(len(x), dtype=torch.float64)
     for columns, terms, stride in _terms(bank, values):  # (features of a block), (features, positions)
         terms = terms.double()

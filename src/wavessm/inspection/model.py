@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import DataInfo
-from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive, real_array
+from wavessm.errors import DataError, OptionError, ShapeError, check_int, check_positive, real_array, shape_error
 from wavessm.nn.layer import time_mask, whole_lengths
 from wavessm.nn.model import SequenceModel
 from wavessm.nn.pretrained import load_model, read_extra
@@ -63,10 +63,8 @@ class InspectedModel:
             array = real_array(signal, f"inspect: case {at} of the signals")
             channels = array[None] if array.ndim == 1 else array
             if channels.ndim != 2 or len(channels) != d or not array.size or not np.isfinite(array).all():
-                raise ShapeError(
-                    f"inspect: case {at} of the signals has shape {array.shape}, expected finite numbers (channels, "
-                    f"time) = ({d}, ≥ 1)."
-                )
+                expected = f"finite numbers (channels, time) = ({d}, ≥ 1)"
+                raise shape_error(f"inspect: case {at} of the signals", array, expected)
             raw = torch.from_numpy(channels.T.copy())
             rows.append((raw if self.info is None else self.info.standardise(raw)).float())
         if not rows:
@@ -140,11 +138,7 @@ class Saliency(NamedTuple):
 
 
 def saliency(
-    model: SequenceModel,
-    x: Tensor,
-    lengths: Tensor | None = None,
-    target: int | None = None,
-    steps: int = 16,
+    model: SequenceModel, x: Tensor, lengths: Tensor | None = None, target: int | None = None, steps: int = 16
 ) -> Saliency:
     """Share the score of a class among the samples of a classifier's input; the model is left as it was.
 

@@ -79,8 +79,7 @@ class CalendarEncoder(LinearEncoder):
         self.horizon_mask, self.width = config.horizon_mask, len(config.mark_sizes) or config.mark_width
         if config.mark_sizes:
             self.tables = nn.ModuleList(nn.Embedding(size, config.d_model) for size in config.mark_sizes)
-            starts = torch.tensor([0, *config.mark_sizes[:-1]]).cumsum(0)
-            self.register_buffer("starts", starts, persistent=False)
+            self.register_buffer("starts", torch.tensor([0, *config.mark_sizes[:-1]]).cumsum(0), persistent=False)
         else:
             self.marks = nn.Linear(config.mark_width, config.d_model)
         if config.head == "forecast":

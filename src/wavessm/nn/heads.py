@@ -76,8 +76,7 @@ class DirectPath(nn.Module):
     x  the last `context` values of a column (zero before the first of a shorter one), W the same for all columns
     m  the real-valued marks of the last step, where there are any; U has weights for every column
 
-    W is stored √context times as large, so that a step of Adam changes the forecast by about its learning rate for any
-    context.
+    W is stored √context times as large, so a step of Adam changes forecasts by about its learning rate for any context.
 
     >>> config = ModelConfig(head="forecast", horizon=2, direct=True, context=3)
     >>> path = DirectPath(config).set(torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))

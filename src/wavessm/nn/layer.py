@@ -103,8 +103,7 @@ class WaveSSM(nn.Module):
             tensor = torch.from_numpy(values.astype(np.float32))
             return nn.Parameter(tensor.expand(n_ssm, *tensor.shape).clone())
 
-        span = torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min)
-        self.log_dt = nn.Parameter(span)
+        self.log_dt = nn.Parameter(torch.rand(d_model) * (math.log(dt_max) - math.log(dt_min)) + math.log(dt_min))
         self.log_decay = copies(np.log(-start.lam.real))
         self.frequency = copies(start.lam.imag[: start.n_complex])
         self.B = copies(start.slots(start.B))  # (n_ssm, slots, 2), slots as in `ops.modes`
@@ -221,8 +220,7 @@ class WaveSSM(nn.Module):
         return y.to(device), TimedState(last.to(device), times[:, -1], since)
 
     def step(self, x_t: Tensor, state: State, rate: float = 1.0, times: Tensor | None = None) -> tuple[Tensor, State]:
-        """Process one sample (batch, d_model), taken at `times` (batch,) if given; returns y (batch, d_model) and the
-        next state."""
+        """Process one sample (batch, d_model), taken at `times` (batch,) if given; returns y like it and the state."""
         check_sample(x_t, self.d_model)
         times = times[:, None] if isinstance(times, Tensor) and times.dim() == 1 else times
         y, state = self.forward(x_t[:, None], state=state, return_state=True, rate=rate, times=times)

@@ -156,8 +156,7 @@ def read_extra(folder: str | Path) -> Any:
 
 def _read(folder: Path) -> dict[str, Any]:
     """config.json, if it is one of ours."""
-    path = folder / CONFIG
-    if not path.is_file():
+    if not (path := folder / CONFIG).is_file():
         raise DataError(f"{folder}: not a model folder (no {CONFIG}); give one written by save_pretrained.")
     try:
         content = json.loads(path.read_text())
