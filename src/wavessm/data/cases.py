@@ -161,7 +161,10 @@ def split(cases: Cases) -> dict[str, np.ndarray]:
         raise DataError(f"{cases.source}: no case is left for training.")
     rows["train"] = pool
     if cases.groups is not None:
-        _check_groups(cases.groups, rows, cases.source)
+        for first, second in itertools.combinations(rows, 2):
+            if (shared := np.intersect1d(cases.groups[rows[first]], cases.groups[rows[second]])).size:
+                raise DataError(f"{cases.source}: group {shared[0]} is in {first} and in {second} ({shared.size} such "
+                                "groups); move its cases into one part.")  # fmt: skip
     if missing := [part for part in FRACTIONS if not rows[part].size]:
         keys, fractions = _strata(cases.targets[pool], cases.kind), [FRACTIONS[part] for part in missing]
         rng = np.random.default_rng(0)
@@ -236,14 +239,6 @@ def split_groups(
         last = len(rest) - at <= len(empty)  # the groups that are left are needed for empty parts
         assign(int(group), int(empty[cost[empty].argmin()] if last else cost.argmin()))
     return [np.flatnonzero(part_of[number] == part) for part in range(len(wanted))]
-
-
-def _check_groups(groups: np.ndarray, rows: dict[str, np.ndarray], source: str) -> None:
-    """Refuse parts that share a group."""
-    for first, second in itertools.combinations(rows, 2):
-        if (shared := np.intersect1d(groups[rows[first]], groups[rows[second]])).size:
-            raise DataError(f"{source}: group {shared[0]} is in {first} and in {second} ({shared.size} such groups); "
-                            "move its cases into one part.")  # fmt: skip
 
 
 def _mean_one(cases: Cases, train: np.ndarray) -> np.ndarray:

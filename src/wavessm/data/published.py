@@ -88,19 +88,16 @@ def check_set(root: str | Path, name: str) -> list[Finding]:
     except DataError as reason:
         return [Finding("problem", str(reason))]
     findings = [Finding("problem", f"{file} cannot be read") for file in data.info.skipped[:20]]
-    found = (len(data.train), len(data.val), len(data.test))
-    findings.append(_expect("training, validation and test cases", found, known.cases))
+    cases = (len(data.train), len(data.val), len(data.test))
+    compared: dict[str, tuple[object, object]] = {"training, validation and test cases": (cases, known.cases)}
     if known.symbols:
-        findings.append(_expect("symbols", len(data.info.symbols), known.symbols))
+        compared["symbols"] = len(data.info.symbols), known.symbols
     if known.sha256 and len(files) == 1 and files[0].is_file():
-        findings.append(_expect("SHA-256", _digest(files[0]), known.sha256))
+        compared["SHA-256"] = _digest(files[0]), known.sha256
+    for what, (found, expected) in compared.items():
+        wrong = f", expected {expected}" if found != expected else ""
+        findings.append(Finding("problem" if wrong else "ok", f"{what}: {found}{wrong}"))
     return findings
-
-
-def _expect(what: str, found: object, expected: object) -> Finding:
-    if found == expected:
-        return Finding("ok", f"{what}: {found}")
-    return Finding("problem", f"{what}: {found}, expected {expected}")
 
 
 def _digest(path: Path) -> str:

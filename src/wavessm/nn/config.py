@@ -247,9 +247,7 @@ _COUNT: Check = (lambda value: value >= 1, "at least 1")
 _POSITIVE: Check = (lambda value: 0 < value < math.inf, "a positive number")
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def check_fields(config: Any, checks: Mapping[str, Check]) -> None:

@@ -110,13 +110,9 @@ def evaluate_run(
         return result
     outputs, targets = (torch.cat(each).numpy() for each in zip(*kept, strict=True))
     own = Outputs(outputs.astype(np.float64), targets, np.array(run.thresholds() or [0.5] * info.d_output))
-    return dataclasses.replace(
-        result,
-        details=more.details(info, *own),
-        classes=more.by_class(info, table) if info.classes else {},
-        targets=more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {},
-        outputs=own,
-    )
+    details, classes = more.details(info, *own), more.by_class(info, table) if info.classes else {}
+    numbers = more.by_target(info, *own[:2]) if info.kind == "regression" and info.target_scale else {}
+    return dataclasses.replace(result, details=details, classes=classes, targets=numbers, outputs=own)
 
 
 def _at_sampling_rate(run: Run, sampling_rate: float) -> tuple[Any, int, float]:

@@ -98,9 +98,8 @@ class LineForecaster:
         self.column_names_, self.covariate_names_ = column_names(parts), column_names(tables)
         self.static_: StaticPrior | None = None
         if static is not None:
-            self.static_ = StaticPrior.fit(
-                read_static(static, form.keys or range(len(parts))), parts, split.train_end, season
-            )
+            table = read_static(static, form.keys or range(len(parts)))
+            self.static_ = StaticPrior.fit(table, parts, split.train_end, season)
         if self.context is not None or not self._continues:
             self.context_ = self.context or context_for(horizon, season, int(split.train_end.min()))
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wavessm.errors import OptionError, check_int
 from wavessm.nn.heads import DirectPath
@@ -22,15 +22,13 @@ def optimiser_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     """Return parameter groups for AdamW: those of `param_groups`, changed by dt_rate, c_rate and lr_direct."""
     groups = param_groups(model, config.lr, config.weight_decay, config.lr_ssm)
     layers = [module for module in model.modules() if isinstance(module, WaveSSM)]
-    moves: list[tuple[str, list[Tensor], float, float]] = []
-    if config.dt_rate == "global":
-        moves.append(("dt", [layer.log_dt for layer in layers], config.lr, 0.0))
-    if config.c_rate == "ssm":
-        moves.append(("C", [layer.C for layer in layers], config.lr_ssm, config.weight_decay))
-    paths: list[Tensor] = [p for each in model.modules() if isinstance(each, DirectPath) for p in each.parameters()]
-    moves.append(("direct", paths, config.lr_direct, config.weight_decay))
-    for name, parameters, lr, decay in moves:
-        own = [parameter for parameter in parameters if parameter.requires_grad]
+    paths = [p for each in model.modules() if isinstance(each, DirectPath) for p in each.parameters()]
+    for applies, name, parameters, lr, decay in (
+        (config.dt_rate == "global", "dt", [layer.log_dt for layer in layers], config.lr, 0.0),
+        (config.c_rate == "ssm", "C", [layer.C for layer in layers], config.lr_ssm, config.weight_decay),
+        (True, "direct", paths, config.lr_direct, config.weight_decay),
+    ):
+        own = [parameter for parameter in parameters if applies and parameter.requires_grad]
         moved = {id(parameter) for parameter in own}
         for group in groups:
             group["params"] = [p for p in group["params"] if id(p) not in moved]

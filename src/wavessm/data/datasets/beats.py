@@ -77,7 +77,7 @@ class BeatsOptions(RecordingOptions):
             "beats", records, lambda at: self.shorten(read_leads(at, folder, leads)), {"leads": leads}, not self.leads
         )
         rate, ignored, rr = about["sampling_rate"], Counter[str](), self.rr and not self.events
-        windows, names, labels, record = [], [], [], []
+        found: list[tuple[np.ndarray, str, str, str]] = []
         for name, values in zip(files, np.split(samples, lengths.cumsum()[:-1]), strict=True):
             path, other = folder / name, Counter[str]()
             if (events := table.get(name)) is None:
@@ -86,23 +86,21 @@ class BeatsOptions(RecordingOptions):
             ignored.update(other, **{"at the ends, without a whole window": len(events.start) - len(cut)})
             for window, start, label in zip(cut, kept.start, kept.labels.tolist(), strict=True):
                 if label in (words(self.classes) or [label]):
-                    windows.append(window)
-                    names.append(f"{path}, {label} at {start:g} s")
-                    labels.append(label)
-                    record.append(name)
+                    found.append((window, f"{path}, {label} at {start:g} s", label, name))
         left_out = ", ".join(f"{count} {what}" for what, count in ignored.most_common() if count)
-        if not windows:
+        if not found:
             raise DataError(f"{folder}: no event is left in {len(records)} records; found only "
                             f"{left_out or 'empty annotation files'}.")  # fmt: skip
         if left_out:
             log.warning("%s: left out %s", folder, left_out)
+        windows, names, labels, record = zip(*found, strict=True)
         part = np.array([_PART_OF.get(Path(name).name, "") for name in record])
         if set(part.tolist()) != set(PAPER_SPLIT):  # not MIT-BIH: records are groups that are drawn
             part = np.full(len(record), "")
         added = RR if rr else ()
         channels, units = about["channels"], (*about["units"], *("" for _ in added))
         about = {**about, "channels": (*channels, *added) if channels else (), "units": units}
-        return make_set("beats", Cases(names, np.array(labels), part, str(folder), "multiclass",
+        return make_set("beats", Cases(list(names), np.array(labels), part, str(folder), "multiclass",
                         np.concatenate(windows), np.array([len(window) for window in windows]), about=about,
                         groups=np.array(record)))  # fmt: skip
 
