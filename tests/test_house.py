@@ -27,19 +27,18 @@ ORDER = {room: place for place, rooms in enumerate(STAGES) for room in rooms}
 ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"}
 
 MAX_ENTRIES, MAX_FUNCTION = 18, 60
-MAX_LINES = {"src": 22_223, "lab": 6_998}
+MAX_LINES = {"src": 21_980, "lab": 6_998}
 """Lines of Python in each package: all rooms, docstrings and blank lines included. Who makes it smaller lowers this."""
 
 WORDS = re.compile(
     r"\bStage \d|\b(hears?|heard|speaks?|spoken|louder|goes on|go on with|going on|so many|as many as|stands? aside|"
-    r"judg\w+|begun|shel[fv]\w*|keeper|turning|slow_down|bare_module|settled?|can_look)\b",
+    r"judg\w+|begun|shel[fv]\w*|keeper|turning|(?<!\")slow_down|bare_module|settled?|can_look)\b",
     re.IGNORECASE,
 )
-"""Words of STYLE section 8 that are recognised by themselves."""
+"""Words of STYLE section 8 that are recognised by themselves. A quoted slow_down is the name of a field in files of
+earlier versions, which still load."""
 
-ALLOWED: dict[str, dict[str, int]] = {
-    "words": {"training": 1},  # slow_down, the old name of a field in files that still load
-}
+ALLOWED: dict[str, dict[str, int]] = {}
 """{rule: {room: number of violations that are still there}}"""
 
 
