@@ -6,6 +6,7 @@
 blocks   a training step and a forward pass at the shapes of the paper's tasks: cuda.csv or cpu.csv
 lengths  a training step of one causal block of 256 features from 1k samples to 1M (64k on a CPU): length.csv and .png
 scan     see `scan.py`: scan.csv
+cuts     see `scan.py`, only if named: cuts.csv
 compiled a step of our diagonal block under `torch.compile`: compiled.csv. Last, since no graph can be captured after it
 
 A block is the sequence layer with its direct path, GELU, and a gated projection. Peers: the official S4 and S4D blocks
@@ -269,7 +270,7 @@ def compiled(options: Any, device: torch.device) -> None:
     report(rows, options.out / "compiled.csv", "engine.py")
 
 
-PARTS = {"blocks": blocks, "lengths": lengths, "scan": scan.table, "compiled": compiled}
+PARTS = {"blocks": blocks, "lengths": lengths, "scan": scan.table, "cuts": scan.cuts, "compiled": compiled}
 
 
 def main() -> None:
@@ -277,13 +278,15 @@ def main() -> None:
     parser.add_argument("--s4", type=Path, help="a checkout of state-spaces/s4")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="of the blocks and the scan")
     parser.add_argument("--blocks", nargs="+", help="names of the blocks to time; default all")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="default: all on a GPU, blocks on a CPU")
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), help="default: all but cuts on a GPU, blocks on a CPU"
+    )
     options = parser.parse_args()
     device = find_device()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")  # TF32 in every linear layer, ours and theirs, as S4 is trained
-    for part in options.parts or (PARTS if device.type == "cuda" else ["blocks"]):
+    for part in options.parts or (["blocks", "lengths", "scan", "compiled"] if device.type == "cuda" else ["blocks"]):
         PARTS[part](options, device)
 
 
