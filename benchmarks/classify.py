@@ -3,11 +3,11 @@
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
     python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
 
-FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class), or both as .ts; problems that ship with aeon, sktime, pyts
-and tslearn are read from those packages where they are installed. One fit at a time, defaults everywhere, three seeds,
-the same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at training splits only: it
-fits parts of them and scores the rest, for one change of the features at a time, and writes ablation.csv and
-ablation.png.
+FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class), or both as .ts; problems that ship with
+aeon, sktime, pyts and tslearn are read from those packages where they are installed. One fit at a time, defaults
+everywhere, three seeds, the same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at
+training splits only: it fits parts of them and scores the rest, for one change of the features at a time, and writes
+ablation.csv and ablation.png.
 None of the other packages is a dependency of wavessm: pip install aeon sktime pyts tslearn.
 """
 

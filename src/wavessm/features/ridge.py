@@ -208,10 +208,11 @@ def _solve(v: Tensor, y: Tensor, penalty: float, sample: Tensor, mean_part: Tens
     n, p = v.shape
     if n <= p:
         G = _centred((v @ v.T).double(), mean_part) if n <= EXACT else v @ v.T
-        rhs, own = y.to(G), (None, sample)
+        at = _fits(G, y.to(G), None, sample, mean_part)
     else:
-        G, rhs, own = v.T @ v, v.T @ y.to(v), (v[sample], y[sample])
-    lowest, at = _lowest(G, n), _fits(G, rhs, *own, mean_part)
+        G = v.T @ v
+        at = _fits(G, v.T @ y.to(v), v[sample], y[sample], mean_part)
+    lowest = _lowest(G, n)
     _, penalty, solved, residual = _descend(at, penalty, lowest) if n > WEIGHED else at(penalty)
     return v.T @ solved.float() if n <= p else solved, residual, penalty
 
@@ -316,8 +317,8 @@ class RidgeSums:
         first = fit_ridge(features, targets, blocks, minor, w, scored)
         means = self.products[:, -1] / W
         centre, level = means[:p], means[p:-1]
-        mean, scale = self.shift + centre * self.unit, (self.products.diagonal()[:p] / W - centre**2).clamp_min(0).sqrt()
-        scale = _usable(scale * self.unit, mean, blocks) / self.unit
+        mean, scale = self.shift + centre * self.unit, (self.products.diagonal()[:p] / W - centre**2).clamp_min(0)
+        scale = _usable(scale.sqrt() * self.unit, mean, blocks) / self.unit
         logs = torch.tensor([*first.weights.values(), 1.0]).log()
         per = _factors(logs, blocks, scale)[1] / scale
         G = self.products[:p, :p].addr(centre, centre, alpha=-W).mul_(per).mul_(per[:, None]).triu_()
