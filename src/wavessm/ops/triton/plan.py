@@ -51,14 +51,14 @@ def default_settings(
     """The fastest settings on an H200 at the sizes of the benchmarks."""
     wide = width > (64 if dense else 32)
     filled = batch / (cdiv(batch, 64) * 64)  # of tiles of 64 rows
-    tile = 64 if not wide and filled > 0.7 else 32 if wide and batch >= 32 else 16
+    tile = 64 if not wide and filled > 0.7 and precision != "fp32" else 32 if wide and batch >= 32 else 16
     warps = 8 if width > 64 else 2 if not wide and not dense and tile == 16 and precision != "fp32" else 4
     stages = 2 if tile == 64 and dense else 3
     part, block, warps_back, stages_back = 64, 32, 4, 1
     if width > 64:
         part, block, warps_back, stages_back = chunk // 2, 32 if dense else 16, 4, 2
     elif precision == "fp32":
-        stages = 3 if tile == 16 else 1 if tile == 64 and not dense else 2
+        stages = 3 if tile == 16 else 2
         block, stages_back = (32, 3) if wide else (64, 1)
     elif dense and precision == "tf32":
         block = 64
