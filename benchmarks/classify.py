@@ -2,12 +2,14 @@
 
     python benchmarks/classify.py --data-root FOLDER --out results/estimators
     python benchmarks/classify.py --data-root FOLDER --out results/estimators --ablation
+    python benchmarks/classify.py --data-root FOLDER --out OTHER --published RESULTS
 
 FOLDER holds ucr/<problem>_TRAIN.tsv and _TEST.tsv (first column the class), or both as .ts; problems that ship with
 aeon, sktime, pyts and tslearn are read from those packages where they are installed. One fit at a time, defaults
 everywhere, three seeds, the same number of threads for all. Writes classify.csv and classify.md. `--ablation` looks at
 training splits only: it fits parts of them and scores the rest, for one change of the features at a time, and writes
-ablation.csv and ablation.png.
+ablation.csv and ablation.png. `--published` sets what OTHER/classify.csv has already beside the figures of tsml-eval
+(RESULTS is its folder results/classification/Univariate), and writes published.csv and published.md.
 None of the other packages is a dependency of wavessm: pip install aeon sktime pyts tslearn.
 """
 
@@ -195,6 +197,29 @@ def summarise(out: Path) -> None:
     (out / "classify.md").write_text("\n".join(lines) + "\n" + (notes.read_text() if notes.exists() else ""))
 
 
+def beside_published(out: Path, folder: Path) -> None:
+    """published.csv and published.md: mean accuracy on the problems that wavessm and all of PUBLISHED have."""
+    own = pd.read_csv(out / "classify.csv").query("model == 'wavessm'")
+    seeds = own.pivot(index="problem", columns="seed", values="accuracy")
+    columns = {name: pd.read_csv(folder / f"{file}_accuracy.csv", index_col=0)["0"] for name, file in PUBLISHED.items()}
+    table = seeds.mean(axis=1).to_frame("wavessm").join(pd.DataFrame(columns), how="inner").dropna().round(4)
+    table.to_csv(out / "published.csv", lineterminator="\n")
+    spread = seeds.loc[table.index].mean().std()
+    lines = [f"{len(table)} problems; published split; wavessm: mean of {seeds.shape[1]} seeds, ± {spread:.4f}.", "",
+             "| model | mean accuracy | mean rank | wavessm won / equal / lost |", "|---|---|---|---|"]  # fmt: skip
+    ranks = table.rank(axis=1, ascending=False).mean()
+    for name in table.mean().sort_values(ascending=False).index:
+        ahead = np.sign((table.wavessm - table[name]).round(4))
+        wins = "" if name == "wavessm" else " / ".join(str(int((ahead == k).sum())) for k in (1, 0, -1))
+        lines.append(f"| {name} | {table[name].mean():.4f} | {ranks[name]:.2f} | {wins} |")
+    (out / "published.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+PUBLISHED = {"HIVE-COTE 2": "HC2", "MultiRocket-Hydra": "MR-Hydra", "MiniRocket": "MiniROCKET", "Hydra": "Hydra",
+             "ROCKET": "ROCKET", "InceptionTime": "InceptionTime", "QUANT": "QUANT"}  # fmt: skip
+"""Names of the published tables."""
+
 CHANGES: dict[str, dict[str, Any]] = {
     "default": {},
     **{f"{family} alone": {"families": (family,)} for family in ("morlet", "db6", "mexhat", "dpss", "gauss")},
@@ -270,6 +295,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=[])
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--published", type=Path)
     parser.add_argument("--changes", nargs="*", default=[])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
@@ -278,6 +304,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.published:
+        beside_published(given.out, given.published)
+        return
     problems = find_problems(given.data_root, given.problems)
     if given.ablation:
         ablate(problems, given)

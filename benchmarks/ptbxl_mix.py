@@ -2,11 +2,14 @@
 
     python benchmarks/ptbxl_mix.py pack RUNS WORK --out results/ptbxl
     python benchmarks/ptbxl_mix.py score results/ptbxl --data-root FOLDER
+    python benchmarks/ptbxl_mix.py own results/ptbxl --data-root FOLDER
 
 `pack` gathers outputs for folds 9 and 10 in half precision: logits of the runs in RUNS, which `ptbxl_label_sets.py
 outputs` writes (logits_71.npz), and of the ridges that fold 9 chose, from WORK, the folder of `ptbxl_features.py`, by
 its table features.csv (features_71.npz). `score` averages the models of each kind, and all of them, adds the features
-with one of WEIGHTS, and writes mixed.csv: for each label set all teams, the one that is best on fold 9 marked.
+with one of WEIGHTS, and writes mixed.csv: for each label set all teams, the one that is best on fold 9 marked. `own`
+adds models of one label set, of which only outputs for fold 10 are kept (predictions*.npz), with shares that fold 9
+chose for other models of one label set (README.md), and prints the scores.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from ptbxl_label_sets import FOLD, INPUTS, Labels, combined, write
 from wavessm.data.datasets import ptbxl
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+OWN = {"super-diag": ("predictions", 0.5), "form": ("predictions_form", 0.75), "rhythm": ("predictions_rhythm", 0.75)}
+"""Where the outputs of models of one label set are, and their share beside the columns of the 71-label models."""
 
 
 def pack(runs: Path, work: Path, out: Path) -> None:
@@ -82,13 +87,19 @@ class Outputs:
         }  # fmt: skip
 
 
-def score(folder: Path, data_root: Path) -> None:
-    """Write mixed.csv and print the chosen teams."""
-    labels, runs, rows = Labels(data_root), {}, []
+def unpack(folder: Path) -> tuple[dict[str, dict[str, np.ndarray]], Any]:
+    """Outputs of the runs of logits_71.npz by run and part, and features_71.npz."""
+    runs: dict[str, dict[str, np.ndarray]] = {}
     for key, each in np.load(folder / "logits_71.npz").items():
         name, part = key.split(" ")
         runs.setdefault(name, {})[part] = each
-    features = np.load(folder / "features_71.npz")
+    return runs, np.load(folder / "features_71.npz")
+
+
+def score(folder: Path, data_root: Path) -> None:
+    """Write mixed.csv and print the chosen teams."""
+    labels, rows = Labels(data_root), []
+    runs, features = unpack(folder)
     kinds = dict.fromkeys(name.split("-")[1] for name in runs)
     teams = {kind: [n for n in runs if n.split("-")[1] == kind] for kind in kinds} | {"all": list(runs)}
     for name in ptbxl.LABELS:
@@ -104,20 +115,39 @@ def score(folder: Path, data_root: Path) -> None:
             print(*row.values())
 
 
+def own(folder: Path, data_root: Path) -> None:
+    """Print scores of the diagonal wavelets' own models, beside the chosen team and with the features."""
+    labels, chosen = Labels(data_root), pd.read_csv(folder / "mixed.csv").query("chosen").set_index("labels")
+    runs, features = unpack(folder)
+    for name, (file, share) in OWN.items():
+        outputs, row = np.load(folder / f"{file}.npz"), chosen.loc[name]
+        members = [
+            key for key in outputs if not key.startswith(("labels", "legs", "fout", "s4d")) and "dplr" not in key
+        ]
+        mean = np.mean([outputs[key].astype(float) for key in members], axis=0)
+        team = Outputs(labels, name, runs, features[name])
+        columns = np.mean([each["test"] for n, each in team.runs.items() if row.team in n.split("-")], axis=0)
+        models = share * rankdata(mean, axis=0) + (1 - share) * rankdata(columns, axis=0)
+        mixed = (1 - row.weight) * models + row.weight * team.features["test"]
+        scores = [labels.score(name, "test", each) for each in (mean, models, mixed)]
+        print(name, len(members), row.team, row.weight, *np.round(scores, 4), *labels.span(name, [mixed]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
-    packing, scoring = steps.add_parser("pack"), steps.add_parser("score")
+    packing, scoring, adding = (steps.add_parser(name) for name in ("pack", "score", "own"))
     packing.add_argument("runs", type=Path)
     packing.add_argument("work", type=Path)
     packing.add_argument("--out", type=Path, required=True)
-    scoring.add_argument("folder", type=Path)
-    scoring.add_argument("--data-root", type=Path, required=True)
+    for step in (scoring, adding):
+        step.add_argument("folder", type=Path)
+        step.add_argument("--data-root", type=Path, required=True)
     given = parser.parse_args()
     if given.step == "pack":
         pack(given.runs, given.work, given.out)
     else:
-        score(given.folder, given.data_root)
+        {"score": score, "own": own}[given.step](given.folder, given.data_root)
 
 
 if __name__ == "__main__":
