@@ -197,14 +197,9 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
     """
     decided: dict[str, Any] = {"d_input": info.width, "d_output": info.d_output, "precision": precision}
     if info.kind == "forecast":
-        decided |= {
-            "head": "forecast",
-            "horizon": info.horizon,
-            "context": info.length if model.direct else None,
-            "encoder": "calendar" if info.mark_sizes or info.mark_width else "linear",
-            "mark_sizes": info.mark_sizes,
-            "mark_width": info.mark_width,
-        }
+        encoder = "calendar" if info.mark_sizes or info.mark_width else "linear"
+        decided |= {"head": "forecast", "horizon": info.horizon, "context": info.length if model.direct else None}
+        decided |= {"encoder": encoder, "mark_sizes": info.mark_sizes, "mark_width": info.mark_width}
     else:
         decided["head"] = "sequence" if info.kind == "steps" else get_task(task).head
     if info.timed and not model.reads_gaps:

@@ -151,16 +151,12 @@ class SeriesWindows(Source):
     """The windows of a part of all series, with everything before them, of which a linear forecast reads memories."""
 
     model: LineModel
+    horizon: int
     begin: np.ndarray  # (series,) first row of a horizon
     end: np.ndarray  # (series,) row after the last
 
     def __len__(self) -> int:
         return sum(len(origins) for _, _, origins in self.rows())
-
-    @property
-    def horizon(self) -> int:
-        """Steps of a forecast."""
-        return int(self.model.horizon)
 
     def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Scaled values (time, columns), the same with NaN where not observed, and origins of each series."""
@@ -192,7 +188,7 @@ def series_set(options: Any) -> DataSet:
         step=first.step, offset=first.offset,
     )  # fmt: skip
     ends = [np.zeros_like(split.train_end), *split, np.array([len(one.values) for one in model.series_])]
-    train, val, test = (SeriesWindows(model, a, b) for a, b in itertools.pairwise(ends))
+    train, val, test = (SeriesWindows(model, info.horizon, a, b) for a, b in itertools.pairwise(ends))
     for name, part in (("validation", val), ("test", test)):
         if not len(part):
             raise DataError(f"{options.files()[0]}: the {name} part has no window of {model.horizon} steps; give more "

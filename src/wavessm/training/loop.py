@@ -359,14 +359,9 @@ class Trainer:
             return
         self._elapsed()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        content = {
-            "run": self.run_id,
-            "rows": self.rows,
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
-            "source": self.objective.source.get_state(),
-        }
+        weights = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+        draws = {"random": {"cpu": torch.get_rng_state(), "cuda": cuda}, "source": self.objective.source.get_state()}
+        content = {"run": self.run_id, "rows": self.rows} | weights | draws
         checkpoint.save(self.folder / "last.ckpt", content | {name: getattr(self, name) for name in SAVED})
         self.dist.wait()  # no process is ahead of what is saved
 

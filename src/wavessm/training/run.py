@@ -112,19 +112,12 @@ class Run:
             if "-" in own and own.partition("-")[2] != digest(content):
                 raise ValueError("model, training or description of the data have changed since the start of the run")
             task = get_task(content["task"])
-            return cls(
-                folder,
-                task.name,
-                task.with_options(task.options.earlier | content["data"]),
-                content["recipe_name"],
-                ModelConfig.from_dict(content["model"]),
-                TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"]),
-                DataInfo.from_dict(content["info"]),
-                content["environment"],
-                content.get("checksum", ""),
-                own,
-                tuple(content.get("fresh", ())),
-            )
+            options = task.with_options(task.options.earlier | content["data"])
+            model, info = ModelConfig.from_dict(content["model"]), DataInfo.from_dict(content["info"])
+            config = TrainConfig.from_dict(content["train"] if "train" in content else content["recipe"])
+            name, machine, checksum = content["recipe_name"], content["environment"], content.get("checksum", "")
+            fresh = tuple(content.get("fresh", ()))
+            return cls(folder, task.name, options, name, model, config, info, machine, checksum, own, fresh)
         except (KeyError, TypeError, AttributeError, ValueError) as reason:
             raise RunError(f"{path}: cannot be used by wavessm {metadata.version('wavessm')} ({reason}).") from reason
 
