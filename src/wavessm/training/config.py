@@ -204,7 +204,7 @@ def model_config(task: str, model: ModelConfig, info: Any, precision: str) -> Mo
         decided["head"] = "sequence" if info.kind == "steps" else get_task(task).head
     if info.timed and not model.reads_gaps:
         raise OptionError(
-            f"times need diagonal layers, {model.family!r} is DPLR; use --structure diagonal or another family."
+            f"times need diagonal layers; {model.family!r} is DPLR: use --structure diagonal or another family."
         )
     if model.missing == "auto":
         decided["missing"] = "error" if not info.missing else "gap" if model.reads_gaps else "hold"
