@@ -193,9 +193,9 @@ if hasattr(triton, "AsyncCompileMode"):
 @pytest.mark.parametrize("script", [LAUNCH, DEVICES], ids=["what it passes", "where it runs"])
 def test_a_launch_like_an_earlier_one_does_the_same_without_triton_looking_at_it(script):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    folder = Path(__file__).parent.parent / "benchmarks"
+    paths = str(Path(__file__).parent.parent / "benchmarks"), *filter(None, [environment.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
-        env={**environment, "PYTHONPATH": str(folder)}, capture_output=True, text=True,
+        env={**environment, "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
