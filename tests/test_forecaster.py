@@ -386,6 +386,13 @@ def test_the_line_is_the_ridge_regression_of_its_windows():
     np.testing.assert_allclose(fitted.W, np.linalg.solve(x.T @ x / len(x) + penalty, x.T @ y / len(x)), atol=1e-8)
 
 
+def test_a_series_that_starts_flat_is_forecast_as_what_follows():
+    values = np.concatenate([np.zeros(300), np.random.default_rng(0).poisson(20, 60)])
+    model = WaveSSMForecaster(horizon=7, season=7).fit(values)
+    assert {penalty for _, penalty in model.line_.members} == {max(line.PENALTIES)}  # no cut fits more than zeros
+    assert np.abs(model.predict() - 20).max() < 10
+
+
 def test_a_memory_is_the_running_mean_of_its_season():
     values = np.random.default_rng(0).standard_normal((50, 2))
     found = line.Memory(7, 3)(values)

@@ -323,15 +323,21 @@ def fit_line(cuts: Sequence[Cut], whole: list[Part], members: Sequence[Features]
 
 
 def _choose_penalty(tables: Sequence[tuple[Moments, ...]], places: np.ndarray, prior: np.ndarray) -> float:
-    """The penalty with the least error over the cuts, relative to repeating the last value; 1 without cuts."""
+    """The penalty with the least error over the cuts, relative to repeating the last value; 1 without cuts. A cut that
+    fits constant rows says nothing."""
     if not tables:
         return 1.0
     total = np.zeros(len(PENALTIES))
-    for fit, held in tables:
+    for fit, held in (cut for cut in tables if cut[0].yy.mean() > 1e-9):
         some = held.only(places)
         errors = [some.error(W).mean() for W in ridge_maps(fit.only(places), prior, PENALTIES)]
         total += np.array(errors) / max(held.yy.mean(), 1e-12)
-    return PENALTIES[int(total.argmin())]
+    return PENALTIES[_least(total)]
+
+
+def _least(errors: np.ndarray) -> int:  # (penalties,)
+    """The last of the least errors within rounding: where penalties tie, the largest."""
+    return int(np.flatnonzero(errors <= errors.min() + 1e-6 * abs(errors.min()))[-1])
 
 
 def refit(line: Line, whole: list[Part], season: int) -> Line:
@@ -361,7 +367,7 @@ def _choose_column_penalty(cuts: Sequence[Cut], line: Line, season: int) -> floa
             for j, penalty in enumerate(COLUMN_PENALTIES):
                 own = W + _difference(fit, W, prior, penalty) if np.isfinite(penalty) else W
                 errors[j, k] += held.error(own).mean()
-    return COLUMN_PENALTIES[int((errors / np.maximum(naive, 1e-12)).mean(1).argmin())]
+    return COLUMN_PENALTIES[_least((errors / np.maximum(naive, 1e-12)).mean(1))]
 
 
 def _fit(moments: Moments, line: Line, season: int) -> np.ndarray:
