@@ -227,7 +227,7 @@ BAD = {
         lambda: make(backend="triton")(signal(1, 2, 3), times=times_of(1, 2).requires_grad_()), ws.OptionError,
         "no gradients of times",
     ),
-    "sampled": (lambda: ws.sampled(make())(signal(1, 5, 3), times=times_of(1, 5)), ws.OptionError, "got times"),
+    "sampled": (lambda: ws.sampled(make())(signal(1, 5, 3), lengths=torch.tensor([5])), ws.OptionError, "got lengths"),
 }  # fmt: skip
 
 
@@ -335,6 +335,25 @@ def test_streams_with_gaps_equal_the_whole(head, missing, timed):
         parts, start = [*parts, y], end
         wanted = model(x[:, :end], times=None if times is None else times[:, :end])
         torch.testing.assert_close(torch.cat(parts, 1) if head == "sequence" else y, wanted)
+
+
+@pytest.mark.parametrize("rate", [1.0, 2.0])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("missing", ["error", "hold", "gap"])
+def test_a_sampled_model_streams_gaps_and_times_as_the_model(missing, timed, rate):
+    model, x = model_of(missing=missing), holes()
+    x, times = x.nan_to_num(0) if missing == "error" else x, times_of(2, 25) if timed else None
+    stream = ws.sampled(model, rate)
+    state, start = stream.initial_state(2), 0
+    for end in (7, 8, 11, 25):
+        y, state = stream.stream(x[:, start:end], state, times=None if times is None else times[:, start:end])
+        start = end
+    torch.testing.assert_close(y, model(x, rate=rate, times=times))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    again, _ = stream.stream(x, stream.initial_state(2), times=times)
+    torch.testing.assert_close(again, y, msg="a copy does not follow later training")
 
 
 def test_a_model_with_gaps_learns_and_is_kept(tmp_path):

@@ -18,6 +18,7 @@ from miniatures import load_arrays, load_wav_folder, load_wfdb, save, table, wfd
 from wavessm.cli import main
 from wavessm.data.cases import split_groups
 from wavessm.errors import DataError, OptionError
+from wavessm.export import export_onnx
 from wavessm.training import Run, metrics, resolve, train
 from wavessm.training.evaluate import evaluate_run
 from wavessm.training.scores import (
@@ -29,6 +30,7 @@ from wavessm.training.scores import (
     details,
     label_table,
 )  # fmt: skip
+from wavessm.training.stream import predict_stream
 
 TINY = {"d_model": 8, "n_layers": 1, "d_state": 8, "dropout": 0.0}
 
@@ -339,6 +341,11 @@ def test_nan_trains_as_a_gap_and_is_predicted(tmp_path, capsys, caplog):
     assert main(["predict", str(run.folder), str(tmp_path / "a" / "X.npy")]) == 0
     found = [row["prediction"] for row in table(capsys.readouterr().out)]
     assert np.mean(np.array(found) == y.astype(str)) > 0.85
+    lines = [" ".join("nan" if np.isnan(v) else str(v) for v in np.atleast_1d(row)) for row in X[3]]
+    last = list(predict_stream(run, lines, chunk=7))[-1][0]
+    assert (last["samples"], last["prediction"]) == (len(lines), found[3]), "a stream reads the gaps as a file does"
+    with pytest.raises(OptionError, match="missing='gap' has no ONNX form; fill NaN in the data"):
+        export_onnx(run.load_model(), tmp_path / "m.onnx", info=run.info, stream=True)
 
 
 def test_layers_that_read_no_gaps_hold_and_error_refuses(tmp_path):

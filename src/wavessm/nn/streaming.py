@@ -91,22 +91,28 @@ class SampledLayer(nn.Module):
             self.system = layer.discrete(rate)
             self._step = _Step(*(table.to(self.dtype).to(self.D.device) for table in _step_tables(layer, rate)))
         self._tables: dict[int, ScanTables] = {}
+        self._at_times = functools.partial(copy.deepcopy(layer).requires_grad_(False), rate=rate)
 
     def forward(
         self,
         x: Tensor,  # (batch, length, d_model)
-        state: Tensor | None = None,  # (batch, d_model, slots, 2)
+        state: Any = None,  # (batch, d_model, slots, 2)
         return_state: bool = False,
         rate: float = 1.0,
         lengths: Tensor | None = None,
         times: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out."""
+    ) -> Tensor | tuple[Tensor, Any]:
+        """As `WaveSSM.forward`, for sequences of one length; `rate` is the one it was sampled for, or left out.
+
+        With times, also those of missing="gap", every gap has decays of its own: no tables, the layer's own speed.
+        """
         if rate not in (1, self.rate):
             raise OptionError(f"SampledLayer: sampled at rate {self.rate}, got rate {rate!r}; call sampled() again.")
-        if lengths is not None or times is not None:
-            name = "times" if lengths is None else "lengths"
-            raise OptionError(f"SampledLayer: got {name}, expected regular streams; call the model itself.")
+        if lengths is not None:
+            raise OptionError("SampledLayer: got lengths, expected sequences of one length; call the model itself.")
+        if times is not None:
+            with torch.no_grad():
+                return self._at_times(x, state, return_state, times=times)
         check_signals(x, state, self.d_model, self.n_slots)
         with torch.no_grad():
             if x.shape[1] == 1 and state is not None:

@@ -74,7 +74,7 @@ def predict_stream(
 def _decisions(run: Run, chunks: Chunks, rate: float, times: bool) -> Iterator[list[Row]]:
     frames = FrameStream(run.info, rate) if run.info.front_end == "energies" else None
     rate = rate if frames is None else 1.0
-    model: Any = run.load_model() if times else sampled(run.load_model(), rate)  # tables are for equal steps
+    model: Any = sampled(run.load_model(), rate)
     start: float | None = None
     state, samples, thresholds = model.initial_state(1), 0, run.thresholds()
     if run.info.scaling == "recording":
