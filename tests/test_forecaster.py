@@ -14,6 +14,7 @@ from wavessm.errors import DataError
 from wavessm.estimators import WaveSSMForecaster
 from wavessm.estimators.forecaster import improves
 from wavessm.features import line
+from wavessm.training.backtest import conformal, step_quantiles
 
 SMALL = {"d_model": 8, "d_state": 8, "n_layers": 1, "random_state": 0, "learning_rate": 0.02}
 
@@ -84,6 +85,30 @@ def test_intervals_cover_what_they_promise(fitted):
     assert ((wide[:, 0] < fitted.predict()) & (fitted.predict() < wide[:, 1])).all()
     with pytest.raises(DataError, match=r"the quantile 0\.0005 needs 1999"):
         between(fitted, 0.999).predict()
+
+
+@pytest.mark.parametrize(("freq", "rows", "horizon"), [("MS", 72, 12), ("QS", 48, 8), ("YS", 40, 6)])
+def test_short_series_have_quantiles_by_the_errors_of_all_steps(freq, rows, horizon):
+    series = pd.Series(season(rows, noise=1.0)[:, 0], pd.date_range("1990-01-01", periods=rows, freq=freq))
+    model = WaveSSMForecaster(horizon=horizon, quantiles=(0.1, 0.3, 0.5, 0.7, 0.9)).fit(series)
+    ahead = model.predict().to_numpy()
+    assert ahead.shape == (horizon, 5)
+    assert (np.diff(ahead) > 0).all()
+    before = model.predict().to_numpy()
+    with pytest.raises(DataError, match=r"the quantile 0\.001 needs 999"):  # refused by fit, which keeps what was there
+        model.set_params(quantiles=(0.001, 0.9)).fit(series[5:])
+    np.testing.assert_array_equal(model.set_params(quantiles=(0.1, 0.3, 0.5, 0.7, 0.9)).predict(), before)
+
+
+def test_pooled_errors_have_the_size_of_their_step():
+    errors = np.random.default_rng(0).standard_normal((60, 4, 1)) * np.array([1.0, 2.0, 4.0, 3.0])[:, None]
+    errors[5:, 2:] = np.nan
+    found = step_quantiles(errors, [0.05, 0.95])
+    np.testing.assert_array_equal(found[0.95][:2], conformal(errors[:, :2], 0.95))
+    size = np.sqrt(np.nanmean(np.square(errors), axis=0))
+    pooled = (errors / np.maximum.accumulate(size)).ravel()
+    assert found[0.95][2, 0] == pytest.approx(size[2, 0] * conformal(pooled, 0.95))
+    assert (found[0.95][3] >= found[0.95][2]).all(), "the fourth step is taken to be no smaller than the third"
 
 
 def test_intervals_come_from_the_end_that_training_never_saw():

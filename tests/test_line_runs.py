@@ -181,7 +181,7 @@ MISTAKES = {
     "": "its index has gaps or no regular step; choose missing=",
     "--missing gap": "3 time stamps are repeated, the first is 2024-01-01 07:00:00; choose duplicates='mean'",
     "--missing gap --duplicates mean --split 0.9 0.5": "split is (0.9, 0.5), which ends at rows",
-    "--missing gap --duplicates mean --quantiles 0.001": "the quantile 0.001 needs",
+    "--missing gap --duplicates mean --quantiles 0.0001": "the quantile 0.0001 needs",
     "--missing gap --duplicates mean --split 0.9": "--split",
     "--missing gap --duplicates mean --epochs 1 --split 2024-01-29 2024-01-30": "too few for context",
 }

@@ -197,11 +197,30 @@ def conformal(errors: np.ndarray, level: float) -> np.ndarray:
     rank = (count + 1) * level
     rank = (np.ceil(rank - 1e-9) if level >= 0.5 else np.floor(rank + 1e-9)).astype(int)
     if (rank > count).any() or (rank < 1).any():
-        tail = min(level, 1 - level)
         raise DataError(
-            f"quantiles: {count.min()} forecasts of the calibrating rows reach the last step, the quantile {level:g} "
-            f"needs {math.ceil(1 / tail - 1e-9) - 1}; use milder quantiles, fewer steps, a longer series or a larger "
+            f"quantiles: {count.min()} errors of the calibrating rows serve the last step, the quantile {level:g} "
+            f"needs {errors_needed(level)}; use milder quantiles, fewer steps, a longer series or a larger "
             "validation_fraction."
         )
     ordered = np.sort(errors, axis=0)  # NaN last
     return np.take_along_axis(ordered, rank[None] - 1, axis=0)[0]
+
+
+def errors_needed(level: float) -> int:
+    """The least number of errors that have this quantile."""
+    return math.ceil(1 / min(level, 1 - level) - 1e-9) - 1
+
+
+def step_quantiles(errors: np.ndarray, levels: Sequence[float]) -> dict[float, np.ndarray]:
+    """Conformal quantiles (h, columns) of errors (n, h, columns) by level, never crossing. A step that too few errors
+    reach has those of all steps, times the ratio of their root mean squares, which never falls from step to step."""
+    count = np.isfinite(errors).sum(axis=0).min(axis=-1)  # (h,)
+    few = (count < max(map(errors_needed, levels))) & (count.min() > 0)
+    found = {level: np.empty(errors.shape[1:]) for level in levels}
+    for level, quantiles in found.items():
+        quantiles[~few] = conformal(errors[:, ~few], level)
+        if few.any():
+            size = np.maximum.accumulate(np.sqrt(np.nanmean(np.square(errors), axis=0)))
+            pooled = (errors / size.clip(1e-12)).reshape(-1, errors.shape[2])
+            quantiles[few] = conformal(pooled, level) * size[few]
+    return found

@@ -18,7 +18,7 @@ from wavessm.data.series import Form, TimeSeries, check_alike, column_names, rea
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError, check_int, check_number, unknown_name
 from wavessm.features.line import Line, Part, context_for, season_steps
-from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibration_errors, compare, conformal
+from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibration_errors, compare, step_quantiles
 from wavessm.training.line import Marks, StaticPrior, fit_series, read_covariates, read_static, refit_series
 
 CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold", "gap", "skip")}
@@ -73,7 +73,9 @@ class LineForecaster:
         before = dict(vars(self))
         try:
             self.prepare(series, covariates, static)
-            return self.fit_line()
+            self.fit_line()
+            self._offsets(int(self.horizon))  # too few rows to calibrate are refused now
+            return self
         except BaseException:
             self.__dict__ = before  # a refused fit leaves the last one
             raise
@@ -303,8 +305,7 @@ class LineForecaster:
             each = zip(self.series_, self.split_.stop_end, strict=True)
             known = [(one, int(end)) for one, end in each if end < len(one.values)]
             self._errors = np.concatenate([calibration_errors(self.held_, one, end, h) for one, end in known])
-        levels = sorted(np.atleast_1d(self.quantiles).tolist())
-        return {level: conformal(self._errors[:, :h], level) for level in levels}
+        return step_quantiles(self._errors[:, :h], sorted(np.atleast_1d(self.quantiles).tolist()))
 
 
 class ForecastStream:
