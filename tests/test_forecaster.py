@@ -411,6 +411,15 @@ def test_the_line_is_the_ridge_regression_of_its_windows():
     np.testing.assert_allclose(fitted.W, np.linalg.solve(x.T @ x / len(x) + penalty, x.T @ y / len(x)), atol=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("freq", "steps"),
+    [("s", 60), ("min", 60), ("5min", 288), ("15min", 96), ("90min", 16), ("h", 24), ("2h", 12), ("3h", 8), ("4h", 6),
+     ("6h", 4), ("8h", 21), ("12h", 14), ("D", 7), ("B", 5), ("W", 52), ("MS", 12), ("QS", 4), ("2QS", 2), ("YS", 1)],
+)  # fmt: skip
+def test_the_season_is_a_day_a_week_or_a_year(freq, steps):
+    assert WaveSSMForecaster(horizon=2).fit(dated(freq, 48)).season_ == steps
+
+
 def test_a_series_that_starts_flat_is_forecast_as_what_follows():
     values = np.concatenate([np.zeros(300), np.random.default_rng(0).poisson(20, 60)])
     model = WaveSSMForecaster(horizon=7, season=7).fit(values)

@@ -50,6 +50,11 @@ class TimeSeries:
         return None if seconds is None or len(seconds) < 2 else float(np.median(np.diff(seconds)))
 
     @property
+    def weekdays(self) -> bool:
+        """Whether the last dates are one weekday after another."""
+        return getattr(step_of(self.index[-64:]), "freqstr", "") == "B"
+
+    @property
     def clock(self) -> np.ndarray | None:
         """Dates in seconds since 1970 by the clock of the place (time,); None without dates."""
         return _seconds(self.index.tz_localize(None)) if isinstance(self.index, pd.DatetimeIndex) else None

@@ -36,7 +36,10 @@ COLUMN_PENALTIES = (1.0, 10.0, 100.0, np.inf)
 MOST_COLUMNS = 16  # series of more columns share one map
 LONGEST_SEASON = 384  # seasons of more steps have no memory: their features would outnumber the windows
 STEPS = 48  # steps of a horizon that choose penalties, at least
-SEASONS = ((60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4))
+SEASONS = (
+    (60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4), (15552000.0, 2),
+    (31536000.0, 1),
+)  # fmt: skip
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 BLOCK = 256  # windows that are forecast at once
@@ -255,15 +258,17 @@ class Line:
 
 
 def season_steps(seconds: float | None) -> int:
-    """Steps in the season that a step of so long suggests: a day of minutes or hours, a week of days, a year of longer.
+    """Steps in the season that a step of so long suggests: a day of minutes or hours, a week of 8 hours or days, a year
+    of longer.
 
-    >>> [season_steps(seconds) for seconds in (900.0, 3600.0, 86400.0, None)]
-    [96, 24, 7, 1]
+    >>> [season_steps(seconds) for seconds in (900.0, 3600.0, 7200.0, 28800.0, 86400.0, None)]
+    [96, 24, 12, 21, 7, 1]
     """
     if seconds is None:
         return 1
-    if 300 <= seconds < 3600 and 86400 % seconds == 0:
-        return int(86400 / seconds)
+    for cycle in (86400, 604800) if 300 <= seconds < 86400 else ():
+        if cycle % seconds == 0 and 4 <= cycle / seconds <= 288:
+            return int(cycle / seconds)
     return next((season for shortest, season in reversed(SEASONS) if seconds >= 0.99 * shortest), 60)
 
 

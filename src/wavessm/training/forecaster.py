@@ -88,7 +88,7 @@ class LineForecaster:
         parts, form = read_series(series, source, self)
         check_alike(parts, first if self._continues and first is not None else parts[0])
         split = split_series(parts, horizon, self.validation_fraction, self.split)
-        season = season_steps(parts[0].step) if self.season is None else self.season
+        season = self.season or (5 if parts[0].weekdays else season_steps(parts[0].step))
         lengths = [len(one.values) for one in parts]
         tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, self)
         marks = Marks.fit(parts, split.train_end if self.calendar else [], tables)
