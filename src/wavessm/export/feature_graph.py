@@ -90,9 +90,9 @@ def feature_graph(model: FeatureModel, info: DataInfo, stream: bool) -> Any:
 
 def _sources(g: Graph, bank: StateBank, x: str, first: str, last: str) -> str:
     """Channels, mixtures and differences (batch, length, sources), as `StateBank.sources`."""
-    mixing = g.constant(bank.mixing.T)
-    u, before = (g.add("MatMul", g.add("Sub", each, first), mixing) for each in (x, last))
-    return _with_differences(g, u, before) if bank.config.difference else u
+    x, before = (g.add("Sub", each, first) for each in (x, last))
+    rows = _with_differences(g, x, before) if bank.config.difference else x
+    return g.add("MatMul", rows, g.constant(bank.mixing.T))
 
 
 def _with_differences(g: Graph, x: str, last: str) -> str:

@@ -2,11 +2,11 @@
 
 Read next: `model.py`, which standardises signals and puts a head on the features, and `ridge.py`, that head.
 
-A *cell* is a frame, a time scale and a source (a channel, a mixture of channels, or the difference of one). Its state h
-follows the frame's translated dynamics h⁺ = Ā h + B̄ u, exactly for samples held constant, and R random readouts give
-y = C h. A readout does not respond to a constant and has unit response to white noise. Slow cells are read at every
-`stride`-th sample. Time is cut into chunks; the state is carried from chunk to chunk by a small scan, and all outputs
-of many chunks and cases are one matrix product.
+A *cell* is a frame, a time scale and a source: a channel, a mixture of channels and their differences, or a difference.
+Its state h follows the frame's translated dynamics h⁺ = Ā h + B̄ u, exactly for samples held constant, and R random
+readouts give y = C h. A readout does not respond to a constant and has unit response to white noise. Slow cells are
+read at every `stride`-th sample. Time is cut into chunks; the state is carried from chunk to chunk by a small scan, and
+all outputs of many chunks and cases are one matrix product.
 
 Letters: P positions at which a chunk is read, M = P · stride samples of a chunk, K chunks, N states, R readouts.
 """
@@ -184,10 +184,14 @@ class StateBank(nn.Module):
         rng = np.random.default_rng(seed)
         self.config, self.channels, self.length, self.seed = config, channels, length, seed
         mixtures = (channels if channels > 1 else 0) if config.n_mixtures is None else config.n_mixtures
-        mixing = rng.standard_normal((mixtures, channels)) / math.sqrt(channels)
-        self.mixing: Tensor
-        self.register_buffer("mixing", torch.from_numpy(np.vstack([np.eye(channels), mixing]).astype(np.float32)))
-        sources = len(self.mixing) * (2 if config.difference else 1)
+        mixing = np.vstack([np.eye(channels), rng.standard_normal((mixtures, channels)) / math.sqrt(channels)])
+        if config.difference:  # mixtures have both, so that the order of channels in time is seen
+            added = rng.standard_normal((mixtures, channels)) / math.sqrt(channels)
+            added = np.vstack([np.zeros((channels, channels)), added])
+            mixing = np.block([[mixing, added], [np.zeros_like(mixing), mixing]])
+        self.mixing: Tensor  # (sources, channels and then their differences)
+        self.register_buffer("mixing", torch.from_numpy(mixing.astype(np.float32)))
+        sources = len(mixing)
         # Of the first samples of a stream, energies are far from those of whole signals.
         self.pools = config.pools or (POOLS if config.stretches else POOLS[:-1])
         per_readout, n_features = len(self.pools) + config.stretches, config.n_features or 12_500
@@ -218,16 +222,17 @@ class StateBank(nn.Module):
         x: (cases, length, channels); the first sample of the signal and the last before x are (cases, 1, channels).
         """
         first = x[:, :1] if first is None else first
-        u = torch.einsum("blc,sc->slb", x - first, self.mixing)
-        if not self.config.difference:
-            return u
-        before = u[:, :1] if last is None else torch.einsum("blc,sc->slb", last - first, self.mixing)
-        return torch.cat([u, u.diff(dim=1, prepend=before)])
+        rows = self.values.samples(x - first, None if last is None else last - first)
+        return torch.einsum("blc,sc->slb", rows, self.mixing)
 
     def set_biases(self, x: Tensor, mask: Tensor | None) -> None:
         """Biases of the pool "share": random quantiles of the outputs on x (cases, length, channels), as `features`."""
         generator = torch.Generator().manual_seed(self.seed)
         self.values.set_levels(x, mask)
+        channels, sources = self.channels, len(self.mixing) // 2
+        if self.config.difference:  # in mixtures, differences are as large as the channels
+            size = self.values.samples(x)[..., channels:].square().mean((0, 1)).sqrt()
+            self.mixing[channels:sources, channels:] /= torch.where(size > 0, size, torch.inf)
         u, seen = self.sources(x), x.new_ones(x.shape[1], 1) if mask is None else mask.T.float()
         for group in self.groups:
             z, _ = group.columns(u)
@@ -271,7 +276,8 @@ class StateBank(nn.Module):
     def origins(self, channels: Sequence[str] = ()) -> list[tuple[str, str, str, str, str, str]]:
         """Where each feature comes from: family, window, source, readout or level, pool and stretch of the signal."""
         named = [f"channel {name}" for name in channels or range(self.channels)]
-        mixtures = [f"mixture {k}" for k in range(len(self.mixing) - self.channels)]
+        mixed = len(self.mixing) // (2 if self.config.difference else 1) - self.channels
+        mixtures = [f"mixture {k}" for k in range(mixed)]
         sources, raw = named + mixtures, named
         if self.config.difference:
             sources, raw = ([*names, *(f"difference of {name}" for name in names)] for names in (sources, raw))
