@@ -50,7 +50,8 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
         values: Also the shares of the samples themselves above quantiles of the training signals and, with stretches, a
             "profile": means of the samples, of their differences and of the sizes of these over up to 256 equal parts.
         difference: Also read the first difference of each channel.
-        n_mixtures: Random mixtures of channels; None: one for each channel, none of a single one.
+        n_mixtures: Random mixtures of channels and of their differences, which show how channels follow each other;
+            None: one for each channel, none of a single one.
         missing: What NaN in X means. "gap": a sample that was not observed; the state is carried over it exactly, as
             for an input that keeps its last value, and what falls into a gap of all channels is not pooled. "hold": the
             last value, pooled like an observed one. "error": refused. NaN at the end of a case is a shorter case;
