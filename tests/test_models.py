@@ -441,6 +441,10 @@ BAD = {
     "state of others": (
         lambda: make().step(torch.zeros(2, 3), make().initial_state(1)), ws.ShapeError, "state has 1 streams",
     ),
+    "infinity in a stream": (
+        lambda: make().stream(torch.full((1, 2, 3), -torch.inf), make().initial_state(1)), ws.NotFiniteError,
+        "has infinity",
+    ),
     "no streams": (lambda: make().initial_state(0), ws.OptionError, "batch is 0"),
     "training step": (
         lambda: make(norm="batch").step(torch.zeros(1, 3), make().initial_state(1)), ws.OptionError, "eval",

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 import wavessm as ws
 from contracts import check_refused
 from test_layer import KINDS, make, signal
+from wavessm.features.bank import FeatureConfig
+from wavessm.features.model import FeatureModel
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,3 +161,25 @@ def test_a_stream_compiled_for_packets_takes_others_too(monkeypatch):
         assert len(graphs) == 1
         with pytest.raises(ws.NotFiniteError):
             stream.stream(x[:, :40] * torch.nan, state)
+
+
+def test_a_stream_of_state_features_takes_arrays_and_refuses_what_would_break_or_poison_it():
+    x, y = torch.randn(40, 60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    config = FeatureConfig(n_features=480, n_scales=3, stretches=False)
+    model = FeatureModel.fit(x + y[:, None, None], y, "multiclass", config=config)
+    stream, new = model.initial_state(2), x[:2]
+    stream.step(new[:, :30].double().numpy())
+    endless = new.clone()
+    endless[1, 40] = -torch.inf
+    shape = r"expected \(batch, length, channels\) = \(2, any length, 2\)"
+    for wrong, error, words in (
+        (new[0], ws.ShapeError, rf"has shape \(60, 2\), {shape}"),
+        (torch.zeros(2, 5, 3), ws.ShapeError, shape),
+        (new[:1].numpy(), ws.ShapeError, shape),
+        ("samples", ws.ShapeError, "expected an array of real numbers"),
+        (endless, ws.NotFiniteError, "infinity"),
+        (np.full((2, 5, 2), 1e39), ws.NotFiniteError, "infinity in float32"),
+    ):
+        check_refused(lambda wrong=wrong: stream.step(wrong), error, words)
+    torch.testing.assert_close(stream.step(new[:, 30:]), model(new), atol=1e-4, rtol=1e-4, msg="the state is as before")
+    check_refused(lambda: model.initial_state(0), ws.OptionError, "batch is 0")

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wavessm.errors import DataError, OptionError
+from wavessm.errors import DataError, NotFiniteError, OptionError, check_int, real_array, shape_error
 from wavessm.features.bank import CellGroup, FeatureConfig, StateBank
 from wavessm.features.pools import pooled, read_pools
 from wavessm.features.ridge import EXACT, Ridge, RidgeSums, calibrate, fit_ridge, side_by_side
@@ -264,11 +265,19 @@ class FeatureStream:
     """
 
     def __init__(self, model: FeatureModel, batch: int) -> None:
-        self.cases = [_CaseStream(model) for _ in range(batch)]
+        batch = check_int(batch, "FeatureModel.initial_state: batch", minimum=1)
+        self.cases, self.channels = [_CaseStream(model) for _ in range(batch)], len(model.features.mean)
 
     @torch.no_grad()
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor | np.ndarray) -> Tensor:
         """Take samples (batch, length, channels), NaN where missing; returns the logits (batch, outputs) so far."""
+        x = x if isinstance(x, Tensor) else torch.from_numpy(real_array(x, "FeatureStream.step: x"))
+        if x.dim() != 3 or (len(x), x.shape[2]) != (len(self.cases), self.channels):
+            expected = f"({len(self.cases)}, any length, {self.channels})"
+            raise shape_error("FeatureStream.step: x", x, f"(batch, length, channels) = {expected}")
+        if bool((x := x.float()).isinf().any()):
+            raise NotFiniteError("FeatureStream.step: x has infinity in float32, which would stay in the state; drop "
+                                 "it, or give NaN for a sample that is missing.")  # fmt: skip
         return torch.cat([case.step(own) for case, own in zip(self.cases, x.split(1), strict=True)])
 
 

@@ -200,6 +200,8 @@ class SequenceModel(nn.Module):
         if streams != len(x):
             advice = f"call model.initial_state(batch={len(x)})"
             raise ShapeError(f"SequenceModel: state has {streams} streams, the input has {len(x)}; {advice}.")
+        if can_sync(x) and x.is_floating_point() and bool(x.isinf().any()):
+            raise NotFiniteError("SequenceModel.stream: x has infinity, which would stay in the state; drop it.")
         x, seen, times, observed = self._samples(x, times, state)
         h = self.encoder(self._columns(x, seen), None, None)
         h, layers = self.backbone.stream(h, state.layers, rate, times, observed)
