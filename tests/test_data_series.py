@@ -323,6 +323,50 @@ def test_columns_of_a_long_table_that_are_not_read_are_named(tmp_path):
     assert left_out.endswith("left out: price, shop")
 
 
+@pytest.mark.parametrize(
+    ("order", "columns", "words"),
+    [
+        ("date", ["store", "date", "sales"], r"column 'store' holds text \('a'\); choose a column by --target"),
+        ("store", ["date", "sales"], "dates do not rise, .* name the columns unique_id, ds and y"),
+        ("store", ["sales", "when"], "column 'when' holds dates .* by --date-column"),
+    ],
+)
+def test_tables_of_several_series_say_how_to_name_their_columns(tmp_path, order, columns, words):
+    dates = pd.date_range("2024-01-01", periods=30).astype(str)
+    table = pd.DataFrame({"store": ["a"] * 30 + ["b"] * 30, "date": [*dates, *dates], "sales": np.arange(60.0)})
+    path = tmp_path / "own.csv"
+    table.assign(when=table["date"]).sort_values(order, kind="stable")[columns].to_csv(path, index=False)
+    with pytest.raises(DataError, match=words) as caught:
+        read_csv(path)
+    assert str(caught.value).endswith("name the columns unique_id, ds and y if there are several series.")
+
+
+@pytest.mark.parametrize("kind", ["wide", "long"])
+def test_an_index_that_nobody_made_is_left_out(tmp_path, kind):
+    table = pd.DataFrame({"unique_id": "a", "ds": pd.date_range("2024-01-01", periods=30), "y": np.arange(30.0)})
+    table = table if kind == "long" else table.drop(columns="unique_id").rename(columns={"ds": "day"})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_csv(tmp_path / "b.csv")
+    wanted, (frame, left_out) = read_csv(tmp_path / "a.csv")[0], read_csv(tmp_path / "b.csv")
+    pd.testing.assert_frame_equal(frame, wanted)
+    assert left_out == "the first column has no name and counts the rows; it is left out"
+    table.set_axis(np.arange(30) * 2).to_csv(tmp_path / "c.csv")
+    assert kind == "long" or "Unnamed: 0" in read_csv(tmp_path / "c.csv", ["Unnamed: 0", "y"], "day")[0]
+
+
+@pytest.mark.parametrize(("name", "unit"), [("ts", 1), ("Epoch", 1000), ("unix", 1000), ("timestamp", 1)])
+def test_unix_seconds_and_milliseconds_are_dates(tmp_path, name, unit):
+    dates = pd.date_range("2024-03-01", periods=48, freq="h", unit="us")
+    table = pd.DataFrame({"load": np.arange(48.0), name: dates.as_unit("s").asi8 * unit})
+    table.to_csv(tmp_path / "own.csv", index=False)
+    frame, _ = read_csv(tmp_path / "own.csv")
+    assert list(frame.columns) == ["load"]
+    np.testing.assert_array_equal(frame.index, dates)
+    table[name] = np.arange(48)
+    table.to_csv(tmp_path / "own.csv", index=False)
+    assert (name in read_csv(tmp_path / "own.csv")[0].columns) == (name != "timestamp"), "small numbers are values"
+
+
 def dated(path, *dates):
     path.write_text("date,load\n" + "".join(f"{date},{k}\n" for k, date in enumerate(dates)))
     (series,), _ = read(read_csv(path, None, "date")[0], str(path), DataOptions())
@@ -335,6 +379,8 @@ DATES = {
     ("2024-01-09 07:00:00+05:00", "2024-01-09 08:00:00+05:00"): ("2024-01-09T07", "2024-01-09T08"),
     ("2024-01-09 07:00:00 UTC", "2024-01-09t08:00:00z"): ("2024-01-09T07", "2024-01-09T08"),
     ("2024-01-09 07:00:00-05", "2024-01-09 08:00:00-05"): ("2024-01-09T07", "2024-01-09T08"),
+    ("1704067200", "1704070800"): ("2024-01-01T00", "2024-01-01T01"),
+    ("1704067200250", "1704067201250"): ("2024-01-01T00:00:00.250", "2024-01-01T00:00:01.250"),
     ("2024/1/9", "2024/1/10"): ("2024-01-09", "2024-01-10"),
     ("2023-12", "2024-01"): ("2023-12-01", "2024-01-01"),
     ("12.01.2024 7:00", "13.01.2024 7:00"): ("2024-01-12T07", "2024-01-13T07"),
@@ -358,7 +404,7 @@ NO_DATES = {
     ("09/01/2024 07:00", "10/01/2024 07:00"): "'09/01/2024 07:00' may be day or month first; expected the year first",
     ("2024-01-09 07:00+05:00", "2024-01-09 08:00+06:00"): "dates are at several offsets to UTC",
     ("2024-01-09 07:00", "2024-01-09 08:00Z"): "dates are at several offsets to UTC",
-    ("1704067200", "1704070800"): "line 2: '1704067200' is a number, not a date; expected one like",
+    ("170406", "170407"): "line 2: '170406' is a number, not a date; expected one like",
     ("20240101", "20240102"): "'20240101' is a number, not a date",
     ("2023", "2024"): "'2023' is a number, not a date",
     ("2024-02-29", "2024-02-30"): "line 3: '2024-02-30' is not a date",

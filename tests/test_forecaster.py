@@ -230,6 +230,11 @@ def test_the_rows_set_aside_do_not_reach_what_calibrates():
     np.testing.assert_array_equal(WaveSSMForecaster(**options, refit=False).fit(changed).line_.W, plain.held_.line.W)
 
 
+STORES = pd.DataFrame(
+    {"store": ["a"] * 40 + ["b"] * 40, "date": [*pd.date_range("2024", periods=40)] * 2, "sales": np.arange(80.0)}
+)
+
+
 @pytest.mark.parametrize(
     ("series", "options", "error", "words"),
     [
@@ -251,6 +256,11 @@ def test_the_rows_set_aside_do_not_reach_what_calibrates():
         ({}, {}, ws.ShapeError, "empty, expected"),
         (pd.Series(np.arange(9.0), index=list("abcdefghi")), {}, DataError, r"not dates or numbers \('a' …\)"),
         (1e300 * np.arange(90.0), {}, DataError, r"row 1 has 1e\+300, beyond float32 \(3\.4e\+38 at most\)"),
+        (STORES[["date", "sales"]], {}, DataError, r"column 'date' holds dates; use series\.set_index\('date'\)"),
+        (STORES[["date", "sales"]].astype({"date": str}), {}, DataError, r"'date' holds dates; use series\.set_index"),
+        (STORES, {}, DataError, r"column 'store' holds text \('a'\); .* name the columns unique_id, ds and y"),
+        (STORES.set_index(["store", "date"]), {}, DataError, "2 levels; .*reset_index.* unique_id, ds and y"),
+        (STORES.set_index("date").sales.sort_index(), {}, DataError, "are repeated, .* unique_id, ds and y"),
         (np.arange(90.0), {"validation_fraction": "x"}, ws.OptionError, "validation_fraction is 'x'"),
     ],
 )

@@ -172,29 +172,37 @@ def read_csv(
         missing: As in `LineForecaster`; empty fields are refused if it is "error", unless there are covariates.
         known: Columns of a long table that are read too, its covariates.
     """
-    table, left_out, gaps = tables.read_table(path), "", missing != "error" or bool(known)
+    table, notes, gaps = tables.read_table(path), [], missing != "error" or bool(known)
+    first, count = table.columns[0], np.arange(len(table))
+    if first.startswith("Unnamed: ") and first not in (columns or ()) and np.array_equal(table[first], count):
+        table, notes = table.drop(columns=first), ["the first column has no name and counts the rows; it is left out"]
     tables.need_columns(table, [*([date_column] if date_column else []), *(columns or []), *known], path)
     if set(LONG) <= set(table.columns):
         values, ds = tables.numbers(table, ["y", *known], path, gaps, REPAIR), table["ds"]
         ds = ds if pd.api.types.is_numeric_dtype(ds) else clock_index(*tables.parse_dates(ds, str(path), rising=False))
         others = ", ".join(str(name) for name in table.columns if name not in (*LONG, *known))
-        left_out = f"of a long table unique_id, ds and y are read; left out: {others}" if others else ""
+        notes += [f"of a long table unique_id, ds and y are read; left out: {others}"] if others else []
         read = dict(zip(["y", *known], values.T, strict=True))
-        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, **read}), left_out
+        return pd.DataFrame({"unique_id": table["unique_id"], "ds": ds, **read}), "; ".join(notes)
     dated, index = True, None
     if date_column is None:
         date_column, dated = tables.guess_dates(table)
         if date_column is not None and not dated and len(table.columns) > 1:
             index = pd.Index(table[date_column].to_numpy(), name=date_column)
             if not index.is_monotonic_increasing or index.hasnans:
-                left_out, index = f"column {date_column!r} holds numbers that do not rise; it is left out", None
+                notes, index = [*notes, f"column {date_column!r} holds numbers that do not rise; it is left out"], None
     names = columns or [name for name in table.columns if name != date_column]
     if len(table) == 0 or not names:
         raise DataError(f"{path}: no rows below the header, or no column beside the date; expected some to forecast.")
+    for name in names if columns is None else ():
+        if (words := table[name].dropna()).size and pd.to_numeric(words, errors="coerce").isna().all():
+            kind, option = ("dates", "--date-column") if tables.is_date(words.iloc[0]) else ("text", "--target")
+            raise DataError(f"{path}: column {name!r} holds {kind} ({words.iloc[0]!r}); choose a column by {option}, "
+                            f"or{tables.SEVERAL}.")  # fmt: skip
     if date_column is not None and dated:
         index = clock_index(*tables.parse_dates(table[date_column], str(path)))
     values = tables.numbers(table, names, path, gaps, REPAIR)
-    return pd.DataFrame(values, columns=names, index=index), left_out
+    return pd.DataFrame(values, columns=names, index=index), "; ".join(notes)
 
 
 def clock_index(seconds: np.ndarray, offset: str = "") -> Any:
@@ -235,6 +243,8 @@ def split_covariates(given: Any, known: Sequence[str] | None = None, ahead: int 
 
 def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
     indexed = isinstance(given, pd.Series | pd.DataFrame)
+    if isinstance(given, pd.DataFrame):
+        _check_numbers(given, what)
     given = _regular(given, what, options) if indexed else given
     values = real_array(given, f"{what} (time,) or (time, columns)")
     if values.ndim not in (1, 2) or 0 in values.shape:
@@ -250,6 +260,17 @@ def _read_one(given: Any, what: str, options: Any) -> TimeSeries:
     return TimeSeries(table, kind, given.index, columns, gaps)
 
 
+def _check_numbers(given: Any, what: str) -> None:
+    """Refuse words and dates among the columns of a DataFrame."""
+    first = {name: next(iter(column.dropna()), 0) for name, column in given.items() if column.dtype.kind not in "iufb"}
+    dates = [name for name, one in first.items() if isinstance(one, datetime.date) or tables.is_date(one)]
+    if words := [name for name, one in first.items() if isinstance(one, str) and name not in dates]:
+        name, word = words[0], first[words[0]]
+        raise DataError(f"{what}: column {name!r} holds text ({word!r}); leave it out, or{tables.SEVERAL}.")
+    if dates:
+        raise DataError(f"{what}: column {dates[0]!r} holds dates; use series.set_index({dates[0]!r}).")
+
+
 def column_names(series: Sequence[TimeSeries]) -> list | None:
     """Columns of the DataFrames among the series; None without one."""
     return next((list(one.columns) for one in series if one.kind == "frame"), None)
@@ -262,6 +283,8 @@ def _regular(given: Any, what: str, options: Any) -> Any:
     """The same rows on an index that rises by one step; repeated stamps and missing steps are repaired or refused."""
     given = given.dropna() if options.missing == "skip" else given
     index = given.index
+    if isinstance(index, pd.MultiIndex):
+        raise DataError(f"{what}: its index has {index.nlevels} levels; use .reset_index(), and{tables.SEVERAL}.")
     if not isinstance(index, pd.DatetimeIndex) and index.dtype.kind not in "iuf":
         raise DataError(f"{what}: its index is not dates or numbers ({index[0]!r} …); use series.index = "
                         "pd.to_datetime(series.index), .to_timestamp() or .reset_index(drop=True).")  # fmt: skip
@@ -271,7 +294,7 @@ def _regular(given: Any, what: str, options: Any) -> Any:
         if options.duplicates == "error":
             twice = index[index.duplicated()]
             raise DataError(f"{what}: {len(twice)} time stamps are repeated, the first is {twice[0]}; choose "
-                            "duplicates='mean' or 'last' (--duplicates mean).")  # fmt: skip
+                            f"duplicates='mean' or 'last' (--duplicates mean), or{tables.SEVERAL}.")  # fmt: skip
         given = getattr(given.groupby(level=0), options.duplicates)()
         index = given.index
     if len(index) < 3 or options.missing == "skip" or step_of(index) is not None:

@@ -25,6 +25,7 @@ LARGEST = float(np.finfo(np.float32).max)
 """What models can take: they compute in float32."""
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
 """Names of a column with dates, in any case, where none is given."""
+SEVERAL = " name the columns unique_id, ds and y if there are several series"
 _UNEVEN = 0.12
 """Part of a step by which steps may differ: the lengths of months do by a tenth, and clocks are not exact."""
 _DATE_LIKE = re.compile(r"\d{1,4}[-/. ]\s?\w")  # a time of day alone is no date
@@ -97,6 +98,11 @@ def is_number(text: str) -> bool:
     return True
 
 
+def is_date(text: Any) -> bool:
+    """Return whether a field looks like a date."""
+    return isinstance(text, str) and bool(_DATE_LIKE.match(text)) and not is_number(text)
+
+
 def counted(header: list[str]) -> bool:
     """Return whether several columns are named 0, 1, 2, …, as pandas names them where nobody did."""
     return len(header) > 1 and header == [str(column) for column in range(len(header))]
@@ -135,6 +141,9 @@ def numbers(
 def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
     """Return the column that is named as dates are, or a first column of dates; and whether it may hold some: one of
     numbers alone does not."""
+    for name in table.columns:
+        if name.lower() in (*DATE_NAMES, "epoch", "unix", "ts") and unix_seconds(table[name]) is not None:
+            return name, True
     numeric = table.dtypes.map(lambda dtype: dtype.kind in "iuf")
     name = next((name for name in table.columns if name.lower() in DATE_NAMES), None)
     if name is None and len(table) and _DATE_LIKE.match(str(table.iloc[0, 0])) and not numeric.iloc[0]:
@@ -142,22 +151,32 @@ def guess_dates(table: pd.DataFrame) -> tuple[str | None, bool]:
     return name, name is not None and (table.empty or not numeric[name] or bool(table[name].isna().all()))
 
 
+def unix_seconds(column: pd.Series) -> np.ndarray | None:
+    """Seconds since 1970 of numbers that may be Unix seconds or milliseconds of the years 1980 to 2032. (rows,)"""
+    values = import_pandas().to_numeric(column, errors="coerce").to_numpy(np.float64)
+    units = (unit for unit in (1.0, 1e3) if len(values) and ((values >= 3.2e8 * unit) & (values < 2e9 * unit)).all())
+    return next((values / unit for unit in units), None)
+
+
 def parse_dates(column: pd.Series, source: str, rising: bool = True) -> tuple[np.ndarray, str]:
     """Read dates of one clock, `rising` from row to row: a column of text whose index are lines, for messages.
 
     Returns:
         Seconds (rows,) since 1970 by the clock of the place, and the offset of that clock to UTC ("+05:00", or ""
-        where the dates have none). Day or month may come first where only one reading is possible.
+        where the dates have none). Day or month may come first where only one reading is possible. Numbers are Unix
+        seconds or milliseconds, by the clock of UTC.
     """
     pd = import_pandas()
     where = f"{source}: column {column.name!r}" if column.name else source
+    if (unix := unix_seconds(column)) is not None:
+        column = pd.Series((1e6 * unix).round().astype("datetime64[us]").astype(str), column.index)
     texts = column.astype(str).str.strip().where(column.notna(), "")
     found = [match for text in texts if (match := _YEAR_LAST.match(text))]
     day_first, month_first = (any(int(match[group]) > 12 for match in found) for group in (1, 2))
     if found and day_first == month_first:
         raise DataError(f"{where}: {found[0].string!r} may be day or month first; expected the year first, like "
                         "2024-05-01 13:00:00.")  # fmt: skip
-    usual = texts.where(texts.map(lambda text: bool(_DATE_LIKE.match(text)) and not is_number(text)))
+    usual = texts.where(texts.map(is_date))
     try:
         with warnings.catch_warnings():  # pandas tells which format it did not find
             warnings.simplefilter("ignore")
@@ -174,7 +193,7 @@ def parse_dates(column: pd.Series, source: str, rising: bool = True) -> tuple[np
     if rising and (late := np.flatnonzero(np.diff(seconds) < 0)).size:
         line, before = dates.index[late[0] + 1], texts.iloc[late[0]]
         raise DataError(f"{where}, line {line}: dates do not rise, {texts[line]!r} comes after {before!r}; sort the "
-                        "rows, or leave the dates out.")  # fmt: skip
+                        f"rows, leave the dates out, or{SEVERAL}.")  # fmt: skip
     offset = dates.iloc[0].strftime("%z") if len(dates) else ""
     return seconds, f"{offset[:3]}:{offset[3:]}" if offset else ""
 

@@ -36,10 +36,7 @@ COLUMN_PENALTIES = (1.0, 10.0, 100.0, np.inf)
 MOST_COLUMNS = 16  # series of more columns share one map
 LONGEST_SEASON = 384  # seasons of more steps have no memory: their features would outnumber the windows
 STEPS = 48  # steps of a horizon that choose penalties, at least
-SEASONS = (
-    (60.0, 60), (3600.0, 24), (86400.0, 7), (604800.0, 52), (2419200.0, 12), (7776000.0, 4), (15552000.0, 2),
-    (31536000.0, 1),
-)  # fmt: skip
+SEASONS = ((60, 60), (3600, 24), (86400, 7), (604800, 52), (2419200, 12), (7776000, 4), (15552000, 2), (31536000, 1))
 """Shortest step of a scale in seconds, and the steps in its season."""
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 24, 720
 BLOCK = 256  # windows that are forecast at once
