@@ -489,14 +489,22 @@ def _infinite(X, y):
     return ws.WaveSSMClassifier().fit(X, y)
 
 
+def _stacked(X):
+    import pandas as pd
+
+    return pd.concat({at: pd.DataFrame(row) for at, row in enumerate(X)}, names=["case", "time"])
+
+
 BAD = {
-    "case 2 of X has NaN or infinity": _infinite,
+    "case 2 of X has infinity": _infinite,
+    "becomes a list by [table for _,": lambda X, y: ws.WaveSSMClassifier().fit(_stacked(X), y),
+    "constant in float32 in all training cases; subtract": lambda X, y: ws.WaveSSMClassifier().fit(1e9 + X, y),
     "one class": lambda X, y: ws.WaveSSMClassifier().fit(X, np.full(len(y), "up")),
     "X has 2 channels, expected the 1 of fit": lambda X, y: (
         ws.WaveSSMClassifier(features=SMALLER).fit(X, y).predict(np.stack([X, X], 1))
     ),
     "first call of partial_fit needs classes": lambda X, y: ws.WaveSSMClassifier().partial_fit(X, y),
-    "not among classes": lambda X, y: ws.WaveSSMClassifier(features=SMALLER).partial_fit(X, y, classes=["up", "left"]),
+    "label 'down', which is not": lambda X, y: ws.WaveSSMClassifier().partial_fit(X, y, classes=["up", "left"]),
     "features is 3, expected a StateFeatures": lambda X, y: ws.WaveSSMClassifier(features=3).fit(X, y),
     "call partial_fit first": lambda X, y: ws.WaveSSMClassifier(features=SMALLER).fit(X, y).empty_copy(),
     "unknown missing": lambda X, y: ws.StateFeatures(missing="drop").fit(X),

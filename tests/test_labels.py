@@ -344,7 +344,7 @@ def test_nan_trains_as_a_gap_and_is_predicted(tmp_path, capsys, caplog):
     lines = [" ".join("nan" if np.isnan(v) else str(v) for v in np.atleast_1d(row)) for row in X[3]]
     last = list(predict_stream(run, lines, chunk=7))[-1][0]
     assert (last["samples"], last["prediction"]) == (len(lines), found[3]), "a stream reads the gaps as a file does"
-    with pytest.raises(OptionError, match="missing='gap' has no ONNX form; fill NaN in the data"):
+    with pytest.raises(OptionError, match="missing='gap' has no ONNX form; fill NaN, train"):
         export_onnx(run.load_model(), tmp_path / "m.onnx", info=run.info, stream=True)
 
 

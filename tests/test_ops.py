@@ -290,6 +290,20 @@ def test_second_derivatives_of_a_short_dense_scan_by_finite_differences():
 
 
 @pytest.mark.parametrize("family", ["morlet", "legs"])
+def test_short_sequences_have_second_derivatives_by_their_input(family):
+    torch.manual_seed(0)
+    layer, x = ws.WaveSSM(2, 4, family=family).double(), torch.randn(1, 9, 2, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(layer, (x.requires_grad_(),))
+    slow = ws.WaveSSM(2, 4, family=family, backend="reference").double()
+    slow.load_state_dict(layer.state_dict())
+    long = torch.randn(1, 511, 2, dtype=torch.float64, requires_grad=True)
+    for each in (layer, slow):
+        (gradient,) = torch.autograd.grad(each(long).square().sum(), long, create_graph=True)
+        gradient.square().sum().backward()
+    torch.testing.assert_close([p.grad for p in layer.parameters()], [p.grad for p in slow.parameters()])
+
+
+@pytest.mark.parametrize("family", ["morlet", "legs"])
 def test_the_reference_has_second_derivatives(family):
     torch.manual_seed(0)
     layer, x = ws.WaveSSM(2, 4, family=family, backend="reference").double(), torch.randn(1, 9, 2, dtype=torch.float64)

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from wavessm.data.source import Arrays
 from wavessm.data.tables import Scale, check_finite, column_order
-from wavessm.errors import DataError, OptionError, ShapeError, real_array
+from wavessm.errors import DataError, NotFiniteError, OptionError, ShapeError, real_array
 from wavessm.nn.encoders import hold
 
 SWAPPED = 8  # channels for each sample beyond which time was probably given before channels
@@ -59,12 +59,15 @@ def read_signals(estimator: Any, X: Any, reset: bool, lengths: Any = None) -> Si
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     names, gaps = None if reset else estimator.channel_names_, getattr(estimator, "missing", "error") != "error"
     if _is_list(X):
-        signals, names = _from_list(X, names, gaps)
+        signals, names = _from_list(X, names)
         if reset:
             estimator.n_features_in_, estimator._columns = signals.values.shape[2], False
             vars(estimator).pop("feature_names_in_", None)
     else:
-        signals = _from_array(estimator, X, reset, gaps)
+        signals = _from_array(estimator, X, reset)
+    if gaps and bool((endless := signals.values.isinf().flatten(1).any(1)).any()):
+        raise NotFiniteError(f"case {int(endless.int().argmax())} of X has infinity; drop it, or put NaN in its place.")
+    check_finite(signals.values.numpy(), "case {} of X", gaps)
     cases, length, channels = signals.values.shape
     if reset:
         if channels > SWAPPED * length:
@@ -94,7 +97,7 @@ def _is_table(case: Any) -> bool:
     return hasattr(case, "to_numpy") and hasattr(case, "index")
 
 
-def _from_array(estimator: Any, X: Any, reset: bool, gaps: bool) -> Signals:
+def _from_array(estimator: Any, X: Any, reset: bool) -> Signals:
     try:
         rank = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
     except ValueError as reason:
@@ -109,14 +112,13 @@ def _from_array(estimator: Any, X: Any, reset: bool, gaps: bool) -> Signals:
         array = check_array(X, estimator=estimator, input_name="X", **options)
     if 0 in array.shape:
         raise ShapeError(f"X has shape {array.shape}, expected at least one channel and one sample; {AXES}.")
-    check_finite(array, "case {} of X", gaps)
     if reset:
         estimator._columns = array.ndim == 2
     signals = array[:, None] if array.ndim == 2 else array
     return Signals(torch.from_numpy(signals.transpose(0, 2, 1).copy()), None)
 
 
-def _from_list(X: Any, names: list | None, gaps: bool) -> tuple[Signals, list | None]:
+def _from_list(X: Any, names: list | None) -> tuple[Signals, list | None]:
     """The cases, and the names of their channels: those given, else the first table's."""
     arrays: list[np.ndarray] = []
     for at, case in enumerate(X):
@@ -128,7 +130,6 @@ def _from_list(X: Any, names: list | None, gaps: bool) -> tuple[Signals, list | 
         if array.ndim not in (1, 2) or 0 in array.shape:
             raise ShapeError(f"{where} has shape {array.shape}, expected (channels, time) or (time,).")
         array = np.atleast_2d(array)
-        check_finite(array, where, gaps)
         if arrays and len(array) != len(arrays[0]):
             raise ShapeError(f"{where} has {len(array)} channels, case 0 has {len(arrays[0])}; {AXES}.")
         arrays.append(array)
@@ -150,7 +151,8 @@ def read_labels(y: Any, cases: int, classes: Any = None) -> tuple[Tensor, np.nda
     multilabel = type_of_target(y) == "multilabel-indicator"
     names, y = getattr(y, "columns", None), np.asarray(y) if multilabel else column_or_1d(y, warn=True)
     if len(y) != cases:
-        raise ShapeError(f"X has {cases} cases and y {len(y)}: inconsistent numbers of samples; {AXES}.")
+        raise ShapeError(f"X has {cases} cases and y {len(y)}: inconsistent numbers of samples; {AXES}. A table of "
+                         "all cases becomes a list by [table for _, table in X.groupby(level=0)].")  # fmt: skip
     if multilabel:
         classes = np.arange(y.shape[1]) if names is None else np.asarray(names)
         return torch.from_numpy(y.astype(np.float32)), classes, True
@@ -161,7 +163,7 @@ def read_labels(y: Any, cases: int, classes: Any = None) -> tuple[Tensor, np.nda
         warnings.warn(f"y has {cases} classes in {cases} cases: one case says nothing of their spread.", stacklevel=5)
     classes = found if classes is None else np.unique(classes)
     if (unknown := np.setdiff1d(found, classes)).size:
-        raise DataError(f"y has the label {unknown[0]!r}, which is not among classes.")
+        raise DataError(f"y has the label {unknown.tolist()[0]!r}, which is not among classes.")
     return torch.from_numpy(np.searchsorted(classes, y)), classes, False
 
 

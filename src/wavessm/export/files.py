@@ -121,9 +121,7 @@ def _prepared(model: Any, path: str | Path, info: DataInfo | None) -> tuple[Any,
         "head='pair' has no ONNX form": config.head == "pair",
         "forecasts trained by gradient have no ONNX form; those of --method linear do": config.head == "forecast",
         "encoder='calendar' has no ONNX form": config.encoder == "calendar",
-        f"a model with missing={config.missing!r} has no ONNX form; fill NaN in the data, train with missing='error'": (
-            config.missing != "error"
-        ),
+        f"missing={config.missing!r} has no ONNX form; fill NaN, train with 'error'": config.missing != "error",
         "this model was sampled for streams; export the one it came from": any(
             isinstance(module, SampledLayer) for module in model.modules()
         ),

@@ -276,8 +276,7 @@ class FeatureStream:
             expected = f"({len(self.cases)}, any length, {self.channels})"
             raise shape_error("FeatureStream.step: x", x, f"(batch, length, channels) = {expected}")
         if bool((x := x.float()).isinf().any()):
-            raise NotFiniteError("FeatureStream.step: x has infinity in float32, which would stay in the state; drop "
-                                 "it, or give NaN for a sample that is missing.")  # fmt: skip
+            raise NotFiniteError("FeatureStream.step: x has infinity in float32; drop it, or give NaN in its place.")
         return torch.cat([case.step(own) for case, own in zip(self.cases, x.split(1), strict=True)])
 
 
@@ -371,7 +370,7 @@ def _channel_scale(x: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     deviation = (torch.where(inside, x - mean, 0).square().sum((0, 1), dtype=torch.float64) / n).sqrt()
     moves = deviation > 1e-12 * mean.abs()
     if not bool(moves.any()):
-        raise DataError("X is constant in all training cases; there is nothing to learn.")
+        raise DataError("X is constant in float32 in all training cases; subtract its offset if it does vary.")
     return mean.float(), torch.where(moves, deviation, 1.0).float()
 
 
