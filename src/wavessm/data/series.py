@@ -396,8 +396,8 @@ class Split(NamedTuple):
     stop_end: np.ndarray  # (series,) equal to train_end where nothing is set aside to choose
 
 
-def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any) -> Split:
-    """Rows to train, to choose and to calibrate; see `LineForecaster`."""
+def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, split: Any, keys: tuple = ()) -> Split:
+    """Rows to train, to choose and to calibrate; see `LineForecaster`. Messages name a series by its key."""
     lengths = np.array([len(one.values) for one in series])
     if split is None:
         fraction = check_number(fraction, "validation_fraction", 1)
@@ -406,11 +406,10 @@ def split_series(series: Sequence[TimeSeries], horizon: int, fraction: Any, spli
         found = Split(lengths - held, lengths - held + half)
     else:
         found = Split(*_read_split(series, lengths, split).T)
-    if (shortest := int(found.train_end.min())) <= horizon:
-        raise DataError(
-            f"the shortest series has {int(lengths.min())} steps, {max(0, shortest)} to train on, expected more than "
-            f"the horizon of {horizon}; lower it or validation_fraction, or leave short series out of fit."
-        )
+    if found.train_end[at := int(found.train_end.argmin())] <= horizon:
+        name = f"series {keys[at]!r}" if keys else f"series {at}" if len(series) > 1 else "the series"
+        raise DataError(f"{name} has {lengths[at]} steps, {max(0, found.train_end[at])} to train on, expected more "
+                        f"than the horizon of {horizon}; lower it, or validation_fraction, or drop it.")  # fmt: skip
     return found
 
 

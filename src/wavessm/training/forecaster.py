@@ -87,7 +87,7 @@ class LineForecaster:
             series, covariates = split_covariates(series)
         parts, form = read_series(series, source, self)
         check_alike(parts, first if self._continues and first is not None else parts[0])
-        split = split_series(parts, horizon, self.validation_fraction, self.split)
+        split = split_series(parts, horizon, self.validation_fraction, self.split, form.keys)
         season = self.season or (5 if parts[0].weekdays else season_steps(parts[0].step))
         lengths = [len(one.values) for one in parts]
         tables = [] if covariates is None else read_covariates(covariates, parts, form, lengths, self)
@@ -177,16 +177,9 @@ class LineForecaster:
             yield one, ahead, {level: ahead + offset * width for level, offset in offsets.items()}
 
     def backtest(
-        self,
-        series: Any = None,
-        h: int | None = None,
-        stride: int = 1,
-        covariates: Any = None,
-        refit: bool = False,
-        adaptive: bool = False,
-        begin: int | None = None,
-        static: Any = None,
-    ) -> Backtest:
+        self, series: Any = None, h: int | None = None, stride: int = 1, covariates: Any = None, refit: bool = False,
+        adaptive: bool = False, begin: int | None = None, static: Any = None,
+    ) -> Backtest:  # fmt: skip
         """Forecast from many origins and compare with the truth.
 
         Args:

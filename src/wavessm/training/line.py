@@ -114,10 +114,8 @@ def read_covariates(
             continue
         beside = one.index.append(one.future(max(0, wanted - len(one.values))))[:wanted]
         if not (beside.equals(table.index) or one.future(wanted).equals(table.index)):
-            raise DataError(
-                f"covariates {at}: dates from {table.index[0]} to {table.index[-1]}, expected those of the series, "
-                f"which ends at {one.index[-1]}, or of the steps after it."
-            )
+            raise DataError(f"covariates {at}: dates from {table.index[0]} to {table.index[-1]}, expected those of the "
+                            f"series, which ends at {one.index[-1]}, or of the steps after it.")  # fmt: skip
     return tables
 
 
@@ -193,11 +191,7 @@ class StaticPrior(NamedTuple):
         rows_worth = self.noise / self.spread[1]
         mean = (n * (one.values - deviation * season).mean(0) + rows_worth * ratio * deviation) / (n + rows_worth)
         history = mean + deviation * profile[place_in_season(one, -rows, rows, self.season)]
-        gaps = np.zeros((n, width), dtype=bool) if one.gaps is None else one.gaps
-        return replace(
-            one,
-            values=np.concatenate([history, one.values]),
-            index=one.past(rows).append(one.index),
-            gaps=np.concatenate([np.ones((rows, width), dtype=bool), gaps]),
-            scale=Scale(mean, deviation, deviation == 0),
-        )
+        values, gaps = np.concatenate([history, one.values]), np.ones((len(history) + n, width), dtype=bool)
+        gaps[rows:] = False if one.gaps is None else one.gaps
+        index, scale = one.past(rows).append(one.index), Scale(mean, deviation, deviation == 0)
+        return replace(one, values=values, index=index, gaps=gaps, scale=scale)
