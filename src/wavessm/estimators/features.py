@@ -40,7 +40,8 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     Args:
         n_features: Numbers for a case, about; None: 12,500, and 25,000 for 1,000 to 5,000 cases.
         families: Frames of the state spaces, names of `ws.families()`.
-        d_state: Atoms of a frame.
+        d_state: Atoms of a frame, or several numbers that take turns; many tell close frequencies apart. None: 8, 8, 16
+            and 32, without stretches 8, which streams twice as fast.
         n_scales: Time scales, from windows of 5 samples to the length of a signal.
         readouts: Random readouts of a frame at a time scale; they compete for the pools "wins" and "margin".
         pools: What is kept of each readout: "share" of samples above a bias, share of samples at which it "wins" over
@@ -97,7 +98,10 @@ class StateFeatures(TransformerMixin, BaseEstimator, FeatureConfig):
     def config(self) -> FeatureConfig:
         """The options as the record that the bank is drawn from, checked."""
         values = {field.name: getattr(self, field.name) for field in fields(FeatureConfig)}
-        for name, least in (("n_features", 2), ("d_state", 2), ("n_scales", 2), ("readouts", 2), ("n_mixtures", 0)):
+        if values["d_state"] is not None:
+            sizes = values["d_state"] if isinstance(values["d_state"], list | tuple) else [values["d_state"]]
+            values["d_state"] = tuple(check_int(size, "d_state", minimum=2) for size in sizes or [None])
+        for name, least in (("n_features", 2), ("n_scales", 2), ("readouts", 2), ("n_mixtures", 0)):
             if values[name] is not None or name not in ("n_features", "n_mixtures"):
                 check_int(values[name], name, minimum=least)
         for name in ("stretches", "values", "difference"):

@@ -33,6 +33,7 @@ from wavessm.operators import make_operator
 SHORTEST = 5.0  # samples in the shortest window
 PER_WINDOW = 16  # smallest number of outputs of a cell in a window; slower cells have longer strides
 MIN_DECAY = 1.0  # least decay of a mode over a window: operators have modes that would never forget
+SIZES = (8, 8, 16, 32)  # atoms of the cells by default; of streams those of the first, for speed
 BIAS_VALUES = 256  # outputs of a readout among which its bias is a quantile
 
 
@@ -42,7 +43,7 @@ class FeatureConfig:
 
     n_features: int | None = None
     families: tuple[str, ...] = ("morlet", "db6", "mexhat", "dpss")
-    d_state: int = 8
+    d_state: int | tuple[int, ...] | None = None
     n_scales: int = 16
     readouts: int = 20
     pools: tuple[str, ...] | None = None
@@ -55,19 +56,21 @@ class FeatureConfig:
 
 @dataclass(frozen=True)
 class StateCell:
-    """Family, window in samples, row of the sources and stride in samples of a group of readouts."""
+    """Family, atoms, window in samples, row of the sources and stride in samples of a group of readouts."""
 
     family: str
+    n: int
     window: float
     source: int
     stride: int
 
 
 def make_cells(
-    families: tuple[str, ...], windows: np.ndarray, sources: int, count: int, rng: np.random.Generator
-) -> list[StateCell]:
-    """About `count` cells, families in random turns, sorted by stride: every source at every window; where that would
-    be more than twice as many, sources take turns.
+    families: tuple[str, ...], sizes: tuple[int, ...], windows: np.ndarray, sources: int, count: int,
+    rng: np.random.Generator,
+) -> list[StateCell]:  # fmt: skip
+    """About `count` cells, families and numbers of atoms in random turns, sorted by stride and atoms: every source at
+    every window; where that would be more than twice as many, sources take turns.
     """
     each, share = max(1, round(count / (len(windows) * sources))), max(1, round(2 * count / len(windows)))
     pairs = list(itertools.product(range(sources), windows))
@@ -76,10 +79,12 @@ def make_cells(
         pairs = [(next(turns), window) for window in windows for _ in range(share)]
     cells = []
     for source, window in pairs:
-        order = rng.permutation(len(families))
+        family, n = (rng.permutation(len(choices)) for choices in (families, sizes))
         stride = 2 ** max(0, math.floor(math.log2(window / PER_WINDOW)))
-        cells += [StateCell(families[order[k % len(families)]], float(window), source, stride) for k in range(each)]
-    return sorted(cells, key=lambda cell: cell.stride)
+        for k in range(each):
+            drawn = families[family[k % len(family)]], sizes[n[k % len(n)]]
+            cells.append(StateCell(*drawn, float(window), source, stride))
+    return sorted(cells, key=lambda cell: (cell.stride, cell.n))
 
 
 @cache
@@ -91,7 +96,7 @@ def _modes(family: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class CellGroup(nn.Module):
-    """All cells of one stride, samples between two outputs, as batched matrices with random readouts and stretches."""
+    """All cells of one stride, samples between two outputs, and size, as batched matrices with random readouts."""
 
     source: Tensor  # (cells,) rows of the sources
     weight: Tensor  # (cells, P·R, M + N), from a chunk and the state before it to the outputs
@@ -101,9 +106,10 @@ class CellGroup(nn.Module):
     bias: Tensor  # (cells, R), outputs above it count for the pool "share"
     stretch: Tensor  # (2, cells, R), start and end of the part of a signal that a readout's pool "stretch" looks at
 
-    def __init__(self, cells: list[StateCell], n: int, P: int, readouts: int, rng: np.random.Generator) -> None:
+    def __init__(self, cells: list[StateCell], P: int, readouts: int, rng: np.random.Generator) -> None:
         super().__init__()
-        self.stride = stride = cells[0].stride
+        self.stride, n = cells[0].stride, cells[0].n
+        stride = self.stride
         self.positions, self.chunk = P, (M := P * stride)
         after = stride * np.arange(1, P + 1)  # samples read at each position
         lam, V, b = (np.stack(part) for part in zip(*(_modes(cell.family, n) for cell in cells), strict=True))
@@ -199,10 +205,12 @@ class StateBank(nn.Module):
         readouts = n_features // (per_readout * sources * len(windows))
         self.readouts = max(4, min(config.readouts, readouts))
         count = round(n_features / (per_readout * self.readouts))
-        self.cells = make_cells(config.families, windows, sources, count, rng)
+        sizes = config.d_state or (SIZES if config.stretches else SIZES[0])
+        sizes = (sizes,) if isinstance(sizes, int) else sizes
+        self.cells = make_cells(config.families, sizes, windows, sources, count, rng)
         P = 8 if length >= 64 else 4  # short chunks leave short signals something to divide into stretches
-        strides = itertools.groupby(self.cells, key=lambda cell: cell.stride)
-        groups = [CellGroup(list(cells), config.d_state, P, self.readouts, rng) for _, cells in strides]
+        alike = itertools.groupby(self.cells, key=lambda cell: (cell.stride, cell.n))
+        groups = [CellGroup(list(cells), P, self.readouts, rng) for _, cells in alike]
         self.groups = cast("list[CellGroup]", nn.ModuleList(groups))
         self.values = Values(channels, config.difference, config.stretches, n_features // 4, length)
         self.summed = {*self.pools, *(["share"] if config.stretches else [])}  # stretches are stretches of shares
