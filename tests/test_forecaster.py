@@ -758,3 +758,22 @@ def test_static_features_start_a_series_that_fit_has_not_seen():
         model.predict(series=few, static=static)
     with pytest.raises(ws.OptionError, match="static: fit had none"):
         WaveSSMForecaster(horizon=2).fit(table).predict(series=few, static=features)
+
+
+def test_intervals_are_as_wide_as_errors_at_their_place_in_the_season():
+    """Noise of 10 by day and of 1 at night: one width for both would cover two thirds of the days and all nights."""
+    hours, random = np.arange(3000) % 24, np.random.default_rng(0)
+    day = (hours >= 8) & (hours < 20)
+    y = 50 * day + np.where(day, 10.0, 1.0) * random.standard_normal(3000)
+    series = pd.Series(y, index=pd.date_range("2024-01-01", periods=3000, freq="h"))
+    model = WaveSSMForecaster(horizon=24, quantiles=(0.1, 0.9)).fit(series)
+    low, high = model.predict()[[0.1, 0.9]].to_numpy().T
+    truth = 50 * day[:24] + np.where(day[:24], 10.0, 1.0) * random.standard_normal((500, 24))
+    covered = ((low < truth) & (truth < high)).mean(0)
+    assert 0.7 < covered[day[:24]].mean() < 0.9
+    assert 0.7 < covered[~day[:24]].mean() < 0.95
+    narrow = (high - low)[~day[:24]].mean() / (high - low)[day[:24]].mean()
+    stream = model.stream()
+    ahead = stream.step(y[0])  # the hour after the series is the first of a day
+    assert narrow < 0.25
+    np.testing.assert_allclose((ahead[:, 0, 1] - ahead[:, 0, 0])[:23], (high - low)[1:], rtol=0.15)

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,18 +44,18 @@ class TimeSeries:
     scale: Scale = NO_SCALE
     marks: np.ndarray | None = None  # (time + known steps, k): calendar and covariates
 
-    @property
+    @cached_property
     def step(self) -> float | None:
         """The median seconds between rows; None without dates."""
         seconds = _seconds(self.index)
         return None if seconds is None or len(seconds) < 2 else float(np.median(np.diff(seconds)))
 
-    @property
+    @cached_property
     def weekdays(self) -> bool:
         """Whether the last dates are one weekday after another."""
         return getattr(step_of(self.index[-64:]), "freqstr", "") == "B"
 
-    @property
+    @cached_property
     def clock(self) -> np.ndarray | None:
         """Dates in seconds since 1970 by the clock of the place (time,); None without dates."""
         return _seconds(self.index.tz_localize(None)) if isinstance(self.index, pd.DatetimeIndex) else None

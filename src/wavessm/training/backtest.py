@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from wavessm.data.series import TimeSeries, pd
+from wavessm.data.series import Split, TimeSeries, pd
 from wavessm.errors import DataError, NotFiniteError
 from wavessm.features.line import Line
 from wavessm.nn.model import SequenceModel
+from wavessm.training.line import place_in_season
 
 RATE = 0.005  # of quantiles that follow the truth
 CALM = 0.3  # variance, in that of a series, that a context without any is taken to have
@@ -27,6 +28,7 @@ class Forecast(NamedTuple):
     line: Line
     model: SequenceModel | None = None
     context: int = 0  # of the model
+    profile: np.ndarray | None = None  # (season + 1, columns): how wide errors are, of `season_widths`
 
     def __call__(self, one: TimeSeries, origins: np.ndarray, h: int) -> np.ndarray:
         """Forecasts of h steps after each origin, in the data's units. (n,) rows before it → (n, h, columns)"""
@@ -40,14 +42,16 @@ class Forecast(NamedTuple):
             raise NotFiniteError("series or covariates are too far from those of fit; give them in their units.")
         return found
 
-    def widths(self, values: np.ndarray, origins: np.ndarray) -> np.ndarray:
-        """How wide intervals after each origin are, (n, 1, columns): the root of `CALM` and the variance of the context
-        in scaled values (time, columns); before the first all have its value."""
+    def widths(self, one: TimeSeries, origins: np.ndarray, h: int, recent: np.ndarray | None = None) -> np.ndarray:
+        """How wide intervals are (n, 1 or h, columns): the root of `CALM` and the variance of the context in scaled
+        values, before the first all have its value, times the profile. `recent` (time, columns) stand in for them."""
+        values, ends = (one.scaled(), origins) if recent is None else (recent, np.array([len(recent)]))
         context = self.line.features.context
         padded = np.concatenate([0 * values[:1], np.repeat(values[:1], context, axis=0), values])
-        sums = (np.cumsum(one, axis=0) for one in (padded, padded**2))
-        mean, square = ((one[origins + context] - one[origins]) / context for one in sums)
-        return np.sqrt(CALM + np.maximum(square - mean**2, 0))[:, None]
+        sums = (np.cumsum(part, axis=0) for part in (padded, padded**2))
+        mean, square = ((part[ends + context] - part[ends]) / context for part in sums)
+        width = np.sqrt(CALM + np.maximum(square - mean**2, 0))[:, None]
+        return width if self.profile is None else width * self.profile[_places(one, origins, h, len(self.profile) - 1)]
 
     def _beyond(self, values: np.ndarray, marks: np.ndarray | None, h: int) -> np.ndarray:
         begin = len(values)
@@ -110,14 +114,46 @@ class Backtest:
         return float(2 * np.mean(losses) / np.nansum(np.abs(self.truth)))
 
 
-def calibration_errors(forecast: Forecast, one: TimeSeries, begin: int, h: int) -> np.ndarray:
-    """Errors of forecasts from row `begin` on, over deviation and width; NaN past the end. (origins, h, columns)"""
-    origins = np.arange(max(1, begin), len(one.values))
-    origins = origins[:: max(1, len(origins) // MOST_ORIGINS)]
+def calibration_errors(forecast: Forecast, one: TimeSeries, origins: np.ndarray, h: int) -> np.ndarray:
+    """Errors of forecasts after each origin, over deviation and width; NaN past the end. (origins, h, columns)"""
     rows = origins[:, None] + np.arange(h)
     truth = np.concatenate([one.truth, np.full((h, one.values.shape[1]), np.nan)])[rows]
-    width = one.scale.deviation * forecast.widths(one.scaled(), origins)
-    return (truth - forecast(one, origins, h)) / width
+    return (truth - forecast(one, origins, h)) / (one.scale.deviation * forecast.widths(one, origins, h))
+
+
+def calibrate(forecast: Forecast, series: Sequence[TimeSeries], split: Split, h: int, season: int) -> tuple[Any, ...]:
+    """The profile of `season_widths`, and with it the errors (n, h, columns) in the calibrating rows of all series."""
+    forecast = forecast._replace(
+        profile=season_widths(forecast._replace(profile=None), series, split.train_end, season)
+    )
+    each = [(one, np.arange(end, len(one.values))) for one, end in zip(series, split.stop_end, strict=True)]
+    each = [(one, rows[:: max(1, len(rows) // MOST_ORIGINS)]) for one, rows in each if len(rows)]
+    return forecast.profile, np.concatenate([calibration_errors(forecast, one, rows, h) for one, rows in each])
+
+
+def season_widths(forecast: Forecast, series: Sequence[TimeSeries], ends: Any, season: int) -> np.ndarray:
+    """How wide errors are at each place in the season beside all, (season + 1, columns); the last row is 1. Logarithms
+    of mean squares in the training rows, shrunk by twice the part of their variance that chance explains."""
+    parts, h = [], forecast.line.horizon
+    for one, end in zip(series, ends, strict=True):
+        first, n = max(1, min(end // 4, end - h)), min(end // h, MOST_ORIGINS)
+        origins = np.random.default_rng(0).integers(first, end - h + 1, n)  # steps and places must not go together
+        error = calibration_errors(forecast, one, origins, h)
+        parts.append((np.nan_to_num(error) ** 2, np.isfinite(error), _places(one, origins, h, season)))
+    square, seen, place = (np.concatenate(each) for each in zip(*parts, strict=True))
+    square /= (square.sum(0) / seen.sum(0).clip(1)).clip(1e-12)
+    each = ((square[place == k].sum(0), seen[place == k].sum(0)) for k in range(season))
+    size = np.log([(total + 0.1) / (count + 0.1) for total, count in each])
+    chance = 2 * season * (square**2 - 1).sum((0, 1), where=seen) / seen.sum((0, 1)).clip(1) ** 2
+    part = np.clip(1 - chance / size.var(0).clip(1e-9), 0, 1)
+    return np.concatenate([np.exp(part * (size - size.mean(0)) / 2), np.ones_like(size[:1])])
+
+
+def _places(one: TimeSeries, origins: np.ndarray, h: int, season: int) -> np.ndarray:
+    """Places in the season of the steps after each origin (n, h); `season` itself where steps are not equally long."""
+    if one.step is None or one.step > 1e6 or one.weekdays:
+        return np.full((len(origins), h), season)
+    return (place_in_season(one, 0, 1, season) + origins[:, None] + np.arange(h)) % season
 
 
 class QuantileTracker:
@@ -197,11 +233,9 @@ def conformal(errors: np.ndarray, level: float) -> np.ndarray:
     rank = (count + 1) * level
     rank = (np.ceil(rank - 1e-9) if level >= 0.5 else np.floor(rank + 1e-9)).astype(int)
     if (rank > count).any() or (rank < 1).any():
-        raise DataError(
-            f"quantiles: {count.min()} errors of the calibrating rows serve the last step, the quantile {level:g} "
-            f"needs {errors_needed(level)}; use milder quantiles, fewer steps, a longer series or a larger "
-            "validation_fraction."
-        )
+        few = f"{count.min()} errors of the calibrating rows serve the last step, the quantile {level:g} needs"
+        advice = "use milder quantiles, fewer steps, a longer series or a larger validation_fraction"
+        raise DataError(f"quantiles: {few} {errors_needed(level)}; {advice}.")
     ordered = np.sort(errors, axis=0)  # NaN last
     return np.take_along_axis(ordered, rank[None] - 1, axis=0)[0]
 

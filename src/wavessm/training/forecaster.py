@@ -18,7 +18,7 @@ from wavessm.data.series import Form, TimeSeries, check_alike, column_names, rea
 from wavessm.data.tables import Scale
 from wavessm.errors import DataError, OptionError, check_int, check_number, unknown_name
 from wavessm.features.line import Line, Part, context_for, season_steps
-from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibration_errors, compare, step_quantiles
+from wavessm.training.backtest import Backtest, Forecast, QuantileTracker, calibrate, compare, step_quantiles
 from wavessm.training.line import Marks, StaticPrior, fit_series, read_covariates, read_static, refit_series
 
 CHOICES = {"duplicates": ("error", "mean", "last"), "missing": ("error", "hold", "gap", "skip")}
@@ -173,7 +173,7 @@ class LineForecaster:
         for one in inputs:
             origin = np.array([len(one.values)])
             ahead = self.forecast_(one, origin, h)[0]
-            width = one.scale.deviation * self.forecast_.widths(one.scaled(), origin)[0]
+            width = one.scale.deviation * self.forecast_.widths(one, origin, h)[0]
             yield one, ahead, {level: ahead + offset * width for level, offset in offsets.items()}
 
     def backtest(
@@ -211,7 +211,7 @@ class LineForecaster:
                 ahead = np.concatenate([Forecast(line)(one, origins[[k]], h) for k, line in enumerate(lines)])
             else:
                 ahead = forecast(one, origins, h)
-            width = forecast.widths(one.scaled(), origins)
+            width = forecast.widths(one, origins, h)
             known = {level: offset * width for level, offset in offsets.items()}
             if adaptive and offsets:
                 known = self._follow(one, origins, ahead, offsets, width)
@@ -295,9 +295,8 @@ class LineForecaster:
         if self._errors is None or self._errors.shape[1] < h:
             if (self.split_.stop_end >= [len(one.values) for one in self.series_]).all():
                 raise OptionError("quantiles need calibrating rows; use validation_fraction > 0, or a shorter split.")
-            each = zip(self.series_, self.split_.stop_end, strict=True)
-            known = [(one, int(end)) for one, end in each if end < len(one.values)]
-            self._errors = np.concatenate([calibration_errors(self.held_, one, end, h) for one, end in known])
+            profile, self._errors = calibrate(self.held_, self.series_, self.split_, h, self.season_)
+            self.held_, self.forecast_ = (one._replace(profile=profile) for one in (self.held_, self.forecast_))
         return step_quantiles(self._errors[:, :h], sorted(np.atleast_1d(self.quantiles).tolist()))
 
 
@@ -363,6 +362,6 @@ class ForecastStream:
         if self._tracker is None:
             return scale.undo(ahead), {}
         recent = self._parts[0] + self._known[np.maximum(np.arange(-len(self._parts[0]), 0) + self.time, 0)]
-        width = self._forecast.widths(recent, np.array([len(recent)]))[0]
+        width = self._forecast.widths(self._one, np.array([self.time]), self._line.horizon, recent)[0]
         found = scale.undo(ahead + self._tracker.expect(self.time, ahead, width))
         return scale.undo(ahead), dict(zip(self._tracker.levels[:, 0].tolist(), found, strict=True))

@@ -61,7 +61,7 @@ class LineModel(LineForecaster):
         scales = Scale(*(np.stack(each) for each in zip(*(one.scale for one in self.series_), strict=True)))
         return state | {
             "marks_": pack(self.marks_._replace(zone=None)), "held": pack(self.held_.line), "scales": pack(scales),
-            "errors": pack(self._errors if self.quantiles else None),
+            "errors": pack(self._errors if self.quantiles else None), "profile": pack(self.held_.profile),
             "index": [f"{date}" if dates else float(date) for date in index[:3]],
             "freq": getattr(index, "freqstr", None) or (pd.infer_freq(index[-64:]) if dates else None),
         }  # fmt: skip
@@ -78,7 +78,8 @@ class LineModel(LineForecaster):
             index = pd.date_range(index[0], periods=3, freq=found["freq"])
         self.column_names_, self._errors = names, found["errors"]
         self.marks_ = found["marks_"]._replace(zone=getattr(index, "tz", None))
-        self.method_, self.held_, self.forecast_ = "linear", Forecast(found["held"]), Forecast(line)
+        held, forecast = (Forecast(one, profile=found.get("profile")) for one in (found["held"], line))
+        self.method_, self.held_, self.forecast_ = "linear", held, forecast
         scales = [Scale(*each) for each in zip(*found["scales"], strict=True)]
         self.n_columns_, kind = len(scales[0].mean), "frame" if names else "series"
         rows = np.zeros((len(index), self.n_columns_))
