@@ -299,7 +299,7 @@ def test_a_run_does_not_go_on_from_what_is_not_its_checkpoint(unbroken, tmp_path
     (tmp_path / "run.json").write_bytes((unbroken.folder / "run.json").read_bytes())
     change(tmp_path, model=unbroken.model.to_dict() | {"d_model": 16}, id="")  # as the first runs
     (tmp_path / "last.ckpt").write_bytes((unbroken.folder / "last.ckpt").read_bytes())
-    words = "do not fit the model of run.json; was it copied from another run"
+    words = "do not fit the model of run.json; is it of another run, or an earlier version"
     check_refused(lambda: resume(tmp_path, show=False), RunError, words)
 
 

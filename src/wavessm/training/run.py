@@ -208,7 +208,7 @@ def fill(model: Any, content: dict[str, Any], path: Path) -> None:
     try:
         model.load_state_dict(content["model"])
     except (KeyError, RuntimeError, TypeError, AttributeError) as reason:
-        what = "its weights do not fit the model of run.json; was it copied from another run?"
+        what = "its weights do not fit the model of run.json; is it of another run, or an earlier version? fit it again"
         raise RunError(f"{path}: {what}") from reason
 
 
